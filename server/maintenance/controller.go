@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
@@ -240,7 +241,7 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 		return err
 	}
 	r, err := m.o.Peers.At(other.Address).Rewrite(ctx, RewriteRequest{PageSize: p.PageSize, PlanID: p.ID},
-		func(now Progress) { m.progress.Store(&now) })
+		func(now checkpoint.Progress) { m.progress.Store(&now) })
 	if err != nil {
 		return fmt.Errorf("rewrite on node %s: %w", name(other), err)
 	}

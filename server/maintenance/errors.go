@@ -58,8 +58,8 @@ func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 // String describes it for people.
 func (a Activity) String() string {
 	s := fmt.Sprintf("a %s since %s", a.Operation, a.Since.UTC().Format(time.RFC3339))
-	if a.Progress.Total > 0 {
-		s += fmt.Sprintf(", %s, %d %% done", a.Progress.Phase, min(a.Progress.Done*100/a.Progress.Total, 100))
+	if a.Progress.TotalBytes > 0 {
+		s += fmt.Sprintf(", %s, %d %% done", a.Progress.Phase, min(a.Progress.Bytes*100/a.Progress.TotalBytes, 100))
 	}
 	return s
 }

@@ -177,18 +177,18 @@ func (p *pair) Activity(context.Context, string) (*Activity, error) { return nil
 
 func (p *pair) Report(context.Context, string, Report) error { return nil }
 
-func (p *pair) Scan(ctx context.Context, _ int, _ func(Progress)) (checkpoint.ScanResult, error) {
+func (p *pair) Scan(ctx context.Context, _ int, _ func(checkpoint.Progress)) (checkpoint.ScanResult, error) {
 	return p.scan(ctx)
 }
 
-func (p *pair) Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
-	progress(Progress{Phase: "copy", Done: 1, Total: 2})
+func (p *pair) Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
+	progress(checkpoint.Progress{Phase: "copy", Bytes: 1, TotalBytes: 2})
 	return p.rewrite(ctx, req)
 }
 
 func (p *pair) Shrink(context.Context, bool) (ShrinkResult, error) { return ShrinkResult{}, nil }
 
-func (p *pair) Backup(context.Context, BackupRequest, func(Progress)) (backup.Set, error) {
+func (p *pair) Backup(context.Context, BackupRequest, func(checkpoint.Progress)) (backup.Set, error) {
 	return backup.Set{Path: "/backups/one"}, nil
 }
 

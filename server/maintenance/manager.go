@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -81,7 +82,7 @@ type Manager struct {
 	holds                  uint64 // numbers the keys of held
 
 	// progress of the plan's step on the other node.
-	progress atomic.Pointer[Progress]
+	progress atomic.Pointer[checkpoint.Progress]
 }
 
 // New makes the manager of a node. Run runs it.

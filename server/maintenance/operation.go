@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
 // operation is what runs on this node.
@@ -21,10 +22,10 @@ type operation struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when nothing of it is left
 
-	tell func(Progress) // may be nil
+	tell func(checkpoint.Progress) // may be nil
 
 	mu  sync.Mutex // guards now
-	now Progress
+	now checkpoint.Progress
 }
 
 // The kinds of operations.
@@ -39,7 +40,7 @@ const (
 // begin registers an operation, or says why it cannot be now. The context ends with ctx and with GiveWay; end must be
 // called.
 func (m *Manager) begin(
-	ctx context.Context, kind, planID string, tell func(Progress),
+	ctx context.Context, kind, planID string, tell func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
 	role := m.node.Pair().Role
 	m.mu.Lock()
@@ -83,7 +84,7 @@ func (m *Manager) end(op *operation) {
 }
 
 // report notes progress and passes it on. It may be called from any goroutine, also after end.
-func (op *operation) report(p Progress) {
+func (op *operation) report(p checkpoint.Progress) {
 	op.mu.Lock()
 	op.now = p
 	op.mu.Unlock()

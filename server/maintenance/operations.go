@@ -24,7 +24,7 @@ var _ Operations = (*Manager)(nil)
 
 // Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online.
 // maxPageSize 0 means the setting; with any other one the pair is not told.
-func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (checkpoint.ScanResult, error) {
+func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error) {
 	settings, err := m.Settings()
 	if err != nil {
 		return checkpoint.ScanResult{}, err
@@ -80,17 +80,16 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress makes the store's progress this package's.
+// pageProgress reports the store's progress with the bytes of pages, which say more about what is left than those of
+// messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
 		pageSize = uint64(stats.PageSize)
 	}
 	return func(p checkpoint.Progress) {
-		op.report(Progress{
-			Phase: p.Phase, Done: p.Pages * pageSize, Total: p.TotalPages * pageSize,
-			Messages: p.Messages, Left: p.Left,
-		})
+		p.Bytes, p.TotalBytes = p.Pages*pageSize, p.TotalPages*pageSize
+		op.report(p)
 	}
 }
 
@@ -98,7 +97,7 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 // alone: ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss
 // for a page that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is
 // as it was.
-func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
+func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
 	if req.DryRun {
 		return m.planRewrite(ctx, req, progress)
 	}
@@ -165,7 +164,7 @@ func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	}
 }
 
-func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
+func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
 	ctx, op, err := m.begin(ctx, opScan, "", progress)
 	if err != nil {
 		return RewriteResult{}, err
@@ -237,7 +236,7 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 }
 
 // Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
-func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error) {
+func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(checkpoint.Progress)) (backup.Set, error) {
 	o := backup.Options{
 		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir,
 		Software: m.o.Software,
@@ -260,7 +259,14 @@ func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(P
 		return backup.Set{}, err
 	}
 	defer m.end(op)
-	o.Progress = func(p backup.Progress) { op.report(Progress{Phase: p.Phase, Done: p.Done, Total: p.Total}) }
+	pages := m.pageProgress(op)
+	o.Progress = func(p checkpoint.Progress) {
+		if p.TotalPages > 0 { // the check of the set
+			pages(p)
+		} else {
+			op.report(p)
+		}
+	}
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
 		m.store.NoteDamage(err) // a backup reads pages without the store

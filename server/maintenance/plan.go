@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -72,7 +73,7 @@ type Plan struct {
 	Retries int `json:"retries,omitempty"`
 
 	// Progress of the present step, as far as this node knows. Not kept.
-	Progress *Progress `json:"-"`
+	Progress *checkpoint.Progress `json:"-"`
 }
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }

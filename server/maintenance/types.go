@@ -47,13 +47,13 @@ type Standby struct {
 // function may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
 type Operations interface {
 	// Scan recommends a page size.
-	Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (checkpoint.ScanResult, error)
+	Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error)
 	// Rewrite writes the page file anew.
-	Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error)
+	Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error)
 	// Shrink gives the free end of the page file back.
 	Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	// Backup makes a save-set.
-	Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error)
+	Backup(ctx context.Context, req BackupRequest, progress func(checkpoint.Progress)) (backup.Set, error)
 	// Checkpoint writes one.
 	Checkpoint(ctx context.Context) error
 	// Restart has the node, a standby, begin anew for a plan; done is true when it already has.
@@ -82,18 +82,6 @@ type Report struct {
 	StartupID string
 }
 
-// Progress tells how far an operation is.
-type Progress struct {
-	// Phase is what is being done.
-	Phase string
-	// Done and Total are in bytes, as far as they are known.
-	Done, Total uint64
-	// Messages dealt with.
-	Messages uint64
-	// Left is how long it will take, as far as that is known.
-	Left time.Duration
-}
-
 // Activity is an operation that runs on a node.
 type Activity struct {
 	// Operation is "scan", "rewrite", "shrink", "backup" or "drop-old".
@@ -101,7 +89,7 @@ type Activity struct {
 	// Since when.
 	Since time.Time
 	// Progress so far.
-	Progress Progress
+	Progress checkpoint.Progress
 	// PlanID of the plan that it is a step of; empty for none.
 	PlanID string
 }

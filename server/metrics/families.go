@@ -303,8 +303,8 @@ func ofWork() []family {
 		gaugeOf("maintenance_progress_ratio", whenWork,
 			"How much of the maintenance operation under way is done, 0 to 1.", []string{"operation"},
 			func(s *snapshot, put putFunc) {
-				if m := s.node.Maintenance; m != nil && m.Progress.Total > 0 {
-					put(float64(m.Progress.Done)/float64(m.Progress.Total), m.Operation)
+				if m := s.node.Maintenance; m != nil && m.Progress.TotalBytes > 0 {
+					put(float64(m.Progress.Bytes)/float64(m.Progress.TotalBytes), m.Operation)
 				}
 			}),
 		job("job_running", "1 while a run of the job is under way.", func(j *maintenance.JobInfo) (float64, bool) {

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -54,7 +55,7 @@ func serve(t *testing.T, st *state.Node) func(path string) (int, string) {
 func TestMetrics(t *testing.T) {
 	src := &state.Node{
 		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
-		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: maintenance.Progress{Done: 1, Total: 4}},
+		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: checkpoint.Progress{Bytes: 1, TotalBytes: 4}},
 	}
 	get := serve(t, src)
 	code, body := get("/metrics")

@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/settings"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -117,11 +118,11 @@ func TestPlanConditions(t *testing.T) {
 		l.plan(&f, &p, now)
 		return kinds(&f)
 	}
-	p := maintenance.Plan{ID: "1", State: "scanning", Progress: &maintenance.Progress{Done: 1}}
+	p := maintenance.Plan{ID: "1", State: "scanning", Progress: &checkpoint.Progress{Bytes: 1}}
 	require.Empty(t, look(0, p))
 	require.Empty(t, look(planStuckAfter, p))
 	require.Equal(t, []conditions.Kind{conditions.PlanStuck}, look(time.Second, p))
-	p.Progress.Done++
+	p.Progress.Bytes++
 	require.Empty(t, look(time.Second, p))
 	p.Retries = planRetries
 	require.Equal(t, []conditions.Kind{conditions.PlanStuck}, look(time.Second, p))

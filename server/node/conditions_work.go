@@ -75,7 +75,7 @@ func (l *lookout) plan(f *findings, p *maintenance.Plan, now time.Time) {
 	}
 	seen := fmt.Sprint(p.ID, p.State, p.Node, len(p.Done))
 	if p.Progress != nil {
-		seen += fmt.Sprint(p.Progress.Phase, p.Progress.Done)
+		seen += fmt.Sprint(p.Progress.Phase, p.Progress.Bytes)
 	}
 	if seen != l.work.plan {
 		l.work.plan, l.work.planAt = seen, now

@@ -158,7 +158,7 @@ func follow[Req, Resp, R any](
 	ctx context.Context, p *peer, req *Req,
 	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
 		grpc.ServerStreamingClient[Resp], error),
-	read func(*Resp) (*pb.Progress, *R), progress func(maintenance.Progress),
+	read func(*Resp) (*pb.Progress, *R), progress func(checkpoint.Progress),
 ) (*R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -187,7 +187,7 @@ func follow[Req, Resp, R any](
 
 // Scan recommends a page size.
 func (p *peer) Scan(
-	ctx context.Context, maxPageSize int, progress func(maintenance.Progress),
+	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
 	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: wire.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
@@ -199,7 +199,7 @@ func (p *peer) Scan(
 
 // Rewrite writes the page file anew.
 func (p *peer) Rewrite(
-	ctx context.Context, req maintenance.RewriteRequest, progress func(maintenance.Progress),
+	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
 	r, err := follow(ctx, p, &pb.RewriteRequest{
 		PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
@@ -229,7 +229,7 @@ func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResul
 
 // Backup makes a save-set on that node.
 func (p *peer) Backup(
-	ctx context.Context, req maintenance.BackupRequest, progress func(maintenance.Progress),
+	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	set, err := follow(ctx, p, &pb.BackupRequest{
 		Path: req.Path, KeepGenerations: wire.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),

@@ -61,11 +61,11 @@ func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 }
 
 // ProgressToProto converts how far an operation is.
-func ProgressToProto(p *maintenance.Progress) *pb.Progress {
+func ProgressToProto(p *checkpoint.Progress) *pb.Progress {
 	if p == nil {
 		return nil
 	}
-	out := &pb.Progress{Phase: p.Phase, DoneBytes: p.Done, TotalBytes: p.Total, Messages: p.Messages}
+	out := &pb.Progress{Phase: p.Phase, DoneBytes: p.Bytes, TotalBytes: p.TotalBytes, Messages: p.Messages}
 	if p.Left > 0 {
 		out.Eta = durationpb.New(p.Left)
 	}
@@ -73,9 +73,9 @@ func ProgressToProto(p *maintenance.Progress) *pb.Progress {
 }
 
 // ProgressFromProto converts how far an operation of the other node is.
-func ProgressFromProto(p *pb.Progress) maintenance.Progress {
-	return maintenance.Progress{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Messages: p.GetMessages(),
+func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
+	return checkpoint.Progress{
+		Phase: p.GetPhase(), Bytes: p.GetDoneBytes(), TotalBytes: p.GetTotalBytes(), Messages: p.GetMessages(),
 		Left: p.GetEta().AsDuration(),
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -38,7 +39,7 @@ func TestRoundTrip(t *testing.T) {
 				var phases []string
 				o := n.options(in(root, "backups"))
 				o.Verify = true
-				o.Progress = func(p backup.Progress) {
+				o.Progress = func(p checkpoint.Progress) {
 					if len(phases) == 0 || phases[len(phases)-1] != p.Phase {
 						phases = append(phases, p.Phase)
 					}
@@ -124,7 +125,7 @@ func TestOnline(t *testing.T) {
 	var pieces atomic.Int64
 	for range 4 {
 		o := n.options("/backups")
-		o.Progress = func(backup.Progress) { // runs between two pieces: the source changes under the copy
+		o.Progress = func(checkpoint.Progress) { // runs between two pieces: the source changes under the copy
 			pieces.Add(1)
 			n.steps(3)
 			n.checkpoint()
@@ -194,7 +195,7 @@ func TestBusy(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(5)
 	o := n.options("/backups")
-	o.Progress = func(backup.Progress) {
+	o.Progress = func(checkpoint.Progress) {
 		_, err := backup.Run(context.Background(), n.s, n.options("/backups"))
 		require.ErrorIs(t, err, backup.ErrBusy)
 	}
@@ -210,7 +211,7 @@ func TestLimits(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o := n.options("/backups")
-	o.Progress = func(backup.Progress) { cancel() }
+	o.Progress = func(checkpoint.Progress) { cancel() }
 	_, err := backup.Run(ctx, n.s, o)
 	require.ErrorIs(t, err, context.Canceled)
 	sets, err := backup.List(n.fs, "/backups")

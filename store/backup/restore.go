@@ -41,7 +41,7 @@ type RestoreOptions struct {
 	// SegmentBytes is the size of a log segment of the new store; 0 means the default.
 	SegmentBytes int64
 	// Progress is called from time to time, by the goroutine that called Restore; it may be nil.
-	Progress func(Progress)
+	Progress func(checkpoint.Progress)
 }
 
 // RestoreResult is what Restore did, or would do.
@@ -186,7 +186,7 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		j.res.End = f.Pos
 		j.res.Records++
 		j.res.LogBytes += uint64(len(raw))
-		report(o.Progress, "plan", j.res.LogBytes, 0)
+		reportBytes(o.Progress, "plan", j.res.LogBytes, 0)
 		if f.Pos.LSN == o.ToLSN {
 			reached = true
 			return errEnough
@@ -243,7 +243,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	}
 	var found checkpoint.Report
 	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
-		found, err = c.Check(ctx, func(done, total uint64) { report(j.o.Progress, "check", done, total) })
+		found, err = c.Check(ctx, func(done, total uint64) { reportPages(j.o.Progress, done, total) })
 		return err
 	})
 	if err != nil {
@@ -267,7 +267,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 			return err
 		}
 		done += uint64(len(data))
-		report(j.o.Progress, "copy", done, m.DataBytes)
+		reportBytes(j.o.Progress, "copy", done, m.DataBytes)
 		if offset > 0 {
 			return imp.WriteAt(int64(offset), data)
 		}
@@ -311,7 +311,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 			return errEnough
 		}
 		done += uint64(len(raw))
-		report(j.o.Progress, "log", done, j.res.LogBytes)
+		reportBytes(j.o.Progress, "log", done, j.res.LogBytes)
 		if err := wait(ctx, j.limit, min(len(raw), pieceBytes)); err != nil {
 			return err
 		}

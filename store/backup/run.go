@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -45,7 +46,7 @@ type Options struct {
 	// Software is noted in the manifest, such as "lockstep 1.2.3".
 	Software string
 	// Progress is called from time to time, by the goroutine that called Run; it may be nil.
-	Progress func(Progress)
+	Progress func(checkpoint.Progress)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -304,7 +305,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		}
 		offset = at + uint64(len(data))
 		done += uint64(len(data))
-		report(j.o.Progress, "copy", done, j.m.DataBytes)
+		reportBytes(j.o.Progress, "copy", done, j.m.DataBytes)
 		if err := j.pace.Did(ctx, len(data)); err != nil {
 			return fmt.Errorf("backup: %w", err)
 		}

@@ -21,7 +21,7 @@ type VerifyOptions struct {
 	// BytesPerSecond limits reading for the checksums; 0 means no limit.
 	BytesPerSecond int64
 	// Progress is called from time to time, by the goroutine that called Verify; it may be nil.
-	Progress func(Progress)
+	Progress func(checkpoint.Progress)
 }
 
 // VerifyReport is what Verify found in a good set.
@@ -58,7 +58,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 	file := page.OpenImage(join(dir, packName), im, meta)
 	var found checkpoint.Report
 	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
-		found, err = c.Check(ctx, func(done, total uint64) { report(o.Progress, "check", done, total) })
+		found, err = c.Check(ctx, func(done, total uint64) { reportPages(o.Progress, done, total) })
 		return err
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func verifyPack(
 		if err := wait(ctx, limit, len(data)); err != nil {
 			return err
 		}
-		report(o.Progress, "verify", bytes, m.DataBytes)
+		reportBytes(o.Progress, "verify", bytes, m.DataBytes)
 		if offset == 0 {
 			var err error
 			meta, err = decodeMeta(data, m)
@@ -128,4 +128,18 @@ func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 			m.PageSize)
 	}
 	return meta, nil
+}
+
+// reportBytes calls fn, if there is one.
+func reportBytes(fn func(checkpoint.Progress), phase string, done, total uint64) {
+	if fn != nil {
+		fn(checkpoint.Progress{Phase: phase, Bytes: done, TotalBytes: total})
+	}
+}
+
+// reportPages does the same for the phase that counts pages.
+func reportPages(fn func(checkpoint.Progress), done, total uint64) {
+	if fn != nil {
+		fn(checkpoint.Progress{Phase: "check", Pages: done, TotalPages: total})
+	}
 }

@@ -4,15 +4,18 @@ package checkpoint
 
 import "time"
 
-// Progress tells how far a scan, a plan or a rewrite is.
+// Progress tells how far a long operation is: a scan, a plan, a rewrite, a backup, a restore. What an operation does not
+// count is 0, and so is a total that is not known.
 type Progress struct {
-	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done".
+	// Phase is what is being done: "checkpoint", "plan", "scan", "copy", "finish" or "done"; of a backup also "verify",
+	// "check" and "log".
 	Phase string
-	// Pages of the present file that were dealt with, and how many there are.
+	// Pages that were dealt with, and how many there are.
 	Pages, TotalPages uint64
-	// Messages that were read (scan, plan) or written (copy), their bytes, and how many there are as far as that is
-	// known.
-	Messages, TotalMessages, Bytes, TotalBytes uint64
+	// Messages that were read (scan, plan) or written (copy), and how many there are.
+	Messages, TotalMessages uint64
+	// Bytes that were dealt with, and how many there are: of a scan, a plan and a rewrite those of the messages.
+	Bytes, TotalBytes uint64
 	// Elapsed since the phase began, and how long it will still take if it goes on like this; Left is 0 when nothing is
 	// known.
 	Elapsed, Left time.Duration

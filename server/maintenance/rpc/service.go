@@ -80,24 +80,24 @@ func pass[Req, Resp any](
 // stream runs an operation that tells its progress and sends that on, as seldom as is good for a connection. When
 // sending fails the operation is cancelled.
 func stream[R any](
-	ctx context.Context, run func(ctx context.Context, progress func(maintenance.Progress)) (R, error),
+	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,
 ) (R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var latest atomic.Pointer[maintenance.Progress]
+	var latest atomic.Pointer[checkpoint.Progress]
 	type outcome struct {
 		result R
 		err    error
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		r, err := run(ctx, func(p maintenance.Progress) { latest.Store(&p) })
+		r, err := run(ctx, func(p checkpoint.Progress) { latest.Store(&p) })
 		done <- outcome{r, err}
 	}()
 	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()
-	var sent *maintenance.Progress
+	var sent *checkpoint.Progress
 	for {
 		select {
 		case o := <-done:
@@ -143,7 +143,7 @@ func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.Sc
 		last := s.manager.LastScan()
 		return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&last)})
 	}
-	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (checkpoint.ScanResult,
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (checkpoint.ScanResult,
 		error,
 	) {
 		return s.manager.Scan(wire.Paced(ctx, req), int(req.GetPageSizeMax()), progress)
@@ -156,7 +156,7 @@ func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.Sc
 
 // Rewrite writes this node's page file anew.
 func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
-	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (
 		maintenance.RewriteResult, error,
 	) {
 		return s.manager.Rewrite(ctx, maintenance.RewriteRequest{
@@ -180,7 +180,7 @@ func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.Shrink
 
 // Backup copies a snapshot of this node to a save-set.
 func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
-	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set,
+	set, err := stream(out.Context(), func(ctx context.Context, progress func(checkpoint.Progress)) (backup.Set,
 		error,
 	) {
 		return s.manager.Backup(wire.Paced(ctx, req), maintenance.BackupRequest{

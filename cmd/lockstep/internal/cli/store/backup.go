@@ -19,6 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -213,14 +214,14 @@ func localBackups(ctx context.Context, env *cli.Env, path string, verify bool) e
 	return nil
 }
 
-// showBackup makes of a backup's progress what can be shown. While pages are checked they are counted, not their bytes.
-func showBackup(show func(progress.Step)) func(backup.Progress) {
-	return func(p backup.Progress) {
+// showBackup makes of a backup's progress what can be shown. A check counts pages, not their bytes.
+func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
+	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
-			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Done), out.Count(p.Total))})
+			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Pages), out.Count(p.TotalPages))})
 			return
 		}
-		show(progress.Step{Phase: p.Phase, Done: p.Done, Total: p.Total})
+		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
 	}
 }
 
