@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its
@@ -185,6 +186,40 @@ func (s *Store) judge(e *DamagedMessagesError, lost bool) {
 	}
 }
 
+// mayRepair tells whether a repair was not tried a moment ago, and notes that it is now.
+func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
+	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
+	d := &s.damage
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, recent, found := time.Now(), true, false
+	for _, q := range missing {
+		if m := d.messages[messageKey{queueID, q}]; m != nil {
+			wait := repairAgain
+			switch {
+			case m.lost:
+				wait = lostAgain
+			case atOnce:
+				wait = 0
+			}
+			found = found || m.tried.IsZero()
+			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < wait
+		}
+	}
+	if found {
+		d.status.FoundPages++
+	}
+	if recent {
+		return fmt.Errorf("%w (its repair was tried a moment ago)", why)
+	}
+	for _, q := range missing {
+		if m := d.messages[messageKey{queueID, q}]; m != nil {
+			m.tried = now
+		}
+	}
+	return nil
+}
+
 // has tells whether a message is known to be damaged.
 func (d *damage) has(queueID, seq uint64) bool {
 	d.mu.Lock()
@@ -250,6 +285,57 @@ func (s *Store) NoteDamage(err error) {
 		s.damage.mu.Lock()
 		defer s.damage.mu.Unlock()
 		s.damage.suspects[in.Page] = err
+	}
+}
+
+// LogDamaged notes that a record in the log cannot be read, on behalf of its reader: the next RepairAll gives it up.
+func (s *Store) LogDamaged(err error) {
+	var in *wal.DamagedError
+	if !errors.As(err, &in) {
+		return
+	}
+	d := &s.damage
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.log < in.LSN {
+		d.log = in.LSN
+		d.status.FoundLog++
+		s.o.Events(events.LogDamaged{Err: err})
+	}
+}
+
+// inLog is the last record of the log that is known to be damaged; 0 if none is.
+func (d *damage) inLog() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.log
+}
+
+// logGivenUp notes that the log up to a damaged record is gone, and tells whether that was the last one known.
+func (d *damage) logGivenUp(at uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.log != at {
+		return false
+	}
+	d.log = 0
+	d.status.RepairedLog++
+	return true
+}
+
+// suspectPages are those that were found damaged and not looked up yet, with the errors.
+func (d *damage) suspectPages() map[page.No]error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.suspects)
+}
+
+// lookedUp forgets suspect pages: what they are part of was found out.
+func (d *damage) lookedUp(suspects map[page.No]error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for no := range suspects {
+		delete(d.suspects, no)
 	}
 }
 

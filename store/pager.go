@@ -125,6 +125,13 @@ func (p *pager) run(ctx context.Context) {
 	}
 }
 
+// noteRepair has the next checkpoint written even if nothing was applied since the last one.
+func (p *pager) noteRepair() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mended = true
+}
+
 // judge makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
 func (p *pager) judge(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)

@@ -236,7 +236,7 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 		return nil
 	}
 	missing := st.missing()
-	if err := s.mayTry(queueID, missing, st.why, atOnce); err != nil {
+	if err := s.mayRepair(queueID, missing, st.why, atOnce); err != nil {
 		return err
 	}
 	source := s.damage.source.Load()
@@ -314,40 +314,6 @@ func (st *runState) missing() []uint64 {
 		}
 	}
 	return out
-}
-
-// mayTry tells whether a repair was not tried a moment ago, and notes that it is now.
-func (s *Store) mayTry(queueID uint64, missing []uint64, why error, atOnce bool) error {
-	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
-	d := &s.damage
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now, recent, found := time.Now(), true, false
-	for _, q := range missing {
-		if m := d.messages[messageKey{queueID, q}]; m != nil {
-			wait := repairAgain
-			switch {
-			case m.lost:
-				wait = lostAgain
-			case atOnce:
-				wait = 0
-			}
-			found = found || m.tried.IsZero()
-			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < wait
-		}
-	}
-	if found {
-		d.status.FoundPages++
-	}
-	if recent {
-		return fmt.Errorf("%w (its repair was tried a moment ago)", why)
-	}
-	for _, q := range missing {
-		if m := d.messages[messageKey{queueID, q}]; m != nil {
-			m.tried = now
-		}
-	}
-	return nil
 }
 
 // fetchAll asks the other node until it has said all that it has.

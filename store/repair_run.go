@@ -5,7 +5,6 @@ package store
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"syscall"
 
 	"github.com/lockstep-mq/lockstep/store/index"
@@ -99,9 +98,7 @@ func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 // map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
 // which its next reader finds out.
 func (s *Store) lookUpSuspects() error {
-	s.damage.mu.Lock()
-	suspects := maps.Clone(s.damage.suspects)
-	s.damage.mu.Unlock()
+	suspects := s.damage.suspectPages()
 	if len(suspects) == 0 {
 		return nil
 	}
@@ -130,10 +127,6 @@ func (s *Store) lookUpSuspects() error {
 	if err := it.Err(); err != nil {
 		return s.indexError(err)
 	}
-	s.damage.mu.Lock()
-	defer s.damage.mu.Unlock()
-	for no := range suspects {
-		delete(s.damage.suspects, no)
-	}
+	s.damage.lookedUp(suspects)
 	return nil
 }

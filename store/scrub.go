@@ -127,9 +127,7 @@ func (sc *scrub) head(ctx context.Context) error {
 
 // mendedCheckpoint writes a checkpoint even if nothing was applied since the last one.
 func (s *Store) mendedCheckpoint(ctx context.Context) error {
-	s.pager.mu.Lock()
-	s.pager.mended = true
-	s.pager.mu.Unlock()
+	s.pager.noteRepair()
 	_, err := s.Checkpoint(ctx)
 	return err
 }
@@ -311,28 +309,10 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// LogDamaged notes that a record in the log cannot be read, on behalf of its reader: the next RepairAll gives it up.
-func (s *Store) LogDamaged(err error) {
-	var in *wal.DamagedError
-	if !errors.As(err, &in) {
-		return
-	}
-	d := &s.damage
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.log < in.LSN {
-		d.log = in.LSN
-		d.status.FoundLog++
-		s.o.Events(events.LogDamaged{Err: err})
-	}
-}
-
 // dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: only a standby that is far
 // behind needs it then, and gets a snapshot instead. It does nothing while the record is not yet applied.
 func (s *Store) dropDamagedLog(ctx context.Context) error {
-	s.damage.mu.Lock()
-	at := s.damage.log
-	s.damage.mu.Unlock()
+	at := s.damage.inLog()
 	if at == 0 || s.Applied().LSN < at {
 		return nil
 	}
@@ -347,11 +327,7 @@ func (s *Store) dropDamagedLog(ctx context.Context) error {
 	if s.log.First() <= at {
 		return nil // it is in the segment that is being written; later
 	}
-	s.damage.mu.Lock()
-	defer s.damage.mu.Unlock()
-	if s.damage.log == at {
-		s.damage.log = 0
-		s.damage.status.RepairedLog++
+	if s.damage.logGivenUp(at) {
 		s.o.Events(events.LogGivenUp{UpTo: at})
 	}
 	return nil
