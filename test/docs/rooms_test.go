@@ -101,14 +101,13 @@ func drawing(imports map[string][]string) string {
 // within gives the name of a package in its room; the one that has the room's name keeps it.
 func within(room, name string) string { return strings.TrimPrefix(name, room+"/") }
 
-// targets names the other rooms that a room imports from; the package, if it is only one.
+// targets names the other rooms that a room imports from; the packages, if they are one or two parts of it.
 func targets(outside map[string][]string) []string {
 	var out []string
 	for _, r := range rooms() {
-		switch to := slices.Compact(slices.Sorted(slices.Values(outside[r]))); len(to) {
-		case 0:
-		case 1:
-			out = append(out, to[0])
+		switch to := slices.Compact(slices.Sorted(slices.Values(outside[r]))); {
+		case len(to) <= 1, len(to) == 2 && !slices.Contains(to, r):
+			out = append(out, to...)
 		default:
 			out = append(out, r)
 		}
