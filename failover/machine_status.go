@@ -5,6 +5,8 @@ package failover
 import (
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // This file puts the state into words.
@@ -179,6 +181,19 @@ func (s *State) asideReason() string {
 		": if it can be mended, do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
 }
 
+// howToForce says how to go on without what is lost. No node is forced while another one answers, so if one does, it has
+// to be stopped before.
+func (s *State) howToForce() string {
+	const command = "lockstep failover --force"
+	for _, l := range s.live {
+		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
+			return fmt.Sprintf("node %s runs, too, and no node is forced beside another one. See whose log goes "+
+				"further (lockstep status), stop the other node, and then: %s", describeShort(l.Node), command)
+		}
+	}
+	return command
+}
+
 func (s *State) idleReason() string {
 	me, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
@@ -189,17 +204,17 @@ func (s *State) idleReason() string {
 	case listed && !s.eligible() && s.run.putBack != "":
 		return "this data directory was put back: " + s.run.putBack +
 			". No other node is in sync: bring back the newest image of this node or the other one, or go on without " +
-			"what is missing: lockstep failover --force"
+			"what is missing: " + s.howToForce()
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
 			// INV-6
-			"restore it from a backup or the other node, or go on without them: lockstep failover --force" +
+			"restore it from a backup or the other node, or go on without them: " + s.howToForce() +
 			s.lacksReason() + s.asideReason()
 	case listed && !s.eligible():
 		return "the pair's record expects another store on this node, and no other node is in sync: bring back the " +
-			"data directory, or go on without it: lockstep failover --force"
+			"data directory, or go on without it: " + s.howToForce()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it cannot be reached"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:
@@ -207,8 +222,9 @@ func (s *State) idleReason() string {
 	case s.rec.Active == s.self.ID && listed:
 		return "taking up the role again"
 	case s.rec.Active == s.self.ID:
-		return "not in sync any more: waiting for the other node to take over. Start it if it is down; if it is lost for " +
-			"good, lockstep failover --dry-run says what would be lost by going on with this one"
+		return "not in sync any more: waiting for the other node to take over. Start it if it is down; if it is up and " +
+			"does not take over, its own status says why; if it is lost for good, lockstep failover --dry-run says " +
+			"what would be lost by going on with this one"
 	case listed && me.Run != s.run.id && s.namesRuns():
 		return "in sync, but the coordinator has not written yet that this run of the node takes part: its " +
 			"acknowledgements do not count before that"

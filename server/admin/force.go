@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -46,12 +47,13 @@ var (
 	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was " +
 		"wiped or replaced. If that " +
 		"directory can be brought back, do that; if not, stop the new node there and try again")
-	// errMoreAnswers and errLessAnswers are returned by a node that is in sync by the record and may have lost what it
-	// held, when the other node is there: with more than this one, or not.
-	errMoreAnswers = errors.New("it is not in sync, but holds more than this node now: if what this node held cannot " +
-		"be brought back, stop this node, and look there at what would be lost: lockstep failover --dry-run")
-	errLessAnswers = errors.New("it is not in sync, and holds no more than this node: if what this node held cannot " +
-		"be brought back, stop that one and try again")
+	// errMoreAnswers and errLessAnswers are returned when what the pair held is on neither node, as far as is known, and
+	// the other one is there: with more than this one, or not.
+	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but holds more than this node now: if what " +
+		"is missing cannot be brought back, stop this node, and look there at what would be lost: lockstep failover " +
+		"--dry-run")
+	errLessAnswers = errors.New("it may lack acknowledged messages, too, and holds no more than this node: if what " +
+		"is missing cannot be brought back, stop that one and try again")
 )
 
 // ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
@@ -211,21 +213,32 @@ func answeredBy(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {
 	id := other.GetNode().GetNodeId()
-	known := id == rec.Active.String() || slices.ContainsFunc(rec.InSync,
-		func(m failover.Member) bool { return m.Node.String() == id })
-	if !known {
-		why := errEmptyAnswers
-		if _, inSync := rec.Member(self); inSync {
-			why = errLessAnswers
-			if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term ||
-				theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
-				why = errMoreAnswers
-			}
+	// An active that has left the in-sync set (INV-6) is not known to hold everything, either.
+	known := slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
+	_, selfInSync := rec.Member(self)
+	why := errOtherAnswers
+	switch {
+	case known && !mayHaveLost(other):
+	case !known && !selfInSync:
+		why = errEmptyAnswers
+	default:
+		why = errLessAnswers
+		if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term ||
+			theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
+			why = errMoreAnswers
 		}
-		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), why)
 	}
-	role := failover.Role(other.GetRole())
-	return fmt.Errorf("the other node answers at %s (%s): %w", peer.GetAddress(), role, errOtherAnswers)
+	return fmt.Errorf("node %s, %s (%s), answers at %s: %w", other.GetNode().GetName(), id,
+		failover.Role(other.GetRole()), peer.GetAddress(), why)
+}
+
+// mayHaveLost tells whether a node says of its own store that it may lack what was acknowledged.
+func mayHaveLost(s *pb.GetStatusResponse) bool {
+	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
+		k := conditions.Kind(c.GetKind())
+		return c.GetNodeId() == s.GetNode().GetNodeId() &&
+			(k == conditions.StoreMayHaveLost || k == conditions.StorePutBack)
+	})
 }
 
 // forceWarnings are what an operator should think of before.

@@ -10,11 +10,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestForceNamesTheBetterNode: the only member in sync may be the one that has lost its store. It does not tell the
-// operator to stop the other node and to force this one while that one holds more.
+// TestForceNamesTheBetterNode: what the pair held may be on neither node, as after a loss of power of both with sync=off.
+// Then the operator is told to stop the node that holds less, whichever of the two he asks, and not to let the other one
+// take up a role that it cannot have.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
@@ -27,19 +29,59 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
+	left := inSync(self) // the other one was active and has left, since it may have lost something, too (INV-6)
+	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record
 		other uuid.UUID
+		lossy bool // the other node says so of its store
 		own   lsn.Position
 		want  error
 	}{
-		"this node lost everything":          {inSync(self), other, lsn.Position{}, errMoreAnswers},
-		"this node lost a term":              {inSync(self), other, lsn.Position{Term: 5, LSN: 900}, errMoreAnswers},
-		"this node lost a little":            {inSync(self), other, lsn.Position{Term: 6, LSN: 814}, errMoreAnswers},
-		"this node lost less":                {inSync(self), other, lsn.Position{Term: 6, LSN: 815}, errLessAnswers},
-		"an empty node in place of the lost": {inSync(gone), other, lsn.Position{Term: 6, LSN: 10}, errEmptyAnswers},
-		"the node that holds everything":     {inSync(other), other, lsn.Position{Term: 6, LSN: 10}, errOtherAnswers},
+		"this node lost everything": {rec: inSync(self), other: other, want: errMoreAnswers},
+		"this node lost a term": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 5, LSN: 900},
+			want: errMoreAnswers,
+		},
+		"this node lost a little": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"this node lost less": {
+			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 815},
+			want: errLessAnswers,
+		},
+		"the active has left, with more": {
+			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"the active has left, with less": {
+			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 815},
+			want: errLessAnswers,
+		},
+		"the only one in sync lost more": {
+			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 816},
+			want: errLessAnswers,
+		},
+		"the only one in sync lost less": {
+			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 814},
+			want: errMoreAnswers,
+		},
+		"an empty node in place of the lost": {
+			rec: inSync(gone), other: other, own: lsn.Position{Term: 6, LSN: 10},
+			want: errEmptyAnswers,
+		},
+		"the node that holds everything": {
+			rec: inSync(other), other: other, own: lsn.Position{Term: 6, LSN: 10},
+			want: errOtherAnswers,
+		},
 	} {
-		require.ErrorIs(t, answeredBy(answer(c.other), peer, c.rec, self, c.own), c.want, name)
+		s := answer(c.other)
+		if c.lossy {
+			s.Conditions = []*pb.Condition{
+				{Kind: string(conditions.StoreMayHaveLost), NodeId: c.other.String()},
+			}
+		}
+		require.ErrorIs(t, answeredBy(s, peer, c.rec, self, c.own), c.want, name)
 	}
 }

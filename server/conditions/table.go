@@ -127,9 +127,9 @@ func ofIdentity() []Definition {
 			Kind: StorePutBack, Severity: Critical, Scope: OfNode,
 			Cause: "This node's store ends before what it is known to have committed: an older image of its disk was " +
 				"put back. It has left the in-sync set.",
-			Action: "If the other node is up, this one fetches what is missing by itself. If not, bring the other " +
-				"node or the newer image back. " +
-				"Only if both are lost for good: `lockstep failover --force`.",
+			Action: "If the other node is in sync, this one fetches what is missing by itself. If not, bring back " +
+				"the other node, or the newest image of either. Only if both are lost for good: stop the node whose " +
+				"log ends first, and `lockstep failover --force` on the other one.",
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
@@ -147,8 +147,8 @@ func ofIdentity() []Definition {
 			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the " +
 				"other node back, or mend " +
 				"this one's files (`damaged-…` in its data directory, see docs/maintenance.md). Only if neither can " +
-				"be done, restore a backup, " +
-				"or go on without what is lost: `lockstep failover --force`.",
+				"be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
+				"`lockstep failover --force` on the other one.",
 		},
 	}
 }
@@ -257,8 +257,8 @@ func ofJobs() []Definition {
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
 			Cause: "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
-			Action: "Make a backup now; points in time after it can be restored again. Give the archive more space, " +
-				"or raise `wal.archive-hold-bytes`.",
+			Action: "Make a backup of this node now; points in time after it can be restored again. Give the archive " +
+				"more space, or raise `wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
@@ -293,9 +293,10 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: DiskStalled, Severity: Critical, Scope: OfNode,
-			Cause: "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: the " +
-				"node has stopped its heartbeats.",
-			Action: "Look at the disk and at the machine's kernel log. The other node takes over, if it is in sync.",
+			Cause: "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: " +
+				"publishes wait for it, and in a pair the node has stopped its heartbeats.",
+			Action: "Look at the disk and at the machine's kernel log. The other node takes over, if it is in sync; " +
+				"a node that stands alone goes on when the disk does.",
 		},
 		{
 			Kind: SyncSlow, Severity: Warning, Scope: OfNode, After: 10 * time.Second,

@@ -110,9 +110,8 @@ func nodeToForce(
 		case 0:
 			return nil, errors.New("no node answers; are the addresses right (--addr, " + cli.EnvAddr + ")?")
 		default:
-			return nil, fmt.Errorf("several nodes answer (%s): name the one that is to become active, and stop the "+
-				"other one if it is broken",
-				strings.Join(answer, ", "))
+			return nil, fmt.Errorf("several nodes answer (%s), and none is forced while the other one does: stop the "+
+				"one that is broken or holds less (lockstep status), and try again", strings.Join(answer, ", "))
 		}
 	}
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
