@@ -103,6 +103,7 @@ func (l *lookout) reports(now time.Time) []conditions.Report {
 		f.all = conditions.FromFailover(pair)
 		l.replication(&f, &pair)
 	}
+	l.writes(&f)
 	l.disk(&f, &pair)
 	l.content(&f)
 	l.maintenance(&f, now)
@@ -149,11 +150,9 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 		}
 	}
 	if primary != nil {
-		l.writes(f, primary.Disk)
 		l.stranger(f, primary.Stranger)
 	}
 	if follower != nil {
-		l.writes(f, follower.Disk)
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
 			pair.Reason)
 	}
@@ -177,7 +176,14 @@ func (l *lookout) stranger(f *findings, s *replication.Stranger) {
 const slowSync = 100 * time.Millisecond
 
 // writes says how this node's log takes what is written to it.
-func (l *lookout) writes(f *findings, d replication.DiskStatus) {
+func (l *lookout) writes(f *findings) {
+	var d replication.DiskStatus
+	switch primary, follower := l.n.plane.roles(); {
+	case primary != nil:
+		d = primary.Disk
+	case follower != nil:
+		d = follower.Disk
+	}
 	f.node(d.Stalled, conditions.DiskStalled, "")
 	f.node(d.Mean > slowSync, conditions.SyncSlow,
 		"a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))

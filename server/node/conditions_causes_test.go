@@ -25,10 +25,18 @@ func (n *testNode) tryPublish(queue, body string) {
 	})
 }
 
+// ofPairAndAlone runs a test with the settings of a node of a pair and with those of one that stands alone.
+func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
+	t.Run("pair", func(t *testing.T) { test(t, settingsOfPair(t, "a", startEtcd(t))) })
+	t.Run("alone", func(t *testing.T) { test(t, settings(t, "a")) })
+}
+
 // A disk whose syncs take long is told while something is written, and is over with the cause.
-func TestConditionSyncSlow(t *testing.T) {
+func TestConditionSyncSlow(t *testing.T) { ofPairAndAlone(t, syncSlow) }
+
+func syncSlow(t *testing.T, c config.Config) {
 	disk := faultfs.New(vfs.OS())
-	n := startOn(t, settingsOfPair(t, "a", startEtcd(t)), disk)
+	n := startOn(t, c, disk)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	n.publish("q", "quick")
@@ -54,9 +62,10 @@ func TestConditionSyncSlow(t *testing.T) {
 }
 
 // A sync that does not come back is told once disk.stall-timeout has passed, and is over when it does.
-func TestConditionDiskStalled(t *testing.T) {
+func TestConditionDiskStalled(t *testing.T) { ofPairAndAlone(t, diskStalled) }
+
+func diskStalled(t *testing.T, c config.Config) {
 	disk := faultfs.New(vfs.OS())
-	c := settingsOfPair(t, "a", startEtcd(t))
 	c.Disk.StallTimeout = config.Duration(200 * time.Millisecond)
 	n := startOn(t, c, disk)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
