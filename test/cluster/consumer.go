@@ -62,6 +62,7 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 	if err != nil {
 		return
 	}
+	defer c.w.history.AddStream(c.queue, c.sub)()
 	attach := &pb.ConsumeRequest{Attach: &pb.Attach{Queue: c.queue, Subscription: c.sub}, Credit: rawCredit}
 	if stream.Send(attach) != nil {
 		return

@@ -179,8 +179,10 @@ func (p *Pair) Other(n *Node) *Node {
 }
 
 // NewClient opens a client that passes by the links between the nodes: Cut does not concern it.
-func (p *Pair) NewClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{Addresses: p.Addresses(), DialOptions: p.DialOptions()})
+func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses: p.Addresses(), DialOptions: append(more, p.DialOptions()...),
+	})
 }
 
 // NewClientOf opens a client that reaches one node only.

@@ -25,7 +25,7 @@ const (
 	// SubRaw is consumed on the bare gRPC stream.
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
-	SubClient = audit.SubClient
+	SubClient = "client"
 	// SubAudit is never consumed, so that the queue keeps everything until the end.
 	SubAudit = "audit"
 )
@@ -79,8 +79,8 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 type Target interface {
 	// Addresses of both nodes, as ConnTo takes them.
 	Addresses() []string
-	// NewClient opens a client that knows both nodes.
-	NewClient(ctx context.Context) (*client.Client, error)
+	// NewClient opens a client that knows both nodes; more is for its connections.
+	NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error)
 	// NewClientOf opens a client that reaches one node only, by its address.
 	NewClientOf(ctx context.Context, address string) (*client.Client, error)
 	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
@@ -113,7 +113,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	w := &Workload{pair: p, opts: o.withDefaults(), history: audit.NewHistory()}
 	// What a full pipeline sent before a node refused the repetition.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
-	if w.client, err = p.NewClient(ctx); err != nil {
+	if w.client, err = p.NewClient(ctx, grpc.WithChainStreamInterceptor(w.history.WatchStreams)); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
 	defer func() {

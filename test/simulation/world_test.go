@@ -41,6 +41,8 @@ type options struct {
 	LogKeepBytes       int64
 	PerSecond          int
 	Length             time.Duration
+	// Archive is the directory, on the real disk, of the log archive of node a; empty for none. No seed has one.
+	Archive string
 	// Lies: once the pair is in sync, every fsync of a log says that it was done, and was not. For the test of the
 	// test.
 	Lies bool
@@ -160,13 +162,12 @@ func (w *world) note(format string, args ...any) {
 }
 
 // NewClient implements cluster.Target.
-func (w *world) NewClient(ctx context.Context) (*client.Client, error) {
+func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
 		Addresses: w.Addresses(),
-		DialOptions: []grpc.DialOption{
+		DialOptions: append(more,
 			grpc.WithContextDialer(w.clients.dial),
-			grpc.WithChainUnaryInterceptor(w.forget),
-		},
+			grpc.WithChainUnaryInterceptor(w.forget)),
 	})
 }
 

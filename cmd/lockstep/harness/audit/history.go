@@ -57,10 +57,20 @@ type Delivery struct {
 	Sequence uint64        `json:"sequence"`
 	ID       ID            `json:"id"`
 	At       time.Duration `json:"at_ns"`
-	// Stream is the number of the stream, or of the consumer, that it came on; 0 when it does not matter.
+	// Stream is the number of the consumer that it came to; 0 when it does not matter. One of the client package has one
+	// stream after another.
 	Stream uint64 `json:"stream,omitempty"`
 	// Repeated: the node says that it was given back before.
 	Repeated bool `json:"repeated,omitempty"`
+}
+
+// Stream is one stream on which a node may deliver, from when it was asked for until it was known to have ended.
+type Stream struct {
+	Queue string        `json:"queue"`
+	Sub   string        `json:"sub"`
+	Began time.Duration `json:"began_ns"`
+	// Ended is 0 for one that did not.
+	Ended time.Duration `json:"ended_ns,omitempty"`
 }
 
 // Ack is one acknowledgement: of those that a consumer sent, or of those that it was told are committed.
@@ -94,6 +104,8 @@ type History struct {
 	mu         sync.Mutex // guards all below
 	Publishes  []Publish
 	Deliveries []Delivery
+	// Streams are those that the consumers began, also those that brought nothing.
+	Streams []Stream
 	// AcksSent are the acknowledgements that consumers sent, Acks those that were confirmed.
 	AcksSent []Ack
 	Acks     []Ack
@@ -147,6 +159,19 @@ func (h *History) AddDelivery(d Delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Deliveries = append(h.Deliveries, d)
+}
+
+// AddStream records the beginning of a stream. It returns what records its end.
+func (h *History) AddStream(queue, sub string) (ended func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := len(h.Streams)
+	h.Streams = append(h.Streams, Stream{Queue: queue, Sub: sub, Began: time.Since(h.start)})
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.Streams[i].Ended = time.Since(h.start)
+	}
 }
 
 // AddAckSent records an acknowledgement on its way.
@@ -234,6 +259,7 @@ func (h *History) Save(dir string) error {
 	return errors.Join(
 		saveLines(filepath.Join(dir, "publishes.jsonl"), h.Publishes),
 		saveLines(filepath.Join(dir, "deliveries.jsonl"), h.Deliveries),
+		saveLines(filepath.Join(dir, "streams.jsonl"), h.Streams),
 		saveLines(filepath.Join(dir, "acks-sent.jsonl"), h.AcksSent),
 		saveLines(filepath.Join(dir, "acks.jsonl"), h.Acks),
 		saveLines(filepath.Join(dir, "operations.jsonl"), h.Operations),

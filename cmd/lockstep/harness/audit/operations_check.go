@@ -226,64 +226,47 @@ func (c *checker) acksSent() {
 	}
 }
 
-// deliveryOrder: on one stream, messages come in the order of their sequences, but for those that were given back,
-// whether that was committed or not; and for those that had been meant for another consumer of the subscription, which
-// has left before it got them.
+// deliveryOrder: to one consumer, messages come in the order of their sequences, but for those that were given back,
+// whether that was committed or not; and for those that had been meant for another stream of the subscription, which
+// has ended before it got them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
 	seen := map[arrival]bool{}
-	span := c.streamSpans()
+	streams := map[string][]Stream{}
+	for _, s := range c.h.Streams {
+		name := s.Queue + "/" + s.Sub
+		streams[name] = append(streams[name], s)
+	}
 	for _, d := range c.h.Deliveries {
 		a := arrival{d.Stream, d.Sequence}
 		if d.Stream == 0 || d.Repeated || seen[a] {
 			continue
 		}
 		seen[a] = true
-		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence && !span.shared(d) {
-			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d on the same stream", d.Queue, d.Sub,
+		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence &&
+			!shared(streams[d.Queue+"/"+d.Sub], d.At) {
+			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d to the same consumer", d.Queue, d.Sub,
 				d.Sequence, d.At, before.Sequence)
 		}
 		last[d.Stream] = d
 	}
 }
 
-// SubClient names a subscription that is consumed through the client package, which begins streams of its own.
-const SubClient = "client"
+// detached is how long a node may take to notice that a stream has ended and to give what was meant for it to others.
+const detached = 2 * time.Second
 
-// streamSpan is from when to when deliveries came on a stream.
-type streamSpan struct {
-	queue, sub  string
-	first, last time.Duration
-}
-
-type streamSpans map[uint64]streamSpan
-
-func (c *checker) streamSpans() streamSpans {
-	spans := streamSpans{}
-	for _, d := range c.h.Deliveries {
-		s, ok := spans[d.Stream]
-		if !ok {
-			s = streamSpan{queue: d.Queue, sub: d.Sub, first: d.At, last: d.At}
+// shared tells whether a node may have had two of these streams of one subscription at once, the later one of them being
+// that on which something came at a time.
+func shared(streams []Stream, at time.Duration) bool {
+	var own *Stream
+	for i := range streams {
+		if s := &streams[i]; s.Began <= at && (own == nil || s.Began > own.Began) {
+			own = s
 		}
-		s.first, s.last = min(s.first, d.At), max(s.last, d.At)
-		spans[d.Stream] = s
 	}
-	return spans
-}
-
-// shared tells whether another stream of the same subscription brought something while this one did, or a moment
-// before; or may have: one that the client package has given up for this one, before it brought anything, is known to
-// the node only, and was still attached when this one began.
-func (spans streamSpans) shared(d Delivery) bool {
-	const moment = 2 * time.Second // a consumer that is gone keeps its messages until its connection is known to be
-	own := spans[d.Stream]
-	if own.sub == SubClient && d.At-own.first < moment {
-		return true
-	}
-	for stream, s := range spans {
-		if stream != d.Stream && stream != 0 && s.queue == d.Queue && s.sub == d.Sub && s.last+moment >= own.first &&
-			s.first <= d.At {
+	for i := range streams {
+		if s := &streams[i]; s != own && s.Began <= at && (s.Ended == 0 || s.Ended+detached >= own.Began) {
 			return true
 		}
 	}
