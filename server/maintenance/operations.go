@@ -272,6 +272,9 @@ func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(c
 		m.store.NoteDamage(err) // a backup reads pages without the store
 		return set, fmt.Errorf("backup: %w", cause(ctx, err))
 	}
+	if m.o.Archiver != nil {
+		m.o.Archiver.BackedUp(set.Manifest.Position.LSN)
+	}
 	return set, nil
 }
 

@@ -54,7 +54,8 @@ type ArchiveStatus struct {
 	LastTime time.Time
 	// Behind is how many applied records are not archived yet.
 	Behind uint64
-	// Gap is the first record behind the newest gap that this Archiver had to leave; 0 if there was none.
+	// Gap is the first record behind the newest gap that this Archiver had to leave; 0 if there was none, or a backup
+	// was made since that reaches up to it.
 	Gap uint64
 	// Err is why archiving does not go on at present; nil if it does.
 	Err error
@@ -78,8 +79,9 @@ type Archiver struct {
 	known bool
 	last  ArchiveFile
 
-	mu     sync.Mutex // guards what Status returns
-	status ArchiveStatus
+	mu       sync.Mutex // guards what follows
+	status   ArchiveStatus
+	backedUp uint64 // the last record in the newest backup that was made since the start
 }
 
 // StartArchiver opens an archive, holds the log from its end on, and archives in the background until Close.
@@ -215,6 +217,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 		}
 		if before != a.last.Last && a.last.Records > 0 {
 			a.setStatus(func(st *ArchiveStatus) { st.Gap = f.First() })
+			a.closeGap()
 			a.o.Logger.Warn("the log archive has a gap: records were gone from the log before they were archived; "+
 				"make a backup now",
 				zap.String("archive", a.o.Dir), zap.Stringer("archived_up_to", a.last.Last),
@@ -250,6 +253,24 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 		return to, fmt.Errorf("record %d cannot be read from the log", first-1)
 	}
 	return at, nil
+}
+
+// BackedUp takes note of a complete backup of this store up to record n: a restore that begins with it needs nothing of
+// the archive before that.
+func (a *Archiver) BackedUp(n uint64) {
+	a.mu.Lock()
+	a.backedUp = max(a.backedUp, n)
+	a.mu.Unlock()
+	a.closeGap()
+}
+
+// closeGap forgets a gap that a backup reaches over.
+func (a *Archiver) closeGap() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.backedUp+1 >= a.status.Gap {
+		a.status.Gap = 0
+	}
 }
 
 // keepFrom moves the hold. A new one is made each time, for an installed snapshot takes all holds away.

@@ -37,6 +37,8 @@ type host struct {
 	down bool // killed, and to be started only by the fault that killed it
 	lost bool // … by a power failure
 	over bool // the simulation is
+	// ended is how the last run ended that ended by itself
+	ended error
 }
 
 // run is one process.
@@ -64,6 +66,9 @@ func (h *host) settings() config.Config {
 	c.Checkpoint.Bytes = config.Size(o.CheckpointBytes)
 	c.Checkpoint.Interval = config.Duration(o.CheckpointInterval)
 	c.WAL.SegmentBytes, c.WAL.KeepBytes = 1<<20, config.Size(o.LogKeepBytes)
+	if h.name == "a" {
+		c.WAL.Archive, c.WAL.ArchiveHold = o.Archive, 2<<20
+	}
 	c.MinInSync = o.MinInSync
 	c.Disk.StallTimeout = config.Duration(2 * time.Second)
 	return c
@@ -113,6 +118,9 @@ func (h *host) supervise(r *run) {
 		h.endLocked(r)
 	}
 	byItself = byItself && !r.stopping
+	if byItself {
+		h.ended = r.err
+	}
 	if byItself && !errors.Is(r.err, node.ErrRestart) {
 		h.loseUnsynced() // an fsync has failed, as a rule
 	}

@@ -2136,7 +2136,7 @@ type FlushArchiveResponse struct {
 	LastLsn uint64 `protobuf:"varint,2,opt,name=last_lsn,json=lastLsn,proto3" json:"last_lsn,omitempty"`
 	// Time of the last transaction in it, by the clock of the active that committed it; absent if there is none.
 	LastTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
-	// First record behind the newest gap that this process had to leave; 0 for none.
+	// First record behind the newest gap that this process had to leave; 0 for none, and after a backup of this node that reaches up to it.
 	Gap uint64 `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"`
 	// Where this process has moved the archive of another history; empty for none.
 	Former        string `protobuf:"bytes,5,opt,name=former,proto3" json:"former,omitempty"`

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// TestArchiveConditions: a log archive that cannot be written is told when that has lasted as long as the condition's
+// definition says, and not before; when more log waited for it than may be held, the archive has a gap, which is told
+// until a backup of that node reaches over it. The clock is simulated, the archive is on the real disk.
+func TestArchiveConditions(t *testing.T) {
+	dir := t.TempDir()
+	archive, away := filepath.Join(dir, "archive"), filepath.Join(dir, "away")
+	synctest.Test(t, func(t *testing.T) {
+		w, err := newWorld(1, zap.NewNop())
+		require.NoError(t, err)
+		w.options.Sync, w.options.MinInSync = always, 1
+		w.options.CheckpointBytes, w.options.CheckpointInterval, w.options.LogKeepBytes = 1<<20, time.Second, 0
+		w.options.Archive = archive
+		for _, h := range w.hosts {
+			h.start()
+		}
+		defer func() { require.NoError(t, w.end()) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		require.NoError(t, w.waitInSync(ctx))
+		c, err := w.NewClient(ctx)
+		require.NoError(t, err)
+		defer func() { _ = c.Close() }()
+		_, _, err = c.CreateQueue(ctx, "q", client.CreateQueueOptions{})
+		require.NoError(t, err)
+		publish := func(bytes int) {
+			_, err := c.Publish(ctx, "q", client.Message{Body: make([]byte, bytes)})
+			require.NoError(t, err)
+		}
+		publish(100)
+		sleep(ctx, 2*config.Default().WAL.ArchiveEvery.Std())
+		require.Nil(t, w.condition(ctx, conditions.ArchiveLag))
+
+		// Where the archive was mounted there is a file now.
+		require.NoError(t, os.Rename(archive, away))
+		require.NoError(t, os.WriteFile(archive, nil, 0o600))
+		broken := w.now()
+		publish(100)
+		lag := w.awaitCondition(ctx, t, conditions.ArchiveLag, true)
+		after, every := conditions.Find(conditions.ArchiveLag).After, config.Default().WAL.ArchiveEvery.Std()
+		require.GreaterOrEqual(t, w.now()-broken, after)
+		require.LessOrEqual(t, w.now()-broken, after+every+2*time.Second)
+		require.Contains(t, lag.GetDetails(), "not a directory")
+		require.Equal(t, pb.Severity_SEVERITY_WARNING, lag.GetSeverity())
+
+		for range 8 {
+			publish(1 << 20) // more than is held
+			sleep(ctx, every)
+		}
+		require.Nil(t, w.condition(ctx, conditions.ArchiveGap), "nobody knows of a gap as long as nothing is archived")
+		require.NoError(t, os.Remove(archive))
+		require.NoError(t, os.Rename(away, archive))
+		w.awaitCondition(ctx, t, conditions.ArchiveLag, false)
+		gap := w.awaitCondition(ctx, t, conditions.ArchiveGap, true)
+		require.Contains(t, gap.GetDetails(), "before record")
+		require.Equal(t, pb.Severity_SEVERITY_CRITICAL, gap.GetSeverity())
+
+		backups, err := pb.NewMaintenanceServiceClient(w.ConnTo(w.hosts[0].address)).Backup(ctx,
+			&pb.BackupRequest{Path: filepath.Join(dir, "backups"), FullSpeed: true})
+		require.NoError(t, err)
+		for err == nil {
+			_, err = backups.Recv()
+		}
+		require.True(t, errors.Is(err, io.EOF), err)
+		w.awaitCondition(ctx, t, conditions.ArchiveGap, false)
+	})
+}
+
+// condition is what node a tells of itself; nil if it does not.
+func (w *world) condition(ctx context.Context, kind conditions.Kind) *pb.Condition {
+	for _, c := range w.statuses(ctx)[0].GetConditions() {
+		if c.GetKind() == string(kind) && c.GetNodeName() == "a" {
+			return c
+		}
+	}
+	return nil
+}
+
+// awaitCondition waits until node a tells a condition of itself, or tells it no more.
+func (w *world) awaitCondition(ctx context.Context, t *testing.T, kind conditions.Kind, told bool) *pb.Condition {
+	t.Helper()
+	c := w.condition(ctx, kind)
+	for ; (c != nil) != told && ctx.Err() == nil; c = w.condition(ctx, kind) {
+		sleep(ctx, time.Second)
+	}
+	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, told)
+	return c
+}
