@@ -3,8 +3,11 @@
 package store
 
 import (
+	"hash/crc32"
+
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // Lookup is a queue, and perhaps one of its subscriptions, that Store.Lookup looks up by name.
@@ -28,8 +31,26 @@ type Lookup struct {
 // Prior is the result of a transaction that was applied before.
 type Prior struct {
 	Result txn.Result
-	// Fingerprint of what was asked for (txn.Op.Fingerprint); 0 when it is not known.
+	// Fingerprint of what was asked for (txn.Op.Fingerprint); 0 when it is not in memory: see LoggedFingerprint.
 	Fingerprint uint32
+}
+
+// LoggedFingerprint is Prior.Fingerprint as the log has it, if it still has the record of the transaction, which was
+// committed; 0 otherwise. It reads all of the record.
+func (s *Store) LoggedFingerprint(record uint64) uint32 {
+	r, err := s.ReadLog(record)
+	if err != nil {
+		return 0 // trimmed, as a rule
+	}
+	frame, err := r.Next()
+	if err != nil || frame.Kind != wal.KindTxn {
+		return 0
+	}
+	sum, err := txn.Fingerprint(frame.Payload, crc32.MakeTable(crc32.Castagnoli))
+	if err != nil {
+		return 0
+	}
+	return sum
 }
 
 // Lookup tells, as of one moment, what a transaction of producer p would meet. If it was applied before, prior is what

@@ -294,6 +294,30 @@ func TestRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
+// TestRetryWithAnotherBodyAfterARestart: the checksums in memory are gone, and the log still has what was asked for.
+func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	publish := func(n *testNode, body string) (*pb.PublishResponse, error) {
+		return n.queues.Publish(t.Context(), &pb.PublishRequest{
+			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: "p", Sequence: 1},
+		})
+	}
+	first, err := publish(n, "x")
+	require.NoError(t, err)
+	_, err = n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	n.stop()
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	again, err := publish(n, "x")
+	require.NoError(t, err)
+	require.True(t, again.GetDuplicate())
+	require.Equal(t, first.GetLsn(), again.GetLsn())
+	_, err = publish(n, "y")
+	require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
+}
+
 // TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name
 // now.
 func TestAcksOfAnotherQueue(t *testing.T) {

@@ -64,7 +64,11 @@ func errOtherTransaction(p *pb.Producer) error {
 // checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the
 // request's transaction.
 func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
-	if prior.Fingerprint == 0 {
+	known := prior.Fingerprint
+	if known == 0 && prior.Result.Code == txn.OK {
+		known = s.store.LoggedFingerprint(prior.Result.LSN)
+	}
+	if known == 0 {
 		return nil
 	}
 	buf := s.buffer()
@@ -78,7 +82,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 	}
 	*buf = encoded
 	got, err := txn.Fingerprint(encoded, crc32.MakeTable(crc32.Castagnoli))
-	if err == nil && got != prior.Fingerprint {
+	if err == nil && got != known {
 		err = errOtherTransaction(&pb.Producer{Id: string(p.ID), Sequence: p.Sequence})
 	}
 	return err

@@ -699,10 +699,10 @@ func (x *Queue) GetDigest() uint64 {
 // PRODUCER_FORGOTTEN, and so is every sequence with `retry` set.
 //
 // A repetition must have the body of the original. Of another body nothing is ever stored; what it is answered with depends on what the
-// active knows, since a checksum of what was asked for is kept in memory only, with the results:
-//   - a node that has applied the original since it started, as the active or as the standby, or replayed it from its log at the start, refuses
-//     it with SEQUENCE_REUSED, also after a failover to that node;
-//   - a node that has the original only from its checkpointed file, from a snapshot or from a backup answers with the original's result
+// active knows, since a checksum of what was asked for is no part of the stored results:
+//   - a node that has applied the original since it started, as the active or as the standby, or still has it in its log (`wal.keep-bytes`),
+//     refuses it with SEQUENCE_REUSED, also after a failover to that node;
+//   - a node that has neither, as after a snapshot or the restore of a backup, or long after the original, answers with the original's result
 //     (`duplicate`), as if the body were the same;
 //   - and so does every node while the original is on its way: the two are not compared then.
 //
