@@ -60,6 +60,8 @@ func (w *world) moveDisk(ctx context.Context, h *audit.History, m diskMove) erro
 		return w.cloneOutOfReach(ctx, m, hosts[0], hosts[1])
 	case swapDisks:
 		return w.swapBoth(ctx, m, hosts)
+	case restored:
+		return w.restoreBeside(ctx, h, m, hosts[0], hosts[1])
 	default:
 		return w.replace(ctx, h, m, hosts[0], hosts[1])
 	}

@@ -148,11 +148,13 @@ const (
 	cloneApart      // … while the original cannot be reached by any host
 	swapDisks       // both go down, and their disks change places
 	emptyDisk       // a node comes back with an empty disk
+	restored        // a node comes back with a backup that was restored, and so is of no pair
 	moves
 )
 
 var moveNames = [moves]string{
 	"old-image", "young-image", "old-image-of-both", "clone", "clone-first", "clone-apart", "swap", "empty-disk",
+	"restored-backup",
 }
 
 func (m move) String() string { return moveNames[m] }

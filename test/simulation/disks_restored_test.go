@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// restoreBeside starts a node with a restored backup in place of its disk. A restored store is of no pair, and the
+// coordinator has the record of one: the node ends each time it is started, with the reason, and the other one goes on,
+// or waits, as if it had stayed down; until the operator gives the node its own disk again.
+func (w *world) restoreBeside(ctx context.Context, h *audit.History, m diskMove, victim, other *host) error {
+	by, err := w.restoredBackup(ctx, victim)
+	if err != nil {
+		return err
+	}
+	down := []*host{victim, other}
+	if m.Order == otherUp {
+		down = down[:1]
+	}
+	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
+		return err
+	}
+	sleep(ctx, m.Down)
+	own := victim.put(by)
+	since := h.Now()
+	if m.Order == otherFirst || m.Order == together {
+		other.restart()
+	}
+	victim.restart()
+	w.note("%s is started with a restored backup", victim.name)
+	if m.Order == movedFirst {
+		sleep(ctx, m.Gap)
+		other.restart()
+	}
+	sleep(ctx, operatorAfter)
+	if at, ok := h.AckedAfter(since, ""); ok && m.Order == alone {
+		return fmt.Errorf("%s serves at %v, which is of no pair", victim.name, at)
+	}
+	if err := victim.takeDown(); !errors.Is(err, failover.ErrOtherPair) {
+		return fmt.Errorf("%s with a restored backup did not end because of that, but: %w", victim.name, err)
+	}
+	w.countMove(m.Move.String())
+	victim.put(own)
+	return nil
+}
+
+// takeDown ends a node that may be between two starts, and keeps it down. It returns how the last run before ended.
+func (h *host) takeDown() error {
+	h.mu.Lock()
+	h.down, h.lost = true, false
+	r, ended := h.run, h.ended
+	if !r.killed {
+		h.endLocked(r)
+	}
+	h.mu.Unlock()
+	<-r.done
+	return ended
+}
+
+// restoredBackup makes a disk with what a backup of a node restores.
+func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
+	dir, err := os.MkdirTemp("", "lockstep-backup-") // nodes write their backups to the real disk
+	if err != nil {
+		return nil, fmt.Errorf("backup of %s: %w", h.name, err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	stream, err := pb.NewMaintenanceServiceClient(w.ConnTo(h.address)).Backup(ctx, &pb.BackupRequest{Path: dir})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("backup of %s: %w", h.name, err)
+	}
+	sets, err := backup.List(nil, dir)
+	if err != nil || len(sets) != 1 {
+		return nil, fmt.Errorf("backup of %s: %d save-sets: %w", h.name, len(sets), err)
+	}
+	v := newVolume()
+	set := "/" + sets[0].Name
+	if err := copyIn(v.mem, sets[0].Path, set); err != nil {
+		return nil, fmt.Errorf("backup of %s: %w", h.name, err)
+	}
+	if _, err := backup.Restore(ctx, set, "/data", backup.RestoreOptions{FS: v.mem}); err != nil {
+		return nil, fmt.Errorf("restore a backup of %s: %w", h.name, err)
+	}
+	return v, nil
+}
+
+// copyIn copies the files of a directory of the real disk.
+func copyIn(mem *memfs.FS, from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := mem.MkdirAll(to, 0o750); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			return err
+		}
+		f, err := mem.OpenFile(filepath.Join(to, e.Name()), os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(b, 0)
+		if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+	}
+	return mem.SyncDir(to)
+}
