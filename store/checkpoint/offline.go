@@ -12,11 +12,11 @@ import (
 )
 
 // ReadDir calls fn with the last checkpoint in the data directory of a node that is not running. It only reads, and
-// holds the directory's lock meanwhile, so that no node writes to what is being read. ErrInUse if one runs.
+// holds the directory's lock meanwhile, so that no node writes to what is being read. Errors: those of datadir.Lock.
 func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {
-		return fmt.Errorf("%w; stop the node first, or use the admin command of the running node", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{ReadOnly: true})

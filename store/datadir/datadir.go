@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -25,8 +26,13 @@ const (
 	OldFileName  = "page.db_old"
 )
 
-// ErrInUse is returned when another process has the data directory open.
-var ErrInUse = errors.New("data directory is in use by another process")
+// Errors of Lock.
+var (
+	// ErrInUse is returned when another process has the data directory open.
+	ErrInUse = errors.New("data directory is in use by another process")
+	// ErrNone is returned when there is no such directory.
+	ErrNone = errors.New("not a data directory")
+)
 
 // PageFile is the path of the page file.
 func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
@@ -34,11 +40,17 @@ func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
 // LogDir is the path of the log's directory.
 func LogDir(dir string) string { return filepath.Join(dir, LogName) }
 
-// Lock takes the lock of a data directory, which is there. The error is an ErrInUse if another process has it.
+// Lock takes the lock of a data directory. Errors: ErrInUse, ErrNone.
 func Lock(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(filepath.Join(dir, LockName))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return nil, fmt.Errorf("%w: %s; stop the node first, or use the admin command of the running node", ErrInUse,
+			dir)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %s: %w", ErrNone, dir, err)
+	case err != nil:
+		return nil, fmt.Errorf("lock the data directory %s: %w", dir, err)
 	}
 	return lock, nil
 }

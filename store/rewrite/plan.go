@@ -139,7 +139,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {
-		return 0, fmt.Errorf("%w; use the admin command of the running node", err)
+		return 0, err
 	}
 	defer func() {
 		if cerr := lock.Close(); err == nil && cerr != nil {

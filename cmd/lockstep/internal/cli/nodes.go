@@ -14,6 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
+// ErrNoAnswer is returned when none of the nodes that a command asks answers.
+var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, " + EnvAddr + ")?")
+
 // Addresses are the nodes to talk to.
 func (env *Env) Addresses() ([]string, error) {
 	var list []string

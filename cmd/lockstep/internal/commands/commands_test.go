@@ -116,6 +116,7 @@ func TestNobodyThere(t *testing.T) {
 		{"switchover"},
 		{"verify"},
 		{"job", "list"},
+		{"store", "scan", "--last"},
 	} {
 		began := time.Now()
 		_, stderr, code = c.Run("", args...)

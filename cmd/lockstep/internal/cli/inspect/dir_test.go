@@ -35,6 +35,12 @@ func TestDataDir(t *testing.T) {
 		require.Equal(t, cli.ExitUsage, code, args)
 		require.Contains(t, stderr, "--help", args)
 	}
+	for _, cmd := range []string{"check", "digest", "dump-meta", "scan"} {
+		_, stderr, code := c.Run("", "store", cmd, "--data-dir", dir+"-none")
+		require.Equal(t, cli.ExitError, code, cmd)
+		require.Contains(t, stderr, "not a data directory: "+dir+"-none", cmd)
+		require.NotContains(t, stderr, "stop the node", cmd)
+	}
 	require.Equal(t, cli.ExitOK, func() int {
 		_, _,
 			code := c.Run("", "store", "dump-page", "1", "--data-dir", dir)

@@ -5,7 +5,6 @@ package status
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -37,7 +36,7 @@ rates, and otherwise whenever it changed.`,
 					return err
 				}
 				if s.Answered() == 0 {
-					return errors.New("no node answers; are the addresses right (--addr, " + cli.EnvAddr + ")?")
+					return cli.ErrNoAnswer
 				}
 				return nil
 			})

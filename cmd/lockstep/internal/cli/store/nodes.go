@@ -83,7 +83,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	case strings.Contains(want, ":"):
 		// An address that is not in --addr is as good.
 	case s.Answered() == 0:
-		return target{}, errors.New("no node answers; are the addresses right (--addr, " + cli.EnvAddr + ")?")
+		return target{}, cli.ErrNoAnswer
 	default:
 		return target{}, cli.Usage("--node %q is no node that answers; there are: %s", want,
 			strings.Join(nodeNames(s), ", "))

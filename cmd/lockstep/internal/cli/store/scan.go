@@ -155,6 +155,9 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 		}
 		targets = append(targets, target{Node: node, status: n})
 	}
+	if len(targets) == 0 {
+		return nil, cli.ErrNoAnswer
+	}
 	return targets, nil
 }
 
