@@ -473,11 +473,10 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All of it is dead, but a batch still has some of it. The tail must be empty: what is published from now on
-		// leaves no entry in it.
-		for q.tail.n > 0 {
-			s.tailBytes -= q.tail.pop()
-		}
+		// All of it is dead, but a batch still has some of it, and writes it. The tail must be empty: what is published
+		// from now on leaves no entry in it.
+		s.tailBytes -= q.tail.bytes
+		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)
 	}
 	return before - q.messages

@@ -13,6 +13,35 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// TestBatchOutlivesSubscription: a batch that is being written keeps the messages that were alive when it was made, also
+// when the last subscription that needed them is deleted meanwhile.
+func TestBatchOutlivesSubscription(t *testing.T) {
+	for _, n := range []int{3, blockEntries + 3} { // in one block and in two
+		d := newDriver(t)
+		q := d.queue("q", txn.Config{}, "a")
+		d.publish(q, n)
+		b := d.s.Collect(0, true)
+		d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, 1) })
+		d.do(func(b *txn.Builder) { b.CreateSubscription(q.id, "b", txn.StartLatest) })
+		d.publish(q, 2)
+		require.Empty(t, d.s.Check())
+		written := 0
+		for _, run := range b.Tails {
+			for i, rec := range run.Records {
+				require.NotNil(t, rec, "message %d of the batch was taken out of it", run.First+uint64(i))
+				written++
+			}
+		}
+		require.Equal(t, n, written)
+		for i := range b.Tails {
+			d.s.Flushed(q.id, b.Tails[i].Last())
+		}
+		_, inMemory := d.s.Queue(q.id).TailRecord(uint64(n) + 2)
+		require.True(t, inMemory)
+		require.Empty(t, d.s.Check())
+	}
+}
+
 // TestDeadRunsAreFound: whatever is acknowledged, and however messages are divided into runs, the batches lead to all
 // runs that are dead and to no other.
 func TestDeadRunsAreFound(t *testing.T) {
