@@ -46,7 +46,7 @@ func (p *process) Start() error {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	defer func() { _ = log.Close() }()                  // the process has a descriptor of its own
-	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:gosec,noctx // a node; it ends by Kill or Stop, not with a context
+	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:noctx // a node; it ends by Kill or Stop, not with a context
 	cmd.Env = Environment()
 	if p.environment != nil {
 		more, err := p.environment()

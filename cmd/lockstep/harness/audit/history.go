@@ -253,7 +253,7 @@ func (h *History) Counts() string {
 func (h *History) Save(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("save the history: %w", err)
 	}
 	return errors.Join(
@@ -289,5 +289,8 @@ func saveLines[T any](name string, events []T) (err error) {
 			return fmt.Errorf("save the history: %w", err)
 		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("save the history: %w", err)
+	}
+	return nil
 }
