@@ -140,18 +140,45 @@ func anchors(text string) []string {
 	return out
 }
 
-// TestReadingTheSourceNamesWhatIsThere: a line "`func` in [file](file)" of ARCHITECTURE.md has to be true.
+// TestReadingTheSourceNamesWhatIsThere: a line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md has to be
+// true.
 func TestReadingTheSourceNamesWhatIsThere(t *testing.T) {
-	text := documents(t)[filepath.Join(top, "ARCHITECTURE.md")]
-	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.go)\\)")
-	found := named.FindAllStringSubmatch(text, -1)
-	require.NotEmpty(t, found)
+	all := documents(t)
+	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.(?:go|proto))\\)")
+	var found [][]string
+	for _, document := range []string{"ARCHITECTURE.md", "CONTRIBUTING.md"} {
+		names := named.FindAllStringSubmatch(all[filepath.Join(top, document)], -1)
+		require.NotEmpty(t, names, document)
+		found = append(found, names...)
+	}
 	for _, m := range found {
 		name := m[1][strings.LastIndex(m[1], ".")+1:]
 		b, err := os.ReadFile(filepath.Join(top, m[3]))
 		require.NoError(t, err)
-		declared := regexp.MustCompile(`(?m)^(func (\([^)]+\) )?|type |\t)` + name + `\b`)
+		declared := regexp.MustCompile(`(?m)^(func (\([^)]+\) )?|type |message |\t)` + name + `\b`)
 		require.True(t, declared.Match(b), "%s is not in %s", m[1], m[3])
+	}
+}
+
+// TestWhereThingsAreAdded: CONTRIBUTING.md says of each kind of thing, in four places at most, where it is added.
+func TestWhereThingsAreAdded(t *testing.T) {
+	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
+	require.True(t, ok)
+	text, _, _ = strings.Cut(text, "\n## ")
+	kind, places := "", map[string]int{}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "**") {
+			kind, _, _ = strings.Cut(strings.TrimPrefix(line, "**"), "**")
+		} else if number, _, item := strings.Cut(line, ". "); item && len(number) == 1 {
+			places[kind]++
+			require.LessOrEqual(t, places[kind], 4, kind)
+			require.Contains(t, line, "](", "%s, %s: no place is named", kind, number)
+		}
+	}
+	for _, kind := range []string{
+		"An operation of the log", "An RPC", "A setting", "A queue option", "A coordinator", "A command",
+	} {
+		require.NotZero(t, places[kind], kind)
 	}
 }
 
