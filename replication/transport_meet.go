@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Meet introduces this process to the one at the other end and returns who that is. One of a release before 0.2.0 does
+// not know the call.
+func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, error) {
+	r, err := c.client.Meet(ctx, &lockstepv1.MeetRequest{From: toIntroduction(me)})
+	if err != nil {
+		return Introduction{}, fromStatus(err)
+	}
+	return fromIntroduction(r.GetBy())
+}
+
+// Meet answers another process of the pair, whatever this node's role.
+func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstepv1.MeetResponse, error) {
+	from, err := fromIntroduction(req.GetFrom())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if s.reception.Self == nil {
+		return nil, toStatus(ErrNotActive)
+	}
+	me := s.reception.Self()
+	if from.Pair != me.Pair {
+		return nil, toStatus(fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, from.Node,
+			from.Pair, me.Pair))
+	}
+	s.reception.Met(from)
+	return &lockstepv1.MeetResponse{By: toIntroduction(me)}, nil
+}
+
+func toIntroduction(i Introduction) *lockstepv1.Introduction {
+	return &lockstepv1.Introduction{
+		PairId: i.Pair.String(), NodeId: i.Node.String(), StoreId: i.Store.String(), Process: i.Process,
+		Address: i.Address,
+		LogEnd:  toPosition(i.End),
+	}
+}
+
+// maxProcessBytes bounds the name of a process, and an address, that a peer may send.
+const maxProcessBytes = 256
+
+func fromIntroduction(p *lockstepv1.Introduction) (Introduction, error) {
+	i := Introduction{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
+	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
+		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol,
+			maxProcessBytes)
+	}
+	var perr, nerr, serr error
+	i.Pair, perr = uuid.Parse(p.GetPairId())
+	i.Node, nerr = uuid.Parse(p.GetNodeId())
+	i.Store, serr = uuid.Parse(p.GetStoreId())
+	if err := errors.Join(perr, nerr, serr); err != nil {
+		return i, fmt.Errorf("%w: introduction: %w", ErrProtocol, err)
+	}
+	return i, nil
+}
