@@ -71,7 +71,7 @@ func TestArchiveConditions(t *testing.T) {
 			publish(1 << 20) // more than is held
 			sleep(ctx, every)
 		}
-		require.Nil(t, w.condition(ctx, conditions.ArchiveGap), "nobody knows of a gap as long as nothing is archived")
+		require.Nil(t, w.condition(ctx, conditions.ArchiveGap), "there is no gap as long as nothing is archived")
 		require.NoError(t, os.Remove(archive))
 		require.NoError(t, os.Rename(away, archive))
 		w.awaitCondition(ctx, t, conditions.ArchiveLag, false)
