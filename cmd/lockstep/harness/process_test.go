@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package harness
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// newScript is a process that runs a shell script.
+func newScript(t *testing.T, script string) *process {
+	t.Helper()
+	p := &process{
+		name: "node a", log: filepath.Join(t.TempDir(), "node.log"),
+		command: []string{"/bin/sh", "-c", script},
+	}
+	t.Cleanup(func() { require.NoError(t, p.end(true)) })
+	return p
+}
+
+// says waits until the process has printed a text.
+func says(t *testing.T, p *process, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		b, err := os.ReadFile(p.LogFile())
+		return err == nil && string(b) == text
+	}, 30*time.Second, PollInterval)
+}
+
+// TestProcessEndsByItself: that is told, with the end of its log, and it can be started again.
+func TestProcessEndsByItself(t *testing.T) {
+	p := newScript(t, "echo sorry; exit 3")
+	for range 2 {
+		require.NoError(t, p.Start())
+		<-p.Exited()
+		require.True(t, p.Ended())
+		require.True(t, p.Running(), "neither Kill nor Stop has ended it")
+		require.Zero(t, p.PID())
+		err := p.Failure()
+		require.ErrorContains(t, err, "node a ended by itself: exit status 3")
+		require.ErrorContains(t, err, "sorry")
+	}
+	require.NoError(t, p.Kill())
+	require.False(t, p.Ended())
+	require.NoError(t, p.Failure())
+}
+
+// TestProcessStops: how it ends is told, unless it was the signal itself that ended it.
+func TestProcessStops(t *testing.T) {
+	p := newScript(t, "echo begins; while :; do sleep 0.01; done")
+	for _, err := range []error{p.Stop(), p.Kill(), p.Dump(), p.Pause(), p.Wake()} {
+		require.ErrorIs(t, err, ErrNotRunning)
+	}
+	require.NoError(t, p.Start())
+	require.ErrorContains(t, p.Start(), "runs already")
+	says(t, p, "begins\n")
+	require.NoError(t, p.Pause())
+	require.NoError(t, p.Wake())
+	require.NoError(t, p.Stop())
+	require.ErrorIs(t, p.Stop(), ErrNotRunning)
+
+	p = newScript(t, "trap 'echo fails; exit 4' TERM; echo begins; while :; do sleep 0.01; done")
+	require.NoError(t, p.Start())
+	says(t, p, "begins\n")
+	err := p.Stop()
+	require.ErrorContains(t, err, "node a stopped with exit status 4")
+	require.ErrorContains(t, err, "fails")
+	require.NoError(t, p.Failure(), "it was to end")
+}
+
+// TestProcessEnvironment: settings of this process are not meant for it, what its place adds is.
+func TestProcessEnvironment(t *testing.T) {
+	t.Setenv("LOCKSTEP_LISTEN", "127.0.0.1:1")
+	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)
+	p.environment = func() ([]string, error) { return []string{"MORE=more"}, nil }
+	require.NoError(t, p.Start())
+	says(t, p, ",more\n")
+
+	broken := errors.New("no more")
+	p.environment = func() ([]string, error) { return nil, broken }
+	<-p.Exited()
+	require.ErrorIs(t, p.Start(), broken)
+}
+
+// TestArguments: the settings of a node are flags, or in a file.
+func TestArguments(t *testing.T) {
+	n := &Node{Name: "a", Dir: t.TempDir()}
+	settings := map[string]string{"wal.keep-bytes": "1MiB", "listen": "127.0.0.1:1"}
+	args, err := n.arguments(settings, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"serve", "--listen=127.0.0.1:1", "--wal-keep-bytes=1MiB"}, args)
+	args, err = n.arguments(settings, true)
+	require.NoError(t, err)
+	require.Equal(t, []string{"serve", "--config", n.ConfigFile()}, args)
+	b, err := os.ReadFile(n.ConfigFile())
+	require.NoError(t, err)
+	require.Equal(t, yaml(settings), string(b))
+}
