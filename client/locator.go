@@ -19,7 +19,7 @@ import (
 // locator knows the nodes and which of them is active.
 //
 // Facts come from the nodes only (observe, lost); callers that fail do not change what is known, they just make the
-// nodes be asked again (nudge). So a wrong guess of one caller cannot move the others.
+// nodes be asked again (askNow). So a wrong guess of one caller cannot move the others.
 type locator struct {
 	opts    Options
 	newNode chan *node // nodes learnt from hints, to be watched by run
@@ -154,14 +154,14 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 			l.mu.Unlock()
 			return t, nil
 		}
-		if failFast && l.hopeless() {
+		if failFast && l.unreachable() {
 			l.mu.Unlock()
 			return nil, errNobody
 		}
 		changed := l.changed
 		l.waiters++
 		l.mu.Unlock()
-		l.nudge()
+		l.askNow()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -199,11 +199,11 @@ func (l *locator) failed(e *Error) {
 		// A hint that cannot be dialled is no reason to fail: the given addresses go on being watched.
 		_ = l.add(hint)
 	}
-	l.nudge()
+	l.askNow()
 }
 
-// nudge has all nodes asked for their status now.
-func (l *locator) nudge() {
+// askNow has all nodes asked for their status now.
+func (l *locator) askNow() {
 	l.mu.Lock()
 	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
 	l.mu.Unlock()
@@ -264,7 +264,7 @@ func (l *locator) lost(n *node, err error) {
 	n.role, n.reason, n.err = pb.Role_ROLE_UNSPECIFIED, "", err
 	l.choose()
 	l.learn()
-	if l.hopeless() {
+	if l.unreachable() {
 		l.wake() // those who wait give up
 	}
 }

@@ -91,12 +91,12 @@ type Producer struct {
 	count   int          // messages in pending, without those that were withdrawn
 	bytes   int          // their bytes
 	// in the order of their sequences: first those sent on the present stream, then those to be sent again
-	flying  fifo[*request]
-	sent    int           // how many of flying were sent on the present stream
-	burst   int           // with how many messages of the stream that are not wholly answered
-	greeted bool          // something was answered on the present stream
-	more    bool          // the node takes several requests in one message
-	idle    chan struct{} // closed when open becomes 0; nil when no caller waits for that
+	inFlight fifo[*request]
+	sent     int           // how many of inFlight were sent on the present stream
+	burst    int           // with how many messages of the stream that are not wholly answered
+	greeted  bool          // something was answered on the present stream
+	more     bool          // the node takes several requests in one message
+	idle     chan struct{} // closed when open becomes 0; nil when no caller waits for that
 }
 
 // entry is one publish call.
@@ -341,10 +341,10 @@ func (p *Producer) failPending(err error) {
 	p.answer(entries, Receipt{}, err)
 }
 
-// takeFlying takes the n oldest requests out of the pipeline. The caller holds mu.
-func (p *Producer) takeFlying(n int) (entries []*entry) {
+// takeInFlight takes the n oldest requests out of the pipeline. The caller holds mu.
+func (p *Producer) takeInFlight(n int) (entries []*entry) {
 	for range n {
-		entries = append(entries, p.flying.pop().entries...)
+		entries = append(entries, p.inFlight.pop().entries...)
 	}
 	return entries
 }

@@ -39,7 +39,7 @@ func (p *Producer) run(ctx context.Context) {
 			p.takeBack(e.submitted)
 		} else {
 			// The node refuses the stream as such. Which request it means, if any, is not known.
-			p.failFlying(fmt.Errorf("publish: %w", e), e.submitted)
+			p.failInFlight(fmt.Errorf("publish: %w", e), e.submitted)
 		}
 		if e.blocked() && p.client.failsFast(t) {
 			p.failPending(fmt.Errorf("publish: %w", e.refused()))
@@ -50,18 +50,18 @@ func (p *Producer) run(ctx context.Context) {
 	p.mu.Lock()
 	p.closed = true // also when the client was closed while this waited for a node
 	p.mu.Unlock()
-	p.failFlying(&opError{op: "publish", cause: ErrClosed}, nil)
+	p.failInFlight(&opError{op: "publish", cause: ErrClosed}, nil)
 	p.failPending(&opError{op: "publish", cause: ErrClosed})
 }
 
 // unsubmitted is how many of the newest requests the node has certainly not carried out, which says so with the status
 // that ended the stream: those that only this stream has carried. The caller holds mu.
 func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
-	if s == nil || p.sent < p.flying.len() {
+	if s == nil || p.sent < p.inFlight.len() {
 		return 0
 	}
 	for n < p.sent {
-		r := *p.flying.at(p.sent - 1 - n)
+		r := *p.inFlight.at(p.sent - 1 - n)
 		if r.wire.GetCorrelation() <= s.GetThrough() ||
 			r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {
 			break
@@ -77,7 +77,7 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range p.unsubmitted(s) {
-		r := p.flying.popLast()
+		r := p.inFlight.popLast()
 		p.sent--
 		p.next = r.wire.GetPublish().GetProducer().GetSequence()
 		for _, e := range slices.Backward(r.entries) {
@@ -111,7 +111,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.burst, p.greeted, p.more = 0, 0, false, false // all of flying is to be sent, again
+	p.sent, p.burst, p.greeted, p.more = 0, 0, false, false // all of inFlight is to be sent, again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -190,11 +190,11 @@ func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 // that go already: first what was sent on an earlier stream, in the same order; then new requests as far as the window
 // goes. The caller holds mu.
 func (p *Producer) nextRequest(messages, bytes int) *request {
-	if p.sent < p.flying.len() {
+	if p.sent < p.inFlight.len() {
 		if !p.greeted && p.burst >= eagerBursts {
 			return nil // one by one they would be many; the first answer says whether that must be
 		}
-		r := *p.flying.at(p.sent)
+		r := *p.inFlight.at(p.sent)
 		if messages > 0 && !p.fits(messages+r.messages, bytes+r.bytes) {
 			return nil
 		}
@@ -204,7 +204,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		return r
 	}
 	p.dropWithdrawn()
-	if p.pending.len() == 0 || p.flying.len() >= p.opts.Window {
+	if p.pending.len() == 0 || p.inFlight.len() >= p.opts.Window {
 		return nil
 	}
 	first := *p.pending.at(0)
@@ -217,7 +217,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		return nil // more will come along before the next answer does
 	}
 	r := p.form(messages, bytes)
-	p.flying.push(r)
+	p.inFlight.push(r)
 	p.sent++
 	return r
 }
@@ -300,7 +300,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		}
 	}
 	p.mu.Lock()
-	if p.sent == 0 || (*p.flying.at(0)).wire.GetCorrelation() != resp.GetCorrelation() {
+	if p.sent == 0 || (*p.inFlight.at(0)).wire.GetCorrelation() != resp.GetCorrelation() {
 		p.mu.Unlock()
 		return &Error{Address: address, Code: codes.Unavailable, Message: errProtocol.Error()}
 	}
@@ -308,7 +308,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		p.mu.Unlock()
 		return &Error{Address: address, Code: codes.Unavailable, Message: refused.Message}
 	}
-	r := p.flying.pop()
+	r := p.inFlight.pop()
 	p.sent--
 	if r.last {
 		p.burst--
@@ -336,12 +336,12 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 // not. Requests of a producer that is not known are refused one and all, so those under way were not committed, unless
 // the oldest was sent before and may have been committed then. The caller holds mu.
 func (p *Producer) renew() bool {
-	if p.opts.ID != "" || (*p.flying.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
+	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
 		return false
 	}
 	p.id, p.next = uuid.NewString(), 1
-	for i := range p.flying.len() {
-		r := *p.flying.at(i)
+	for i := range p.inFlight.len() {
+		r := *p.inFlight.at(i)
 		r.sent, r.repeated = false, false
 		wire := r.wire
 		wire.Correlation = p.next
@@ -351,12 +351,12 @@ func (p *Producer) renew() bool {
 	return true
 }
 
-// failFlying answers all requests that were sent with err; those that may have been carried out with
+// failInFlight answers all requests that were sent with err; those that may have been carried out with
 // ErrOutcomeUnknown, too.
-func (p *Producer) failFlying(err error, s *pb.Submitted) {
+func (p *Producer) failInFlight(err error, s *pb.Submitted) {
 	p.mu.Lock()
 	n := p.unsubmitted(s)
-	inDoubt, refused := p.takeFlying(p.flying.len()-n), p.takeFlying(n)
+	inDoubt, refused := p.takeInFlight(p.inFlight.len()-n), p.takeInFlight(n)
 	p.sent = 0
 	p.mu.Unlock()
 	p.answer(inDoubt, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))

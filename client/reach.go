@@ -71,8 +71,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// hopeless tells whether no node has ever answered, and none can at the moment. The caller holds mu.
-func (l *locator) hopeless() bool {
+// unreachable tells whether no node has ever answered, and none can at the moment. The caller holds mu.
+func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
 	}

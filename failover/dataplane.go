@@ -34,10 +34,10 @@ type Identity struct {
 	MayHaveLost bool
 	// Committed is the last LSN that is known, on disk, to be committed: never above End.
 	Committed uint64
-	// SetAside is where the node keeps what it held when that could not be opened, and why, until the other node has
+	// Quarantine is where the node keeps what it held when that could not be opened, and why, until the other node has
 	// filled it anew; empty for any other store. With the content the pair may have been forgotten: such a store
 	// follows any pair, and begins none.
-	SetAside string
+	Quarantine string
 	// Run is the generation of the last run that the record is known to have named, and ClaimedRun that of the run that
 	// took part last, while it is not known whether the record names it (INV-11).
 	Run, ClaimedRun uuid.UUID
@@ -56,7 +56,7 @@ func (id Identity) Member() Member {
 // that pair has a record, and if it cannot be found, a new one in its place would shut out the node that holds the
 // messages (INV-9).
 func (id Identity) Empty() bool {
-	if id.SetAside != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new") {
+	if id.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new") {
 		return false
 	}
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}

@@ -66,8 +66,8 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// Knocked: another process of this node's identity has asked this one (Meet).
-	Knocked struct{ Live Live }
+	// TwinReported: another process of this node's identity has asked this one (Meet).
+	TwinReported struct{ Live Live }
 	// Ticked: a deadline that State.Deadline named has passed.
 	Ticked struct{}
 )
@@ -84,7 +84,7 @@ func (Occupied) event()        {}
 func (Committed) event()       {}
 func (MarkWritten) event()     {}
 func (Met) event()             {}
-func (Knocked) event()         {}
+func (TwinReported) event()    {}
 func (Ticked) event()          {}
 
 // Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are

@@ -43,13 +43,13 @@ type State struct {
 
 	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
 	// request that timed out can still arrive. Only a record at another revision settles them.
-	pending  []Record
-	doubted  []string // OpIDs of those of them that were sent once without an answer
-	swapping string   // OpID of the call under way
-	loading  bool
-	needLoad bool
-	unknown  bool // INV-8: an outcome is unknown and no read has followed
-	retryAt  time.Duration
+	pending    []Record
+	unanswered []string // OpIDs of those of them that were sent once without an answer
+	swapping   string   // OpID of the call under way
+	loading    bool
+	needLoad   bool
+	unknown    bool // INV-8: an outcome is unknown and no read has followed
+	retryAt    time.Duration
 	// refusal is why the coordinator has refused the last swap, in words; the next one waits until refusedUntil.
 	refusal      string
 	refusedUntil time.Duration
@@ -206,8 +206,8 @@ func (m *machine) handle(ev Event) {
 		m.compareOwnMark(e.Before)
 	case Met:
 		m.met(e)
-	case Knocked:
-		m.run.knocked, m.run.knockedAt = e.Live, m.now
+	case TwinReported:
+		m.run.reported, m.run.reportedAt = e.Live, m.now
 	case Ticked:
 	}
 }

@@ -157,8 +157,8 @@ func (s *State) twin() *Live {
 	case r.beside != Live{}:
 		t := r.beside
 		return &t
-	case r.knocked != Live{} && s.now < r.knockedAt+twinMemory:
-		t := r.knocked
+	case r.reported != Live{} && s.now < r.reportedAt+twinMemory:
+		t := r.reported
 		return &t
 	default:
 		return nil

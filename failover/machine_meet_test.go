@@ -143,7 +143,7 @@ func TestTwin(t *testing.T) {
 	})
 	t.Run("the one that runs hears of it", func(t *testing.T) {
 		r := activePair(t, Settings{})
-		r.step(Knocked{Live: stale})
+		r.step(TwinReported{Live: stale})
 		require.Equal(t, stale, *r.s.twin())
 		r.after(twinMemory)
 		require.Nil(t, r.s.twin())

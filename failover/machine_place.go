@@ -19,7 +19,7 @@ func (s *State) waiting() string {
 	}
 	first, second, two := s.pairOfOthers()
 	_, activeLives := Observation{Live: s.live}.LiveNode(s.rec.Active)
-	there, usurped := s.usurper()
+	there, taken := s.nodeAtActiveAddress()
 	switch {
 	case two && s.isLive(first.ID) && s.isLive(second.ID):
 		return fmt.Sprintf("the pair has its two nodes already, %s and %s, and this is a third one: stop it, or give it a "+
@@ -37,7 +37,7 @@ func (s *State) waiting() string {
 	case activeLives:
 		return "the coordinator says that the active is there: look at the network between the two nodes. Nothing " +
 			"has to be forced"
-	case usurped:
+	case taken:
 		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or "+
 			"replaced, and "+
 			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep "+
@@ -97,8 +97,8 @@ func (s *State) replaced() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// usurper returns a node that runs at the address of the active, without being it.
-func (s *State) usurper() (NodeInfo, bool) {
+// nodeAtActiveAddress returns a node that runs at the address of the active, without being it.
+func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	active, ok := s.rec.Node(s.rec.Active)
 	if !ok {
 		return NodeInfo{}, false

@@ -16,7 +16,7 @@ import (
 func asideIdentity() Identity {
 	id := usedIdentity()
 	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}
-	id.MayHaveLost, id.SetAside = true, "damaged-1"
+	id.MayHaveLost, id.Quarantine = true, "damaged-1"
 	return id
 }
 

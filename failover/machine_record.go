@@ -75,11 +75,11 @@ func (m *machine) noRecord() {
 	case m.known:
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
-	case m.ident.PairID == uuid.Nil && m.ident.SetAside != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
+	case m.ident.PairID == uuid.Nil && m.ident.Quarantine != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
 		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, "+
 			"and what it held is kept "+
 			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
-			m.ident.SetAside))
+			m.ident.Quarantine))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: with the record, the knowledge of which store is complete has gone.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
@@ -118,7 +118,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 			return
 		}
 		if rev != m.rev {
-			m.rev, m.pending, m.doubted = rev, nil, nil
+			m.rev, m.pending, m.unanswered = rev, nil, nil
 		}
 		m.trouble = ""
 		return
@@ -133,7 +133,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
-	m.pending, m.doubted, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
+	m.pending, m.unanswered, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
 	m.compareRun()
@@ -160,7 +160,7 @@ func (m *machine) admit(rec Record) bool {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
 			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
-	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.SetAside == "":
+	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.Quarantine == "":
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an "+
 			"empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
@@ -199,7 +199,7 @@ func (m *machine) swapped(e Swapped) {
 	case errors.Is(e.Err, ErrRefused):
 		// It is not done and will not be, unless an earlier attempt of it is still on its way.
 		m.reachable = true
-		if !slices.Contains(m.doubted, e.OpID) {
+		if !slices.Contains(m.unanswered, e.OpID) {
 			m.pending = slices.Delete(slices.Clone(m.pending), i, i+1)
 		}
 		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
@@ -207,8 +207,8 @@ func (m *machine) swapped(e Swapped) {
 		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can
 		// be under way. It stays pending.
 		m.unknown, m.needLoad, m.reachable = true, true, false
-		if !slices.Contains(m.doubted, e.OpID) {
-			m.doubted = append(slices.Clone(m.doubted), e.OpID)
+		if !slices.Contains(m.unanswered, e.OpID) {
+			m.unanswered = append(slices.Clone(m.unanswered), e.OpID)
 		}
 	}
 }

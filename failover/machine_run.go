@@ -50,8 +50,8 @@ type runs struct {
 	// another process of this node's identity that the coordinator has heard since this one was announced
 	beside Live
 	// another process of this node's identity that has asked this one; the zero Live if none has
-	knocked   Live
-	knockedAt time.Duration
+	reported   Live
+	reportedAt time.Duration
 }
 
 // runOf makes the generation of a run from the name of its process.

@@ -174,10 +174,10 @@ func (s *State) lacksReason() string {
 
 // asideReason tells of what a node held that is waiting to be filled.
 func (s *State) asideReason() string {
-	if s.ident.SetAside == "" {
+	if s.ident.Quarantine == "" {
 		return ""
 	}
-	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.SetAside +
+	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.Quarantine +
 		": if it can be mended, do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
 }
 

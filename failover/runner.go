@@ -102,8 +102,8 @@ func (r *Runner) Run(ctx context.Context) error {
 // Process tells this run of the node apart from others.
 func (r *Runner) Process() string { return r.process }
 
-// Knock notes that another process of this node's identity has asked this one who it is.
-func (r *Runner) Knock(other Live) { r.post(Knocked{Live: other}) }
+// ReportTwin notes that another process of this node's identity has asked this one who it is.
+func (r *Runner) ReportTwin(other Live) { r.post(TwinReported{Live: other}) }
 
 // Post reports something about the node that does not belong to a role; Failed is the only such event. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }

@@ -54,14 +54,14 @@ func (f *Follower) voidTerm() uint64 {
 func (f *Follower) checkWelcome(w *Welcome) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {
-		f.vouched = true
+		f.confirmed = true
 		return nil
 	}
 	switch own, ok := f.o.Store.PositionOf(at.LSN); {
 	case at.LSN < n && !w.SnapshotRequired && (f.voidTerm() == 0 || !w.HoldsCommitted):
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case w.HoldsCommitted:
-		f.vouched = true
+		f.confirmed = true
 		return nil
 	case at.IsZero():
 		return nil // its log begins too late for it to tell: the snapshot will
@@ -70,7 +70,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 	case ok && own != at:
 		return f.behind(n, fmt.Sprintf("it says that both have %v, and this node has %v there", at, own))
 	default:
-		f.vouched = true
+		f.confirmed = true
 		return nil
 	}
 }
@@ -80,7 +80,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	n := f.committed()
 	switch {
-	case h.HoldsCommitted, f.vouched, h.Position.LSN >= n:
+	case h.HoldsCommitted, f.confirmed, h.Position.LSN >= n:
 		return nil
 	case f.resync.Load() != nil:
 		return fmt.Errorf("%w: it holds %v, and LSN %d is committed", errOldSnapshot, h.Position, n)

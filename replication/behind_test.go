@@ -451,7 +451,7 @@ func TestLacks(t *testing.T) {
 			}
 			b.putBack(image)
 			if !required {
-				a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+				a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 			}
 			b.follow(a)
 			e := await[replication.FollowerLacks](b, nil)

@@ -66,21 +66,21 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	return alone, err
 }
 
-// Outcome is what a Done gets.
-type Outcome struct {
+// CommitResult is what a Done gets.
+type CommitResult struct {
 	Result *txn.Result
 	Err    error
 }
 
 // waiter is a reusable Done with a channel.
 type waiter struct {
-	ch   chan Outcome
+	ch   chan CommitResult
 	done Done
 }
 
 func newWaiter() *waiter {
-	w := &waiter{ch: make(chan Outcome, 1)}
-	w.done = func(r *txn.Result, err error) { w.ch <- Outcome{r, err} }
+	w := &waiter{ch: make(chan CommitResult, 1)}
+	w.done = func(r *txn.Result, err error) { w.ch <- CommitResult{r, err} }
 	return w
 }
 
@@ -109,7 +109,7 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 //
 // The goroutine that waits here may do the applier's work: the outcome is there sooner if no other one has to be woken
 // for it. So the Done of other transactions may be called from here.
-func (p *Primary) Await(ctx context.Context, c <-chan Outcome) (Outcome, error) {
+func (p *Primary) Await(ctx context.Context, c <-chan CommitResult) (CommitResult, error) {
 	for {
 		select {
 		case o := <-c:
@@ -117,7 +117,7 @@ func (p *Primary) Await(ctx context.Context, c <-chan Outcome) (Outcome, error) 
 		case <-p.applyTurns:
 			p.takeApplyTurn()
 		case <-ctx.Done():
-			return Outcome{}, ctx.Err()
+			return CommitResult{}, ctx.Err()
 		}
 	}
 }
@@ -129,7 +129,7 @@ func (p *Primary) commitHere() {
 		p.commitWaiting()
 		p.commitMu.Unlock()
 	}
-	p.queue.remind() // of what came meanwhile, and of this one if another goroutine was committing
+	p.queue.wakeCommitter() // of what came meanwhile, and of this one if another goroutine was committing
 }
 
 // takeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.

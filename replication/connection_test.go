@@ -64,13 +64,13 @@ func TestAnotherIncarnationDoesNotCount(t *testing.T) {
 	a, b := w.node("a"), w.node("b")
 	other := b.member()
 	other.Incarnation++
-	a.leadWith(1, replication.ActiveConfig{Config: 1, Serve: true, RequireStandby: true, Standby: other})
+	a.leadWith(1, replication.PrimaryConfig{Config: 1, Serve: true, RequireStandby: true, Standby: other})
 	b.follow(a)
 	await[replication.StandbyCaughtUp](a, nil)
 	require.Eventually(t, func() bool { return b.store.End().LSN == 1 }, patience, time.Millisecond)
 	await(a, lostStandby(replication.LostSilence))
 	require.Zero(t, a.primary.CommitLSN())
-	a.configure(func(c *replication.ActiveConfig) { c.Standby = b.member() })
+	a.configure(func(c *replication.PrimaryConfig) { c.Standby = b.member() })
 	await[replication.StandbySynced](a, nil)
 	await[replication.ActiveReady](a, nil)
 }
@@ -85,7 +85,7 @@ func TestUnrequireDropsTheSession(t *testing.T) {
 	a.createQueue()
 	a.sync(b)
 	a.forget()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	await[replication.StandbyLost](a, nil)
 	await[replication.StandbyCaughtUp](a, nil)
 	for _, e := range a.seen() {

@@ -78,7 +78,7 @@ func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 		a.sync(b)
 		requireEqual(a, b)
 		b.stop()
-		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+		a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 		a.publish(a.queueID, 30, 50, 4) // applied on a alone
 		a.stop()
 		after := b.store.End().LSN
@@ -207,7 +207,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		require.Equal(t, commit, a.primary.CommitLSN())
 		require.Equal(t, commit, end.LSN, "the record was refused")
 		// The active won after all: a higher configuration passes the fence, and the record is committed.
-		a.configure(func(*replication.ActiveConfig) {})
+		a.configure(func(*replication.PrimaryConfig) {})
 		require.NoError(t, <-errs)
 		require.GreaterOrEqual(t, b.store.Durable().LSN, commit+1)
 		require.Equal(t, a.config, b.store.Identity().Fence.Config, "persisted")
@@ -234,7 +234,7 @@ func (n *node) leadAgainAt(config uint64) {
 	n.mu.Lock()
 	n.config = config - 1
 	n.mu.Unlock()
-	n.configure(func(*replication.ActiveConfig) {})
+	n.configure(func(*replication.PrimaryConfig) {})
 }
 
 // TestStandbyLoss: nothing is acknowledged until failover has removed the standby from in_sync (INV-2, INV-3).
@@ -257,7 +257,7 @@ func TestStandbyLoss(t *testing.T) {
 			time.Millisecond)
 		require.Empty(t, errs)
 		require.Equal(t, a.primary.CommitLSN(), a.store.Applied().LSN)
-		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+		a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 		for range 10 {
 			require.NoError(t, <-errs)
 		}

@@ -23,7 +23,7 @@ const snapshotBurstBytes = 4 << 20
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
 	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
-	if !f.vouched {
+	if !f.confirmed {
 		req.Committed = f.committedPosition()
 	}
 	if f.install != nil {

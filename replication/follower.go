@@ -82,9 +82,9 @@ type Follower struct {
 	installID string
 	// parted is the last record that the active has of this node's log, nil if it did not say. Of the run goroutine.
 	parted *uint64
-	// vouched tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one
+	// confirmed tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one
 	// attempt.
-	vouched bool
+	confirmed bool
 
 	mu sync.Mutex // guards all below
 	// cancel ends what is under way with the active, with a cause.
@@ -370,7 +370,7 @@ func (f *Follower) align(common lsn.Position) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After || f.voidTerm() > 0 && f.vouched
+	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After || f.voidTerm() > 0 && f.confirmed
 	cut, err := s.CutTail(common, void)
 	switch {
 	case errors.Is(err, store.ErrApplied):
@@ -385,6 +385,6 @@ func (f *Follower) align(common lsn.Position) error {
 	}
 	f.log.Warn("cut records that the active does not have; this node knows of none of them that it was committed",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
-		zap.String("kept_in", cut.Aside))
+		zap.String("kept_in", cut.File))
 	return nil
 }

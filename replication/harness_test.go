@@ -152,14 +152,14 @@ func (n *node) event(e replication.Event) {
 
 // lead makes the node the active. With a standby its acks are required from the beginning.
 func (n *node) lead(config, term uint64, standby *node) *replication.Primary {
-	cfg := replication.ActiveConfig{Config: config, Serve: true}
+	cfg := replication.PrimaryConfig{Config: config, Serve: true}
 	if standby != nil {
 		cfg.RequireStandby, cfg.Standby = true, standby.member()
 	}
 	return n.leadWith(term, cfg)
 }
 
-func (n *node) leadWith(term uint64, cfg replication.ActiveConfig) *replication.Primary {
+func (n *node) leadWith(term uint64, cfg replication.PrimaryConfig) *replication.Primary {
 	p, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: n.store, Term: term, Config: cfg, Events: n.event, Tuning: n.tuning,
 	})
@@ -241,13 +241,13 @@ func lostStandby(cause replication.LostCause) func(replication.StandbyLost) bool
 // sync brings b, which follows a, into in_sync as failover does (INV-3).
 func (n *node) sync(b *node) {
 	await(n, func(e replication.StandbyCaughtUp) bool { return e.Member == b.member() })
-	n.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
+	n.configure(func(c *replication.PrimaryConfig) { c.RequireStandby, c.Standby = true, b.member() })
 	await(n, func(e replication.StandbySynced) bool { return e.Member == b.member() })
-	n.configure(func(*replication.ActiveConfig) {})
+	n.configure(func(*replication.PrimaryConfig) {})
 }
 
 // configure changes the active's conditions under a new config number.
-func (n *node) configure(change func(*replication.ActiveConfig)) {
+func (n *node) configure(change func(*replication.PrimaryConfig)) {
 	n.mu.Lock()
 	p := n.primary
 	n.config++

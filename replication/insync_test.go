@@ -45,7 +45,7 @@ func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	release := b.hold(faultfs.OpSync)
 	a.publish(a.queueID, 20, 100, 4)
 	commit := a.primary.CommitLSN()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby, c.Standby = true, b.member() })
 	synced := func() bool {
 		for _, e := range a.seen() {
 			if _, is := e.(replication.StandbySynced); is {

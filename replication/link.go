@@ -74,7 +74,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 		}
 		f.setLink(nil)
 	}()
-	f.parted, f.vouched = nil, false
+	f.parted, f.confirmed = nil, false
 	hello, err := f.hello()
 	if err != nil {
 		return false, err
@@ -99,7 +99,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 			return nil
 		}
 	})
-	g.Go(func() error { return l.beat(ctx) })
+	g.Go(func() error { return l.sendHeartbeat(ctx) })
 	return true, nil
 }
 
@@ -453,8 +453,8 @@ func (l *link) apply(ctx context.Context) error {
 	}
 }
 
-// beat sends a message when none was sent for a heartbeat, and soon after everything was applied.
-func (l *link) beat(ctx context.Context) error {
+// sendHeartbeat sends a message when none was sent for a heartbeat, and soon after everything was applied.
+func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()
 	for {

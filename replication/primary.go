@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// ActiveConfig are the conditions under which a primary acknowledges. They follow from the pair's record.
-type ActiveConfig struct {
+// PrimaryConfig are the conditions under which a primary acknowledges. They follow from the pair's record.
+type PrimaryConfig struct {
 	// Config that every message to the standby carries (INV-1).
 	Config uint64
 	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable
@@ -45,7 +45,7 @@ type PrimaryOptions struct {
 	// Term that the log goes on under; never used before, by any node.
 	Term uint64
 	// Config are the conditions to begin with.
-	Config ActiveConfig
+	Config PrimaryConfig
 	// Events gets what the owner must know; nil ignores them.
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
@@ -92,7 +92,7 @@ type Primary struct {
 	ready      bool         // ActiveReady was posted
 
 	mu  sync.Mutex // guards all below; may be locked while one of the two above is held
-	cfg ActiveConfig
+	cfg PrimaryConfig
 	// ended: the role is over, nothing is acknowledged any more.
 	ended bool
 	// durable is the last record that is durable here.
@@ -183,7 +183,7 @@ func blockedBy(reason string) error {
 }
 
 // Configure changes the conditions. When it returns, the commit LSN does not move under the old ones any more.
-func (p *Primary) Configure(cfg ActiveConfig) {
+func (p *Primary) Configure(cfg PrimaryConfig) {
 	p.mu.Lock()
 	was := p.cfg
 	p.cfg = cfg
@@ -297,7 +297,7 @@ func (p *Primary) Resume() { p.queue.resume() }
 // PrimaryStatus is a snapshot of what a primary does.
 type PrimaryStatus struct {
 	Term      uint64
-	Config    ActiveConfig
+	Config    PrimaryConfig
 	End       lsn.Position
 	CommitLSN uint64
 	// AppliedLSN follows CommitLSN closely.

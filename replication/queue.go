@@ -158,8 +158,8 @@ func (q *queue) take(dst []batch) []batch {
 	return dst
 }
 
-// remind wakes the committer if something waits for it.
-func (q *queue) remind() {
+// wakeCommitter wakes the committer if something waits for it.
+func (q *queue) wakeCommitter() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) > 0 {

@@ -249,13 +249,13 @@ func (h *history) ensureSync() {
 	}
 	n.forget()
 	h.config++
-	h.configure(replication.ActiveConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
+	h.configure(replication.PrimaryConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
 	deadline := time.Now().Add(patience)
 	for {
 		require.True(h.t, time.Now().Before(deadline), "never synced")
 		if h.saw(func(e replication.Event) bool { _, ok := e.(replication.StandbySynced); return ok }) {
 			h.config++
-			h.configure(replication.ActiveConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
+			h.configure(replication.PrimaryConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
 			h.inSync = true
 			return
 		}
@@ -277,7 +277,7 @@ func (h *history) saw(fits func(replication.Event) bool) bool {
 	return false
 }
 
-func (h *history) configure(cfg replication.ActiveConfig) {
+func (h *history) configure(cfg replication.PrimaryConfig) {
 	n := h.lead()
 	n.primary.Configure(cfg)
 	require.NoError(h.t, n.store.SetFence(identity.Fence{Config: cfg.Config, Term: h.term}))
@@ -287,7 +287,7 @@ func (h *history) configure(cfg replication.ActiveConfig) {
 func (h *history) drop() {
 	h.inSync = false
 	h.config++
-	h.configure(replication.ActiveConfig{Config: h.config, Serve: true})
+	h.configure(replication.PrimaryConfig{Config: h.config, Serve: true})
 }
 
 // crash loses what a node's disk had not synced, and opens what is left.

@@ -224,7 +224,7 @@ func TestBackpressure(t *testing.T) {
 		require.Less(t, accepted, 100)
 	}
 	require.Greater(t, accepted, 50)
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	answered.Wait()
 	_, err := a.primary.Commit(t.Context(), payload(1, "", 0, make([]byte, 200<<10)))
 	require.NoError(t, err, "larger than the queue: alone it may pass")
@@ -282,16 +282,16 @@ func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, patience,
 		time.Millisecond)
-	a.configure(func(c *replication.ActiveConfig) { c.Serve, c.Reason = false, "it is not known which node is active" })
+	a.configure(func(c *replication.PrimaryConfig) { c.Serve, c.Reason = false, "it is not known which node is active" })
 	require.ErrorIs(t, <-errs, replication.ErrOutcomeUnknown)
 	_, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 2, nil))
 	require.ErrorIs(t, err, replication.ErrBlocked)
 	require.ErrorContains(t, err, "it is not known which node is active")
 	// Not even without the standby does the commit point move.
 	commit := a.primary.CommitLSN()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	require.Equal(t, commit, a.primary.CommitLSN())
-	a.configure(func(c *replication.ActiveConfig) { c.Serve = true })
+	a.configure(func(c *replication.PrimaryConfig) { c.Serve = true })
 	r, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 1, []byte("first")))
 	require.NoError(t, err)
 	require.True(t, r.Duplicate, "the first attempt was committed after all (INV-10)")
@@ -307,7 +307,7 @@ func TestStartRefused(t *testing.T) {
 	a.stop()
 	start := func(config, term uint64) error {
 		p, err := replication.StartPrimary(replication.PrimaryOptions{
-			Store: a.store, Term: term, Config: replication.ActiveConfig{Config: config, Serve: true},
+			Store: a.store, Term: term, Config: replication.PrimaryConfig{Config: config, Serve: true},
 		})
 		if err == nil {
 			p.Stop()

@@ -19,7 +19,7 @@ func diverge(a, b *node) {
 	a.sync(b)
 	requireEqual(a, b)
 	b.stop()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	a.publish(a.queueID, 30, 50, 4)
 	a.stop()
 	a.forget()

@@ -139,10 +139,10 @@ func TestQueueAlone(t *testing.T) {
 		require.Equal(t, c.alone, alone)
 		require.Equal(t, c.woken, woken)
 	}
-	q.remind()
+	q.wakeCommitter()
 	<-q.wake
 	q.take(nil)
-	q.remind()
+	q.wakeCommitter()
 	require.Empty(t, q.wake, "nothing waits")
 	alone, woken := add(true)
 	require.False(t, alone, "others are in flight")
@@ -278,7 +278,7 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{
-		Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true},
+		Store: st, Term: 1, Config: PrimaryConfig{Config: 1, Serve: true},
 		Tuning: Tuning{CommitDelay: 200 * time.Millisecond},
 	})
 	require.NoError(t, err)
@@ -346,7 +346,7 @@ func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
-	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}})
+	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: PrimaryConfig{Config: 1, Serve: true}})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return st.End().LSN == 1 }, 10*time.Second, time.Millisecond,
 		"the term-start record")

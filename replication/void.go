@@ -28,7 +28,7 @@ func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) 
 		"and some may have been "+
 		"acknowledged. They are kept in a file; lockstep store dump-log shows them", zap.Uint64("from", from),
 		zap.Stringer("up_to", end),
-		zap.Int("records", kept.Records), zap.String("kept_in", kept.Aside))
+		zap.Int("records", kept.Records), zap.String("kept_in", kept.File))
 }
 
 // diverged notes where the active says that the histories part: what this node has behind that the active does not

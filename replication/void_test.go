@@ -22,7 +22,7 @@ func forced(a, b *node) (after uint64) {
 	a.createQueue()
 	a.sync(b)
 	b.stop()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	a.publish(a.queueID, 40, 50, 4)
 	a.stop()
 	after = b.store.End().LSN
@@ -147,7 +147,7 @@ func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	b.createQueue()
 	b.sync(a)
 	a.stop()
-	b.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	b.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end {
 		b.publish(b.queueID, 200, 4000, 16)

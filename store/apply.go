@@ -124,7 +124,7 @@ func (s *Store) applyFrames(
 		s.watch.wake(s.touched)
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
-		s.kickPager()
+		s.wakePager()
 	}
 	return before, frames, err
 }
@@ -137,7 +137,7 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
 		}
 		if f.Pos.LSN > s.applied.LSN {
-			res := outcome{lsn: f.Pos.LSN, isTxn: f.Kind == wal.KindTxn}
+			res := applyResult{lsn: f.Pos.LSN, isTxn: f.Kind == wal.KindTxn}
 			if res.isTxn {
 				res.result = s.state.Apply(f.Pos.LSN, f.Payload)
 			} else {
@@ -156,14 +156,14 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 	return before, frames, nil
 }
 
-// outcome is what became of one record.
-type outcome struct {
+// applyResult is what became of one record.
+type applyResult struct {
 	lsn    uint64
 	isTxn  bool
 	result txn.Result
 }
 
-func (o *outcome) txnResult() *txn.Result {
+func (o *applyResult) txnResult() *txn.Result {
 	if !o.isTxn {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (s *Store) waitForRoom() error {
 		if err := s.usable(); err != nil {
 			return err
 		}
-		s.kickPager()
+		s.wakePager()
 		s.room.Wait()
 	}
 	return s.usable()

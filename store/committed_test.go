@@ -211,7 +211,7 @@ type commitCrash struct {
 	mu sync.Mutex // guards what is below; the log and the pager write in goroutines of their own
 	// committed was told, and promised is what of it a durable block or checkpoint says.
 	committed, promised uint64
-	shootAt             int
+	crashAt             int
 	// shot is the disk after the crash; most and least are committed and promised at that moment.
 	shot        *memfs.FS
 	most, least uint64
@@ -222,7 +222,7 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 	defer c.mu.Unlock()
 	switch op.Kind {
 	case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpRemove, faultfs.OpSyncDir:
-		if c.shootAt--; c.shootAt == 0 {
+		if c.crashAt--; c.crashAt == 0 {
 			c.shot, c.most, c.least = c.mem.CrashClone(crashRand(c.rng)), c.committed, c.promised
 		}
 	default:
@@ -248,7 +248,7 @@ func (c *commitCrash) run() {
 	fault := faultfs.New(c.mem)
 	n := openNode(c.t, options(fault))
 	n.commit(createQueue)
-	c.committed, c.shootAt = 1, 1+c.rng.IntN(60)
+	c.committed, c.crashAt = 1, 1+c.rng.IntN(60)
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 1))
 	fault.SetHook(c.hook)
 	for !c.over() {

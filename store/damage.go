@@ -174,8 +174,8 @@ func (s *Store) note(e *DamagedMessagesError) {
 	}
 }
 
-// judge notes what the other node said of damaged messages.
-func (s *Store) judge(e *DamagedMessagesError, lost bool) {
+// noteAnswer notes what the other node said of damaged messages.
+func (s *Store) noteAnswer(e *DamagedMessagesError, lost bool) {
 	s.note(e)
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()

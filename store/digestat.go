@@ -44,14 +44,14 @@ func (h *holds) reach(applied uint64) {
 	}
 }
 
-// waitAt waits until a record is applied, at most for patience, and holds applying there until release is called.
+// waitAt waits until a record is applied, at most for maxWait, and holds applying there until release is called.
 // ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time.
-func (s *Store) waitAt(ctx context.Context, at uint64, patience time.Duration) (release func(), err error) {
+func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	select {
 	case <-h.reached:

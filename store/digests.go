@@ -29,12 +29,12 @@ type QueueDigest struct {
 	NextSequence, Messages uint64
 }
 
-// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for patience; 0: as
+// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for maxWait; 0: as
 // they are now. Cheap: nothing is read, and applying is held only while numbers are copied. ErrPast if more was applied
 // already, context.DeadlineExceeded if the record does not come in time.
-func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Duration) (QueueDigests, error) {
+func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
-		release, err := s.waitAt(ctx, at, patience)
+		release, err := s.waitAt(ctx, at, maxWait)
 		if err != nil {
 			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, err)
 		}

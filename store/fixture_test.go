@@ -94,8 +94,8 @@ func digestOf(ctx context.Context, s *store.Store) (checkpoint.Digest, error) {
 }
 
 // digestAt hashes what a store holds at a record.
-func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Duration) (d checkpoint.Digest, err error) {
-	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience},
+func digestAt(ctx context.Context, s *store.Store, at uint64, maxWait time.Duration) (d checkpoint.Digest, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, MaxWait: maxWait},
 		func(c *checkpoint.Checkpoint) (err error) {
 			d, err = c.Digest(ctx)
 			return err

@@ -56,12 +56,12 @@ type Identity struct {
 	// pair. Such a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a
 	// copy of another.
 	Restored string
-	// SetAside is the directory in the data directory that keeps what the store held when it could not be opened; empty
+	// Quarantine is the directory in the data directory that keeps what the store held when it could not be opened; empty
 	// if that never happened, and when a snapshot has replaced it. Such a store waits to be filled: it is not empty,
 	// and may not begin a pair.
-	SetAside string
-	// SetAsideWhy says which file could not be opened, and why.
-	SetAsideWhy string
+	Quarantine string
+	// QuarantineReason says which file could not be opened, and why.
+	QuarantineReason string
 }
 
 // Member is the entry that the store has, or would have, in the pair's record.
@@ -98,12 +98,12 @@ type identityFile struct {
 	Restoring string `json:"restoring,omitempty"`
 	// Restored names the backup that the content came from, until JoinPair.
 	Restored string `json:"restored,omitempty"`
-	// SettingAside is set while what cannot be opened is moved to the directory of that name: see setaside.go.
-	SettingAside string `json:"setting_aside,omitempty"`
-	// SetAside names that directory until a snapshot is installed or the node is in sync, and SetAsideWhy what was
+	// Quarantining is set while what cannot be opened is moved to the directory of that name: see quarantine.go.
+	Quarantining string `json:"setting_aside,omitempty"`
+	// Quarantine names that directory until a snapshot is installed or the node is in sync, and QuarantineReason what was
 	// wrong.
-	SetAside    string `json:"set_aside,omitempty"`
-	SetAsideWhy string `json:"set_aside_why,omitempty"`
+	Quarantine       string `json:"set_aside,omitempty"`
+	QuarantineReason string `json:"set_aside_why,omitempty"`
 }
 
 // installMark makes the replacement of page.db and log by a snapshot atomic: see Install.Commit.
@@ -235,7 +235,7 @@ func (id *identityFile) public() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
 		Fence: id.Fence, Run: id.Run, ClaimedRun: id.ClaimedRun, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
-		SetAside: id.SetAside, SetAsideWhy: id.SetAsideWhy,
+		Quarantine: id.Quarantine, QuarantineReason: id.QuarantineReason,
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
-		id.SetAside, id.SetAsideWhy = "", ""
+		id.Quarantine, id.QuarantineReason = "", ""
 		return nil
 	})
 }

@@ -159,10 +159,10 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	}
 	s.recent.clear()
 	s.sinceCheckpoint.Store(0)
-	s.pager.previous, s.pager.todo, s.pager.mended = h.Position.LSN, nil, false
+	s.pager.previous, s.pager.todo, s.pager.repaired = h.Position.LSN, nil, false
 	s.damage.replaced()
 	return s.changeIdentity(func(id *identityFile) error {
-		id.Install, id.SetAside, id.SetAsideWhy = nil, "", ""
+		id.Install, id.Quarantine, id.QuarantineReason = nil, "", ""
 		return nil
 	})
 }

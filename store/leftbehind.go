@@ -55,7 +55,7 @@ func (s *Store) LeftBehind() ([]LeftBehind, error) {
 
 func leftKind(name string) string {
 	switch {
-	case strings.HasPrefix(name, asidePrefix):
+	case strings.HasPrefix(name, quarantinePrefix):
 		return LeftDamagedStore
 	case name == datadir.OldFileName:
 		return LeftOldPageFile

@@ -30,8 +30,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// patience bounds how long a test waits for what should happen at once.
-const patience = 20 * time.Second
+// maxWait bounds how long a test waits for what should happen at once.
+const maxWait = 20 * time.Second
 
 // within runs fn and fails the test if it does not return in time.
 func within(t *testing.T, what string, fn func()) {
@@ -43,7 +43,7 @@ func within(t *testing.T, what string, fn func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Fatal(what + " hangs")
 	}
 }
@@ -155,7 +155,7 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	select {
 	case err := <-told:
 		require.ErrorIs(t, err, syscall.EIO)
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Fatal("the owner was not told")
 	}
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
@@ -386,7 +386,7 @@ func TestApplyAfterCut(t *testing.T) {
 	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, MaxMessages: 10}, nil)
 	require.NoError(t, err)
 	require.Len(t, got, 2)
-	_, err = mem.Stat(cut.Aside)
+	_, err = mem.Stat(cut.File)
 	require.ErrorIs(t, err, os.ErrNotExist, "it is in the clone")
 }
 
@@ -431,10 +431,10 @@ func TestCloseWakesApply(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := n.s.Stats()
 		return err == nil && st.TailBytes > o.MemoryBudget/2
-	}, patience, time.Millisecond)
+	}, maxWait, time.Millisecond)
 	closed := make(chan error, 1)
 	go func() { closed <- n.s.Close() }()
-	require.Eventually(t, func() bool { return errors.Is(n.s.Sync(), store.ErrClosed) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(n.s.Sync(), store.ErrClosed) }, maxWait, time.Millisecond)
 	released.Store(true)
 	close(g.open)
 	within(t, "Apply", func() { require.ErrorIs(t, <-applied, store.ErrClosed) })

@@ -76,7 +76,7 @@ func TestCheckpointCountsWhatItHolds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := n.s.Stats()
 		return err == nil && st.CheckpointLSN > 1
-	}, patience, time.Millisecond)
+	}, maxWait, time.Millisecond)
 }
 
 // TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The
@@ -119,7 +119,7 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := n.s.Stats()
 		return err == nil && st.CheckpointLSN > 1
-	}, patience, 5*time.Millisecond)
+	}, maxWait, 5*time.Millisecond)
 	stop.Store(true)
 	<-published
 	n.check()
@@ -155,7 +155,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st, err := n.s.Stats()
 		return err == nil && st.TailBytes == 0
-	}, patience, time.Millisecond, "the pager goes on by itself")
+	}, maxWait, time.Millisecond, "the pager goes on by itself")
 	n.check()
 }
 

@@ -106,8 +106,8 @@ func (s *Store) Committed() uint64 {
 type CutReport struct {
 	// Records that were cut.
 	Records int
-	// Aside is the file that keeps them, readable as a log segment; empty when nothing was cut.
-	Aside string
+	// File is the file that keeps them, readable as a log segment; empty when nothing was cut.
+	File string
 }
 
 // CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside. It
@@ -128,13 +128,13 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if after == s.log.End() {
 		return CutReport{}, nil
 	}
-	aside := s.asideName(after.LSN + 1)
-	n, err := s.log.TruncateAfter(after, aside)
+	name := s.cutName(after.LSN + 1)
+	n, err := s.log.TruncateAfter(after, name)
 	if err != nil {
 		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
 	}
 	s.recent.clear() // what is left of them is read from the log
-	return CutReport{Records: n, Aside: aside}, nil
+	return CutReport{Records: n, File: name}, nil
 }
 
 // KeepTail copies every record behind LSN after, or those of them that the log still has, to a file aside: before the
@@ -144,19 +144,19 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 	if err := s.usable(); err != nil {
 		return CutReport{}, 0, err
 	}
-	aside := s.asideName(max(after+1, s.log.First()))
-	before, n, err := s.log.KeepTail(after, aside)
+	name := s.cutName(max(after+1, s.log.First()))
+	before, n, err := s.log.KeepTail(after, name)
 	if err != nil {
 		return CutReport{}, 0, s.logError(fmt.Sprintf("keep the records after %d", after), err)
 	}
 	if n == 0 {
 		return CutReport{}, 0, nil
 	}
-	return CutReport{Records: n, Aside: aside}, before.LSN + 1, nil
+	return CutReport{Records: n, File: name}, before.LSN + 1, nil
 }
 
-// asideName is the file that keeps records of the log from an LSN on.
-func (s *Store) asideName(first uint64) string {
+// cutName is the file that keeps records of the log from an LSN on.
+func (s *Store) cutName(first uint64) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))
 }

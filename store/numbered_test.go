@@ -111,7 +111,7 @@ type numbers struct {
 	mu     sync.Mutex // guards all below: goroutines of the log do I/O, too
 	count  int
 	kinds  map[faultfs.OpKind]int
-	strike func(number int, op faultfs.Op) error
+	inject func(number int, op faultfs.Op) error
 }
 
 // hook is for faultfs.FS.SetHook.
@@ -130,17 +130,17 @@ func (c *numbers) hook(op faultfs.Op) error {
 	defer c.mu.Unlock()
 	c.count++
 	c.kinds[op.Kind]++
-	return c.strike(c.count, op)
+	return c.inject(c.count, op)
 }
 
 // run does the operation with its calls numbered.
 func (x *numbered) run(
-	t *testing.T, mem *memfs.FS, strike func(number int, op faultfs.Op) error,
+	t *testing.T, mem *memfs.FS, inject func(number int, op faultfs.Op) error,
 ) (c *numbers, contents []string, err error) {
 	t.Helper()
 	fault := faultfs.New(mem)
 	n, do, contents := x.begin(t, options(fault))
-	c = &numbers{kinds: map[faultfs.OpKind]int{}, strike: strike}
+	c = &numbers{kinds: map[faultfs.OpKind]int{}, inject: inject}
 	fault.SetHook(c.hook)
 	err = do()
 	fault.SetHook(nil)
@@ -168,14 +168,14 @@ func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 func TestErrorAtEachNumber(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {
-			struck := map[faultfs.OpKind]int{}
+			injected := map[faultfs.OpKind]int{}
 			for at := 1; ; at++ {
 				mem, what := memfs.New(), ""
 				c, contents, err := x.run(t, mem, func(number int, op faultfs.Op) error {
 					if number != at {
 						return nil
 					}
-					struck[op.Kind]++
+					injected[op.Kind]++
 					what = fmt.Sprintf("call %d, %s %s, fails", number, op.Kind, op.Name)
 					return syscall.EIO
 				})
@@ -191,9 +191,9 @@ func TestErrorAtEachNumber(t *testing.T) {
 				requireSound(t, mem, contents, what)
 			}
 			for kind, least := range x.least {
-				require.GreaterOrEqual(t, struck[kind], least, "%s", kind)
+				require.GreaterOrEqual(t, injected[kind], least, "%s", kind)
 			}
-			t.Logf("errors that struck: %v", struck)
+			t.Logf("errors that struck: %v", injected)
 		})
 	}
 }

@@ -27,11 +27,11 @@ const (
 
 // pager is the goroutine that writes old tail messages to pages and makes checkpoints. It alone edits the tree.
 type pager struct {
-	s      *Store
-	kicks  chan struct{}
-	ask    chan chan checkpointReply
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when the goroutine has ended
+	s       *Store
+	wakeups chan struct{}
+	ask     chan chan checkpointReply
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed when the goroutine has ended
 
 	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close and Install
 	last time.Time  // of the last checkpoint
@@ -40,8 +40,8 @@ type pager struct {
 	previous uint64
 	todo     *work
 	buf      []byte
-	// mended: pages were repaired and no checkpoint has that yet.
-	mended bool
+	// repaired: pages were repaired and no checkpoint has that yet.
+	repaired bool
 	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on
 	// being written to pages meanwhile: at full speed the disk is busy with checkpoints most of the time, and the tail
 	// would fill up.
@@ -52,8 +52,8 @@ type pager struct {
 // syncing is a checkpoint that is being made durable.
 type syncing struct {
 	work *work
-	// mended as it was when this began.
-	mended bool
+	// repaired as it was when this began.
+	repaired bool
 	// done is closed when meta or err is set.
 	done chan struct{}
 	meta page.Meta
@@ -74,7 +74,7 @@ type CheckpointInfo struct {
 }
 
 func (p *pager) start(s *Store) {
-	p.s, p.kicks, p.ask, p.ended = s, make(chan struct{}, 1), make(chan chan checkpointReply), make(chan struct{})
+	p.s, p.wakeups, p.ask, p.ended = s, make(chan struct{}, 1), make(chan chan checkpointReply), make(chan struct{})
 	p.synced = make(chan struct{}, 1)
 	p.last, p.previous = time.Now(), s.file.Meta().Position.LSN
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,9 +88,9 @@ func (p *pager) stop() {
 	<-p.ended
 }
 
-func (p *pager) kick() {
+func (p *pager) wake() {
 	select {
-	case p.kicks <- struct{}{}:
+	case p.wakeups <- struct{}{}:
 	default: // already awake
 	}
 }
@@ -99,7 +99,7 @@ func (p *pager) run(ctx context.Context) {
 	defer close(p.ended)
 	tick := time.NewTicker(pagerTick)
 	defer tick.Stop()
-	kicks := p.kicks
+	wakeups := p.wakeups
 	for {
 		var err error
 		select {
@@ -111,16 +111,16 @@ func (p *pager) run(ctx context.Context) {
 			reply <- checkpointReply{info, err}
 		case <-p.synced:
 			if err = p.settled(); err == nil {
-				p.kick() // for what had to wait
+				p.wake() // for what had to wait
 			}
-		case <-kicks:
+		case <-wakeups:
 			err = p.once()
 		case <-tick.C:
 			err = p.once()
 		}
-		p.judge(err)
-		if kicks = p.kicks; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
-			kicks = nil // look again at the next tick, not whenever a writer waits for room
+		p.noteError(err)
+		if wakeups = p.wakeups; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
+			wakeups = nil // look again at the next tick, not whenever a writer waits for room
 		}
 	}
 }
@@ -129,11 +129,11 @@ func (p *pager) run(ctx context.Context) {
 func (p *pager) noteRepair() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mended = true
+	p.repaired = true
 }
 
-// judge makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
-func (p *pager) judge(err error) {
+// noteError makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
+func (p *pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
 	if p.damaged(err) {
 		return
@@ -184,7 +184,7 @@ func (p *pager) once() error {
 		return nil
 	}
 	if err == nil {
-		p.kick()
+		p.wake()
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (p *pager) checkpointDue() bool {
 	if p.syncing != nil {
 		return false
 	}
-	return n > p.s.o.CheckpointBytes || ((n > 0 || p.mended) && time.Since(p.last) > p.s.o.CheckpointInterval)
+	return n > p.s.o.CheckpointBytes || ((n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval)
 }
 
 // work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which
@@ -252,7 +252,7 @@ func (p *pager) begin() error {
 func (p *pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
-		p.judge(err)
+		p.noteError(err)
 	}
 }
 
@@ -302,7 +302,7 @@ func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	s := p.s
 	s.mu.Lock()
 	at, meta := s.applied, s.file.Meta()
-	if at == meta.Position && !p.mended {
+	if at == meta.Position && !p.repaired {
 		s.sinceCheckpoint.Store(0)
 		s.mu.Unlock()
 		p.last = time.Now()
@@ -339,8 +339,8 @@ func (p *pager) finish() error {
 
 // sync makes a checkpoint durable in a goroutine that settle waits for.
 func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
-	c := &syncing{work: w, mended: p.mended, done: make(chan struct{})}
-	p.syncing, p.mended = c, false
+	c := &syncing{work: w, repaired: p.repaired, done: make(chan struct{})}
+	p.syncing, p.repaired = c, false
 	go func() {
 		began := time.Now()
 		if c.meta, c.err = pending.Finish(); c.err == nil {
@@ -364,7 +364,7 @@ func (p *pager) settle() (CheckpointInfo, error) {
 	<-c.done
 	p.syncing = nil
 	if c.err != nil {
-		p.mended = p.mended || c.mended
+		p.repaired = p.repaired || c.repaired
 		return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", c.work.at, c.err)
 	}
 	p.s.sinceCheckpoint.Add(-c.work.logBytes)

@@ -23,15 +23,15 @@ import (
 // A store of a pair that cannot be opened is set aside: what is in the way is moved to a directory beside it, and the
 // store begins empty, as a standby that the other node has to fill. A crash at any point must leave neither a store
 // that is taken for complete nor a directory that is taken for a new node's. So the identity goes first, and has the
-// mark SettingAside until everything is moved; a start that finds the mark goes on moving.
+// mark Quarantining until everything is moved; a start that finds the mark goes on moving.
 //
 // From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of
 // another node (INV-4), and may have lost what was acknowledged, so that it waits for an operator if no other node is
-// in sync (INV-6). SetAside stays in the identity: without a pair's record such a store waits, where a new one would
+// in sync (INV-6). Quarantine stays in the identity: without a pair's record such a store waits, where a new one would
 // begin a pair (INV-9).
 
-// asidePrefix begins the name of the directory in which a store that could not be opened is kept.
-const asidePrefix = "damaged-"
+// quarantinePrefix begins the name of the directory in which a store that could not be opened is kept.
+const quarantinePrefix = "damaged-"
 
 // openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there
 // is set aside.
@@ -40,17 +40,17 @@ func openOrReplace(o Options) (*Store, error) {
 	if err == nil || !cannotOpen(err) {
 		return s, err
 	}
-	aside, aerr := setAside(&o, err)
+	name, aerr := quarantine(&o, err)
 	if aerr != nil {
 		return nil, errors.Join(err, aerr)
 	}
-	if aside == "" {
+	if name == "" {
 		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
 			"the file back if there is a copy of it as it was when the node stopped; or restore a backup into an "+
 			"empty directory (lockstep store restore); or, to begin with nothing, or if this node of a pair may be "+
 			"filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
 	}
-	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, aside), Err: err})
+	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
 	return open(o)
 }
 
@@ -107,9 +107,9 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	return names, true, nil
 }
 
-// setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
+// quarantine sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
 // then no other node has what is in it.
-func setAside(o *Options, why error) (aside string, err error) {
+func quarantine(o *Options, why error) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
 	if err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
@@ -127,20 +127,20 @@ func setAside(o *Options, why error) (aside string, err error) {
 		}
 	case err != nil:
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
-	case !o.ReplaceDamaged || id.PairID == uuid.Nil && id.SetAside == "":
+	case !o.ReplaceDamaged || id.PairID == uuid.Nil && id.Quarantine == "":
 		return "", nil
 	}
-	aside = asidePrefix + time.Now().UTC().Format("20060102T150405.000000000")
+	name = quarantinePrefix + time.Now().UTC().Format("20060102T150405.000000000")
 	id.Incarnation++
 	id.MayHaveLost, id.Install = true, nil
-	id.SettingAside, id.SetAside, id.SetAsideWhy = aside, aside, shortened(why.Error())
-	if err := keepIdentity(o, aside); err != nil {
+	id.Quarantining, id.Quarantine, id.QuarantineReason = name, name, shortened(why.Error())
+	if err := keepIdentity(o, name); err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
 	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
-	return aside, finishSetAside(o, &id)
+	return name, finishQuarantine(o, &id)
 }
 
 // whyBytes bounds what the identity keeps of an error, in bytes.
@@ -154,8 +154,8 @@ func shortened(text string) string {
 }
 
 // keepIdentity puts a copy of the identity, as it is, beside the files that will follow.
-func keepIdentity(o *Options, aside string) error {
-	to := filepath.Join(o.Dir, aside)
+func keepIdentity(o *Options, name string) error {
+	to := filepath.Join(o.Dir, name)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
 		return err
 	}
@@ -172,12 +172,12 @@ func keepIdentity(o *Options, aside string) error {
 	return o.FS.SyncDir(to)
 }
 
-// finishSetAside moves what belongs to a store that is being set aside, and then takes the mark out of the identity.
-func finishSetAside(o *Options, id *identityFile) error {
-	if id.SettingAside == "" {
+// finishQuarantine moves what belongs to a store that is being set aside, and then takes the mark out of the identity.
+func finishQuarantine(o *Options, id *identityFile) error {
+	if id.Quarantining == "" {
 		return nil
 	}
-	to := filepath.Join(o.Dir, id.SettingAside)
+	to := filepath.Join(o.Dir, id.Quarantining)
 	fail := func(err error) error { return fmt.Errorf("set the damaged store aside in %s: %w", to, err) }
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
 		return fail(err)
@@ -203,6 +203,6 @@ func finishSetAside(o *Options, id *identityFile) error {
 			return fail(err)
 		}
 	}
-	id.SettingAside = ""
+	id.Quarantining = ""
 	return writeIdentity(o.FS, o.Dir, *id)
 }

@@ -49,18 +49,18 @@ func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
 	return names
 }
 
-// hurt is a way in which what a start needs can be damaged. identity tells that the store cannot know any more who it
-// was.
-type hurt struct {
+// startDamage is a way in which what a start needs can be damaged. identity tells that the store cannot know any more
+// who it was.
+type startDamage struct {
 	name     string
 	identity bool
 	do       func(t *testing.T, fsys vfs.FS)
 	says     []string // in the error of a node that no other node can fill
 }
 
-func hurts() []hurt {
+func startDamages() []startDamage {
 	pages := datadir.PageFile("/data")
-	return []hurt{
+	return []startDamage{
 		{
 			name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"},
 			do: func(t *testing.T, fsys vfs.FS) {
@@ -164,13 +164,13 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 // TestCannotOpen damages each thing that a start needs. A store of a pair is set aside and filled anew; any other one
 // is refused, with the file, what is wrong with it and what to do, and nothing is changed.
 func TestCannotOpen(t *testing.T) {
-	for _, h := range hurts() {
+	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { setAsideAndFilled(t, h) })
 		t.Run(h.name+", alone", func(t *testing.T) { refused(t, h) })
 	}
 }
 
-func setAsideAndFilled(t *testing.T, h hurt) {
+func setAsideAndFilled(t *testing.T, h startDamage) {
 	t.Helper()
 	mem := memfs.New()
 	o, n := longFilled(t, mem)
@@ -188,7 +188,7 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 	now := s.Identity()
 	require.True(t, s.End().IsZero(), "it begins empty")
 	require.True(t, now.MayHaveLost, "INV-6")
-	require.NotEmpty(t, now.SetAside)
+	require.NotEmpty(t, now.Quarantine)
 	if h.identity {
 		require.NotEqual(t, before.NodeID, now.NodeID, "INV-4: the record does not know it")
 		require.NotEqual(t, before.StoreID, now.StoreID)
@@ -198,12 +198,12 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 			[]any{now.NodeID, now.StoreID, now.PairID, now.Fence})
 		require.Greater(t, now.Incarnation, before.Incarnation, "INV-4: the record does not name it any more")
 	}
-	_, err = mem.Stat("/data/" + now.SetAside + "/log")
+	_, err = mem.Stat("/data/" + now.Quarantine + "/log")
 	require.NoError(t, err)
 
 	require.NoError(t, receive(t, source.s, s).Commit())
 	require.Equal(t, m.dump(), dumpStore(t, s))
-	require.Empty(t, s.Identity().SetAside, "it is whole")
+	require.Empty(t, s.Identity().Quarantine, "it is whole")
 	kinds := map[string]string{}
 	left, err := s.LeftBehind()
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 		kinds[l.Kind] = l.Path
 	}
 	require.Equal(t, map[string]string{
-		store.LeftDamagedStore: "/data/" + now.SetAside, store.LeftOldPageFile: "/data/page.db_old",
+		store.LeftDamagedStore: "/data/" + now.Quarantine, store.LeftOldPageFile: "/data/page.db_old",
 	}, kinds)
 	require.NoError(t, s.Close())
 	again, err := store.Open(o)
@@ -220,7 +220,7 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 	require.NoError(t, again.Close())
 }
 
-func refused(t *testing.T, h hurt) {
+func refused(t *testing.T, h startDamage) {
 	t.Helper()
 	mem := memfs.New()
 	o, n := longFilled(t, mem)
@@ -277,7 +277,7 @@ func settle(t *testing.T, fsys vfs.FS) {
 // TestSetAsideIsAtomic stops the machine before each step of setting a store aside. Whatever is found then is neither
 // opened as what it was nor taken for a new node.
 func TestSetAsideIsAtomic(t *testing.T) {
-	for _, h := range hurts() {
+	for _, h := range startDamages() {
 		t.Run(h.name, func(t *testing.T) {
 			mem := memfs.New()
 			o, n := longFilled(t, mem)
@@ -309,7 +309,7 @@ func TestSetAsideIsAtomic(t *testing.T) {
 				require.NoError(t, err, "crash before %s", ops[i])
 				now := s.Identity()
 				require.True(t, now.MayHaveLost, "crash before %s", ops[i])
-				require.NotEmpty(t, now.SetAside, "crash before %s", ops[i])
+				require.NotEmpty(t, now.Quarantine, "crash before %s", ops[i])
 				require.True(t, now.NodeID != before.NodeID || now.Incarnation > before.Incarnation, "crash before %s",
 					ops[i])
 				require.True(t, s.End().IsZero(), "crash before %s", ops[i])

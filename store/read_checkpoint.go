@@ -18,8 +18,8 @@ import (
 type ReadOptions struct {
 	// At is the last record that the checkpoint is to hold; 0: whatever is applied now.
 	At uint64
-	// Patience bounds the wait for record At and the checkpoint there.
-	Patience time.Duration
+	// MaxWait bounds the wait for record At and the checkpoint there.
+	MaxWait time.Duration
 	// OlderIfFull reads the last checkpoint that there is when the disk is too full for another one: what is to be done
 	// may be the way out.
 	OlderIfFull bool
@@ -49,9 +49,9 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin, error) {
 	if o.At != 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.Patience)
+		ctx, cancel = context.WithTimeout(ctx, o.MaxWait)
 		defer cancel()
-		release, err := s.waitAt(ctx, o.At, o.Patience)
+		release, err := s.waitAt(ctx, o.At, o.MaxWait)
 		if err != nil {
 			return nil, nil, fmt.Errorf("checkpoint at LSN %d: %w", o.At, err)
 		}

@@ -243,7 +243,7 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 	if source == nil {
 		err := fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
 		if s.damage.alone.Load() {
-			s.judge(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
+			s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
 		}
 		return err
 	}
@@ -289,7 +289,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 	var err error
 	if len(lost) > 0 {
 		why := fmt.Errorf("%w; and it is damaged on the other node as well", st.why)
-		s.judge(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
+		s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
 		if slices.Contains(lost, seq) {
 			err = why
 		}
@@ -297,7 +297,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 	if len(later) > 0 {
 		// Applied there and dead, which it will soon be here; or not applied there yet.
 		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
-		s.judge(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
+		s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
 			err = why
 		}

@@ -90,7 +90,7 @@ func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 	if !old.Run.IsZero() {
 		p.s.file.Free(old.Run)
 	}
-	p.mended = true
+	p.repaired = true
 	return nil
 }
 

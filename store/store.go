@@ -59,7 +59,7 @@ type Store struct {
 	// Used by the one goroutine that applies.
 	reader   *wal.Reader
 	readerAt lsn.Position
-	results  []outcome
+	results  []applyResult
 	touched  []uint64
 
 	runs      runCache
@@ -109,7 +109,7 @@ func open(o Options) (_ *Store, err error) {
 	if s.id, err = openIdentity(&s.o); err != nil {
 		return nil, err
 	}
-	if err := finishSetAside(&s.o, &s.id); err != nil {
+	if err := finishQuarantine(&s.o, &s.id); err != nil {
 		return nil, err
 	}
 	emptied, err := s.recoverInstall()
@@ -234,7 +234,7 @@ func (s *Store) mayBegin() error {
 	if err != nil {
 		return err
 	}
-	if len(segments) == 0 && s.id.SetAside != "" {
+	if len(segments) == 0 && s.id.Quarantine != "" {
 		return nil
 	}
 	if len(segments) > 0 && segments[0] == wal.FirstSegment {
@@ -364,4 +364,4 @@ func (s *Store) cacheUse() vfs.CacheUse {
 	return s.o.PageCache.use()
 }
 
-func (s *Store) kickPager() { s.pager.kick() }
+func (s *Store) wakePager() { s.pager.wake() }

@@ -181,7 +181,9 @@ func (p *pair) Scan(ctx context.Context, _ int, _ func(checkpoint.Progress)) (ch
 	return p.scan(ctx)
 }
 
-func (p *pair) Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
+func (p *pair) Rewrite(
+	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
+) (RewriteResult, error) {
 	progress(checkpoint.Progress{Phase: "copy", Bytes: 1, TotalBytes: 2})
 	return p.rewrite(ctx, req)
 }
@@ -197,7 +199,7 @@ func (p *pair) Checkpoint(context.Context) error { return nil }
 func (p *pair) Restart(context.Context, string) (bool, error) { return p.restart() }
 
 func (p *pair) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) {
-	return digestAt(ctx, p.store, store.ReadOptions{At: at, Patience: time.Second})
+	return digestAt(ctx, p.store, store.ReadOptions{At: at, MaxWait: time.Second})
 }
 
 // planIs waits for a state of the plan.

@@ -123,7 +123,7 @@ func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, 
 	}
 	ctx, forget := m.holding(ctx)
 	defer forget()
-	return digestAt(ctx, m.store, store.ReadOptions{At: atLSN, Patience: verifyHeld})
+	return digestAt(ctx, m.store, store.ReadOptions{At: atLSN, MaxWait: verifyHeld})
 }
 
 // digestAt hashes the content of a checkpoint.

@@ -93,7 +93,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect is for Prometheus.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats, err := c.store.Stats()
-	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, truth(err == nil))
+	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))
 	if err != nil {
 		return // what is wrong with the store is in the log
 	}

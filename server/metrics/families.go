@@ -17,7 +17,7 @@ func ofThePair() []family {
 			"node knows, on the other one; "+
 			"docs/runbook.md describes each.", []string{"condition", "severity"}, func(s *snapshot, put putFunc) {
 			for _, d := range conditions.All() {
-				put(truth(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
+				put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
 			}
 		}),
 		gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.",
@@ -32,7 +32,7 @@ func ofThePair() []family {
 			}),
 		gaugeOf("role", "", "1 for the role that the node has now.", []string{"role"}, func(s *snapshot, put putFunc) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
-				put(truth(r == s.node.Pair.Role), r.String())
+				put(boolValue(r == s.node.Pair.Role), r.String())
 			}
 		}),
 		gauge("term", "Term of the pair's record that the node knows.", func(s *snapshot) float64 {
@@ -50,13 +50,13 @@ func ofThePair() []family {
 			}),
 		gauge("coordinator_reachable", "1 if the coordinator answered the last time that it was asked.",
 			func(s *snapshot) float64 {
-				return truth(s.node.Pair.CoordinatorReachable)
+				return boolValue(s.node.Pair.CoordinatorReachable)
 			}),
 		gaugeOf("voter_up", whenRaft, "1 for each voter that answers as the one that it should be.",
 			[]string{"voter", "kind"},
 			func(s *snapshot, put putFunc) {
 				for _, v := range s.more.Voters {
-					put(truth(v.Up), v.Address, v.Kind)
+					put(boolValue(v.Up), v.Address, v.Kind)
 				}
 			}),
 		gaugeOf("voter_lag_entries", whenRaft, "Entries of its log that a voter which answers has behind the one "+
@@ -81,7 +81,7 @@ func ofTheStandby() []family {
 	}
 	return []family{
 		gauge("standby_connected", "1 on the active while a standby is connected.", func(s *snapshot) float64 {
-			return truth(s.node.Primary != nil && s.node.Primary.Standby != nil)
+			return boolValue(s.node.Primary != nil && s.node.Primary.Standby != nil)
 		}),
 		gauge("standby_lag_records", "Records that the active has and its standby has not yet; 0 on a node that is "+
 			"not active.",
@@ -142,7 +142,7 @@ func ofMessages() []family {
 			func(s *snapshot) float64 { return float64(s.more.Consumers) }),
 		gauge("publishes_refused", "1 while this node is the active and refuses publishes because its disk is nearly "+
 			"full.", func(s *snapshot) float64 {
-			return truth(s.isSo(conditions.PublishesRefused))
+			return boolValue(s.isSo(conditions.PublishesRefused))
 		}),
 	}
 }
@@ -237,7 +237,7 @@ func ofTheStore() []family {
 		gaugeOf("archive_failing", whenArchive, "1 while archiving does not go on.", nil,
 			func(s *snapshot, put putFunc) {
 				if a := s.more.Archive; a != nil {
-					put(truth(a.Err != nil))
+					put(boolValue(a.Err != nil))
 				}
 			}),
 	}
@@ -253,7 +253,7 @@ func ofTheDisk() []family {
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
 		gauge("disk_low", "1 while less than disk.low-watermark is free; publishes are refused then on the active.",
 			func(s *snapshot) float64 {
-				return truth(s.more.DiskLow)
+				return boolValue(s.more.DiskLow)
 			}),
 	}
 }
@@ -262,14 +262,14 @@ func ofDamage() []family {
 	return []family{
 		gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.",
 			func(s *snapshot) float64 {
-				return truth(s.isSo(conditions.DigestsDiffer))
+				return boolValue(s.isSo(conditions.DigestsDiffer))
 			}),
 		gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.",
 			func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) }),
 		gauge("lost_messages", "Of those, the ones that are damaged on both nodes.",
 			func(s *snapshot) float64 { return float64(s.damage.LostMessages) }),
 		gauge("index_damaged", "1 when the store has to be replaced by a copy of the other node's.",
-			func(s *snapshot) float64 { return truth(s.damage.Index != nil) }),
+			func(s *snapshot) float64 { return boolValue(s.damage.Index != nil) }),
 		counter("scrubbed_pages_total", "Pages that the scrub has read.",
 			func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) }),
 		counter("scrubbed_log_bytes_total", "Log that the scrub has read.",
@@ -308,10 +308,10 @@ func ofWork() []family {
 				}
 			}),
 		job("job_running", "1 while a run of the job is under way.", func(j *maintenance.JobInfo) (float64, bool) {
-			return truth(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunRunning), true
+			return boolValue(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunRunning), true
 		}),
 		job("job_failed", "1 if the last run of the job has failed.", func(j *maintenance.JobInfo) (float64, bool) {
-			return truth(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunFailed), true
+			return boolValue(len(j.History) > 0 && j.History[0].Outcome == maintenance.RunFailed), true
 		}),
 		job("job_last_run_timestamp_seconds", "When the last run of the job was started, in Unix time; 0 if there was none.",
 			func(j *maintenance.JobInfo) (float64, bool) {
@@ -378,7 +378,7 @@ func unix(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -22,9 +22,9 @@ import (
 // lookInterval is how often the node looks what is the case, if no client asks.
 const lookInterval = time.Second
 
-// lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found
-// is in the book, which status, health and metrics read; what is new or over goes to the log.
-type lookout struct {
+// conditionMonitor finds out what an operator may have to know: on this node, of the pair, and of the other node. What
+// it found is in the book, which status, health and metrics read; what is new or over goes to the log.
+type conditionMonitor struct {
 	n      *node
 	book   *conditions.Book
 	other  otherStatus
@@ -40,14 +40,14 @@ type lookout struct {
 	degraded healthpb.HealthCheckResponse_ServingStatus
 }
 
-func newLookout(n *node) *lookout {
-	l := &lookout{n: n, again: make(chan struct{}, 1), certs: certificates(&n.cfg)}
+func newConditionMonitor(n *node) *conditionMonitor {
+	l := &conditionMonitor{n: n, again: make(chan struct{}, 1), certs: certificates(&n.cfg)}
 	l.book = conditions.NewBook(l.tell)
 	return l
 }
 
 // run looks at the beginning of each interval and after each change of the role or the record, until ctx ends.
-func (l *lookout) run(ctx context.Context) {
+func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
@@ -71,8 +71,8 @@ func (l *lookout) run(ctx context.Context) {
 	}
 }
 
-// nudge has the lookout look soon.
-func (l *lookout) nudge() {
+// wake has the monitor look soon.
+func (l *conditionMonitor) wake() {
 	select {
 	case l.again <- struct{}{}:
 	default:
@@ -80,7 +80,7 @@ func (l *lookout) nudge() {
 }
 
 // look finds out what is the case now, and returns it.
-func (l *lookout) look() []conditions.Condition {
+func (l *conditionMonitor) look() []conditions.Condition {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -91,12 +91,12 @@ func (l *lookout) look() []conditions.Condition {
 }
 
 // self is this node.
-func (l *lookout) self() conditions.Node {
+func (l *conditionMonitor) self() conditions.Node {
 	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
 }
 
 // reports is everything that is found. mu is held.
-func (l *lookout) reports(now time.Time) []conditions.Report {
+func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	pair := l.n.runner.Status()
 	f := findings{self: l.self()}
 	if !l.n.alone() {
@@ -135,7 +135,7 @@ func (f *findings) pair(on bool, k conditions.Kind, format string, args ...any) 
 }
 
 // replication says whether the two nodes are connected.
-func (l *lookout) replication(f *findings, pair *failover.Status) {
+func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 	primary, follower := l.n.plane.roles()
 	if primary != nil && pair.Record != nil {
 		standby := primary.Standby
@@ -162,7 +162,7 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 const strangerTold = 10 * time.Second
 
 // stranger says who is at the door that is none of this pair.
-func (l *lookout) stranger(f *findings, s *replication.Stranger) {
+func (l *conditionMonitor) stranger(f *findings, s *replication.Stranger) {
 	switch {
 	case s == nil || time.Since(s.At) > strangerTold:
 	case errors.Is(s.Err, replication.ErrSameNode):
@@ -176,7 +176,7 @@ func (l *lookout) stranger(f *findings, s *replication.Stranger) {
 const slowSync = 100 * time.Millisecond
 
 // writes says how this node's log takes what is written to it.
-func (l *lookout) writes(f *findings) {
+func (l *conditionMonitor) writes(f *findings) {
 	var d replication.DiskStatus
 	switch primary, follower := l.n.plane.roles(); {
 	case primary != nil:
@@ -190,7 +190,7 @@ func (l *lookout) writes(f *findings) {
 }
 
 // disk says what is the matter with the disk of this node.
-func (l *lookout) disk(f *findings, pair *failover.Status) {
+func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	stats, err := l.n.store.Stats()
 	if err != nil {
 		return // the node is about to end, and says why
@@ -207,7 +207,7 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 }
 
 // content says what is damaged.
-func (l *lookout) content(f *findings) {
+func (l *conditionMonitor) content(f *findings) {
 	st := l.n.store.DamageStatus()
 	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
 		"%d messages cannot be read, %d of them are damaged on both nodes",
@@ -219,7 +219,7 @@ func (l *lookout) content(f *findings) {
 }
 
 // showHealth tells the health service whether an operator should look. mu is held.
-func (l *lookout) showHealth(all []conditions.Condition) {
+func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	status := healthpb.HealthCheckResponse_SERVING
 	if conditions.Worst(all) >= conditions.Warning {
 		status = healthpb.HealthCheckResponse_NOT_SERVING
@@ -231,7 +231,7 @@ func (l *lookout) showHealth(all []conditions.Condition) {
 }
 
 // tell says what is new and what is over, in the log.
-func (l *lookout) tell(c conditions.Condition, raised bool) {
+func (l *conditionMonitor) tell(c conditions.Condition, raised bool) {
 	fields := []zap.Field{
 		zap.String("condition", string(c.Definition.Kind)),
 		zap.Stringer("severity", c.Definition.Severity),

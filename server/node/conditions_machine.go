@@ -57,7 +57,7 @@ func firstEnd(raw []byte) (ends time.Time, ok bool) {
 }
 
 // machine says what is the matter with the process and what it was given.
-func (l *lookout) machine(f *findings, now time.Time) {
+func (l *conditionMonitor) machine(f *findings, now time.Time) {
 	for _, c := range l.certs { // the first of each kind that is found is told
 		left := c.ends.Sub(now)
 		f.node(left <= 0, conditions.CertificateExpired, "%s has ended at %s", c.file, c.ends.Format(time.RFC3339))

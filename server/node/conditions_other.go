@@ -43,7 +43,7 @@ func (o *otherStatus) reachable() bool {
 }
 
 // watchOther asks the other node again and again, until ctx ends.
-func (l *lookout) watchOther(ctx context.Context) {
+func (l *conditionMonitor) watchOther(ctx context.Context) {
 	ticker := time.NewTicker(askInterval)
 	defer ticker.Stop()
 	for {
@@ -57,7 +57,7 @@ func (l *lookout) watchOther(ctx context.Context) {
 }
 
 // otherAddress is where the other node is, as far as that is known.
-func (l *lookout) otherAddress() (failover.NodeInfo, bool) {
+func (l *conditionMonitor) otherAddress() (failover.NodeInfo, bool) {
 	st := l.n.runner.Status()
 	if st.Record == nil {
 		return failover.NodeInfo{}, false
@@ -83,7 +83,7 @@ func (l *lookout) otherAddress() (failover.NodeInfo, bool) {
 	return failover.NodeInfo{}, false
 }
 
-func (l *lookout) askOther(ctx context.Context) {
+func (l *conditionMonitor) askOther(ctx context.Context) {
 	other, known := l.otherAddress()
 	var answer *pb.GetStatusResponse
 	began := time.Now()
@@ -110,7 +110,7 @@ func (l *lookout) askOther(ctx context.Context) {
 }
 
 // fromOther adds what the other node has found out: about itself, and, if it is the active, about the pair.
-func (l *lookout) fromOther(f *findings, pair *failover.Status, now time.Time) {
+func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now time.Time) {
 	l.other.mu.Lock()
 	defer l.other.mu.Unlock()
 	o := &l.other
@@ -138,7 +138,7 @@ func (l *lookout) fromOther(f *findings, pair *failover.Status, now time.Time) {
 }
 
 // fromOlder is what a node of a release says that knows no conditions.
-func (l *lookout) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
+func (l *conditionMonitor) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
 	free, mark := answer.GetStore().GetDiskFree(), l.n.settings.Live().Disk.LowWatermark
 	if free > 0 && free < uint64(mark.Bytes()) {
 		f.all = append(f.all, conditions.Report{Kind: conditions.DiskLow, Node: node, By: node.ID, Details: fmt.Sprintf(

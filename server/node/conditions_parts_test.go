@@ -110,7 +110,7 @@ func TestJobConditions(t *testing.T) {
 
 // A plan that does not move is told after a while, and one that moves is not.
 func TestPlanConditions(t *testing.T) {
-	l := &lookout{}
+	l := &conditionMonitor{}
 	now := time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, p maintenance.Plan) []conditions.Kind {
 		now = now.Add(after)
@@ -156,7 +156,7 @@ func TestCertificateConditions(t *testing.T) {
 	} {
 		c := config.Default()
 		c.TLS.Cert = write(now.Add(left))
-		l := &lookout{n: &node{cfg: c}, certs: certificates(&c)}
+		l := &conditionMonitor{n: &node{cfg: c}, certs: certificates(&c)}
 		var f findings
 		l.machine(&f, now)
 		require.Equal(t, want, kinds(&f), "%v", left)
@@ -166,7 +166,7 @@ func TestCertificateConditions(t *testing.T) {
 // A process that has more in use than memory.budget and what a process takes besides says so.
 func TestMemoryCondition(t *testing.T) {
 	c := config.Default()
-	l := &lookout{n: &node{cfg: c}}
+	l := &conditionMonitor{n: &node{cfg: c}}
 	var before findings
 	l.machine(&before, time.Now())
 	require.NotContains(t, kinds(&before), conditions.MemoryOverBudget)
@@ -191,7 +191,7 @@ func TestClockConditions(t *testing.T) {
 		"a slow way":   {3 * time.Second, 2 * time.Second, false},
 		"almost right": {-time.Second, 0, false},
 	} {
-		l := &lookout{}
+		l := &conditionMonitor{}
 		l.other.answer = &pb.GetStatusResponse{Node: &pb.NodeStatus{NodeId: "2"}, Now: timestamppb.New(now)}
 		l.other.at, l.other.offset, l.other.unsure = now, tt.offset, tt.unsure
 		var f findings
@@ -206,7 +206,7 @@ func TestClockConditions(t *testing.T) {
 // An older release knows no conditions: what it says besides is made some.
 func TestConditionsOfAnOlderRelease(t *testing.T) {
 	now := time.Now()
-	l := &lookout{n: &node{cfg: config.Default()}}
+	l := &conditionMonitor{n: &node{cfg: config.Default()}}
 	l.n.settings = settings.New(settings.Options{Config: l.n.cfg})
 	l.other.answer = &pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "2", Name: "b"}, Store: &pb.StoreStatus{DiskFree: 1 << 20},
@@ -221,7 +221,7 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 
 // Who is refused because of what he is, is told for a while.
 func TestStrangers(t *testing.T) {
-	l := &lookout{}
+	l := &conditionMonitor{}
 	look := func(err error, ago time.Duration) []conditions.Kind {
 		var f findings
 		l.stranger(&f, &replication.Stranger{At: time.Now().Add(-ago), Err: err})

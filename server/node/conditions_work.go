@@ -36,7 +36,7 @@ type workSeen struct {
 }
 
 // switchoverEnded takes note of how a switchover went.
-func (l *lookout) switchoverEnded(err error) {
+func (l *conditionMonitor) switchoverEnded(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.switched = switchoverSeen{}
@@ -46,7 +46,7 @@ func (l *lookout) switchoverEnded(err error) {
 }
 
 // maintenance says what has failed or does not move of what is done to the pair. mu is held.
-func (l *lookout) maintenance(f *findings, now time.Time) {
+func (l *conditionMonitor) maintenance(f *findings, now time.Time) {
 	if s := l.switched; s.why != "" && now.Sub(s.at) < switchoverTold {
 		f.all = append(f.all, conditions.Report{
 			Kind: conditions.SwitchoverFailed, Node: f.self, Details: s.why,
@@ -64,7 +64,7 @@ func (l *lookout) maintenance(f *findings, now time.Time) {
 	l.archive(f, now)
 }
 
-func (l *lookout) plan(f *findings, p *maintenance.Plan, now time.Time) {
+func (l *conditionMonitor) plan(f *findings, p *maintenance.Plan, now time.Time) {
 	if p.State == maintenance.PlanFailed {
 		f.all = append(f.all, conditions.Report{
 			Kind: conditions.PlanFailed, Details: fmt.Sprintf("%s: %s", p.Kind, p.Reason), Since: p.EndedAt,
@@ -117,7 +117,7 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 }
 
 // archive says how the archive of this node's log is. mu is held.
-func (l *lookout) archive(f *findings, now time.Time) {
+func (l *conditionMonitor) archive(f *findings, now time.Time) {
 	if l.n.archiver == nil {
 		return
 	}

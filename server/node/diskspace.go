@@ -65,7 +65,7 @@ func (n *node) room(bytes int) error {
 	}
 	full := free < need
 	if n.standbyFull.Swap(full) != full {
-		n.lookout.nudge()
+		n.monitor.wake()
 	}
 	if !full {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Surroundings is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
+// Environment is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
 // rest of a node can be run as it is. What is not set is real.
-type Surroundings struct {
+type Environment struct {
 	// Listen binds the node's port.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Dial connects to a port of the other node. An error that is syscall.ECONNREFUSED says that its process is gone.
@@ -30,7 +30,7 @@ type Surroundings struct {
 	BootID string
 }
 
-func (s Surroundings) listen(ctx context.Context, address string) (net.Listener, error) {
+func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {
 	if s.Listen != nil {
 		return s.Listen(ctx, address)
 	}
@@ -38,7 +38,7 @@ func (s Surroundings) listen(ctx context.Context, address string) (net.Listener,
 }
 
 // dialer is the way to the active.
-func (s Surroundings) dialer(options []grpc.DialOption) replication.Dialer {
+func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	if s.Dial != nil {
 		return replication.NewDialerOver(s.Dial, options...)
 	}
@@ -46,14 +46,14 @@ func (s Surroundings) dialer(options []grpc.DialOption) replication.Dialer {
 }
 
 // dialOptions are those of all other connections to the other node.
-func (s Surroundings) dialOptions(options []grpc.DialOption) []grpc.DialOption {
+func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 	if s.Dial == nil {
 		return options
 	}
 	return append(slices.Clip(options), grpc.WithContextDialer(s.Dial))
 }
 
-func (s Surroundings) coordinator(
+func (s Environment) coordinator(
 	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, logger *zap.Logger,
 ) (failover.Coordinator, error) {
 	if s.Coordinator != nil {

@@ -48,7 +48,7 @@ func (n *node) storeEvent(e events.Event) {
 		n.failed(f.Err)
 	}
 	if changesConditions(e) {
-		n.lookout.nudge()
+		n.monitor.wake()
 	}
 }
 

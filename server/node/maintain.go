@@ -45,7 +45,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
-	n.peers = peers.NewPeers(n.around.dialOptions(n.dialOptions)...)
+	n.peers = peers.NewPeers(n.environment.dialOptions(n.dialOptions)...)
 	var restart func()
 	if n.canRestart {
 		restart = func() {
@@ -77,7 +77,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.guard = verify.New(verify.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
 		Serving: n.serving, Resync: n.plane.resync, HandOver: upkept{n}.HandOver,
-		Compared: func() { n.lookout.look() }, Logger: n.log,
+		Compared: func() { n.monitor.look() }, Logger: n.log,
 	})
 	return nil
 }

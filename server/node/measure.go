@@ -33,7 +33,7 @@ func (n *node) more() metrics.More {
 		DiskLow:   n.serving.DiskLow(),
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(),
-		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.lookout.votersSeen(),
+		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.monitor.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 	}
 	if s, ok := (upkept{n}).session(); ok {
@@ -46,7 +46,7 @@ func (n *node) more() metrics.More {
 		st := n.archiver.Status()
 		m.Archive = &st
 	}
-	for _, c := range n.lookout.certs {
+	for _, c := range n.monitor.certs {
 		m.Certificates = append(m.Certificates, metrics.Certificate{File: c.file, Ends: c.ends})
 	}
 	return m

@@ -73,8 +73,8 @@ type Options struct {
 	CanRestart bool
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
-	// Around is what is not real around the node; the zero value for nothing.
-	Around Surroundings
+	// Environment is what is not real around the node; the zero value for nothing.
+	Environment Environment
 }
 
 // Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong
@@ -96,18 +96,18 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
-	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, n.storeEvent); err != nil {
+	if n.store, err = openStore(cfg, o.FS, o.Environment.BootID, n.storeEvent); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
-	n.lookout.cacheOnly = fallsBack(o.FS, &cfg)
+	n.monitor.cacheOnly = fallsBack(o.FS, &cfg)
 	stopArchive, err := n.startArchive() // before anything is applied
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopArchive()) }()
 
-	listener, err := n.around.listen(ctx, cfg.Listen)
+	listener, err := n.environment.listen(ctx, cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -146,8 +146,8 @@ func (o *Options) setDefaults() (err error) {
 			return err
 		}
 	}
-	if o.Around.BootID == "" {
-		o.Around.BootID = bootID()
+	if o.Environment.BootID == "" {
+		o.Environment.BootID = bootID()
 	}
 	return nil
 }
@@ -157,11 +157,11 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
-		canRestart: o.CanRestart,
-		around:     o.Around, setLogLevel: o.SetLogLevel,
+		canRestart:  o.CanRestart,
+		environment: o.Environment, setLogLevel: o.SetLogLevel,
 	}
 	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
-	n.lookout, n.events = newLookout(n), newStoreEvents(logger)
+	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
 	}
@@ -192,7 +192,7 @@ type node struct {
 	serving     *serving.Current
 	settings    *settings.Settings
 	guard       *verify.Guard
-	lookout     *lookout
+	monitor     *conditionMonitor
 	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
 
@@ -203,9 +203,9 @@ type node struct {
 	queues      *queue.Service
 	setLogLevel func(level string)
 
-	around     Surroundings
-	canRestart bool
-	restart    chan struct{} // capacity 1: it is to begin anew
+	environment Environment
+	canRestart  bool
+	restart     chan struct{} // capacity 1: it is to begin anew
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -228,7 +228,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 		Features: failover.KnownFeatures(),
 	}
 	n.plane = newDataPlane(n, self)
-	if n.coordinator, err = n.around.coordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
+	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
 		return err
 	}
 	n.runner, err = failover.New(failover.Options{
@@ -275,7 +275,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	if !n.alone() {
 		running.Go(func() { n.watchFailback(ctx) })
 	}
-	running.Go(func() { n.lookout.run(ctx) })
+	running.Go(func() { n.monitor.run(ctx) })
 	if n.metrics != nil {
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
@@ -346,7 +346,7 @@ func (n *node) state() state.Node {
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
 	st.ArchiveDir = n.cfg.WAL.Archive
-	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
+	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }
 
@@ -360,7 +360,7 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
 	result, err := n.runner.SwitchoverTo(ctx, to)
-	n.lookout.switchoverEnded(err)
+	n.monitor.switchoverEnded(err)
 	if err != nil {
 		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}

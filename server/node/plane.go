@@ -43,7 +43,7 @@ type dataPlane struct {
 }
 
 func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
-	p := &dataPlane{node: n, self: self, dialer: n.around.dialer(n.dialOptions), idleCh: make(chan struct{})}
+	p := &dataPlane{node: n, self: self, dialer: n.environment.dialer(n.dialOptions), idleCh: make(chan struct{})}
 	close(p.idleCh)
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
@@ -66,15 +66,15 @@ var _ failover.DataPlane = (*dataPlane)(nil)
 // Identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
-	aside := id.SetAside
+	aside := id.Quarantine
 	if aside != "" {
-		aside += " (" + id.SetAsideWhy + ")"
+		aside += " (" + id.QuarantineReason + ")"
 	}
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: id.Fence, End: p.node.store.End(),
 		MayHaveLost: id.MayHaveLost,
-		Restored:    id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
+		Restored:    id.Restored != "", Quarantine: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
 		Committed: p.node.store.Committed(),
 	}
 }
@@ -137,7 +137,7 @@ func (n *node) introduction() replication.Introduction {
 // met notes that another process runs under this node's identity.
 func (n *node) met(from replication.Introduction) {
 	if me := n.introduction(); from.Node == me.Node && from.Process != me.Process {
-		n.runner.Knock(failover.Live{
+		n.runner.ReportTwin(failover.Live{
 			Node:    failover.NodeInfo{ID: from.Node, Address: from.Address},
 			Process: from.Process,
 		})
@@ -393,8 +393,8 @@ func (p *dataPlane) resync(cause error) bool {
 }
 
 // activeConfig converts the conditions of failover to those of replication.
-func activeConfig(c failover.ActiveConfig) replication.ActiveConfig {
-	return replication.ActiveConfig{
+func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
+	return replication.PrimaryConfig{
 		Config: c.Config, RequireStandby: c.RequireStandby, Standby: c.Standby,
 		Requirement: c.Requirement, Serve: c.Serve, Reason: c.Reason,
 	}

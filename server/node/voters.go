@@ -21,14 +21,14 @@ type votersLook struct {
 }
 
 // votersSeen is what the last look has found; nil on a pair without voters.
-func (l *lookout) votersSeen() []metrics.Voter {
+func (l *conditionMonitor) votersSeen() []metrics.Voter {
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()
 	return l.voters.voters
 }
 
 // watchVoters asks the voters of a raft coordinator again and again, for the metrics, until ctx ends.
-func (l *lookout) watchVoters(ctx context.Context) {
+func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
 		return
@@ -64,7 +64,7 @@ type voterAnswer struct {
 }
 
 // lookAtVoters asks each member that this node's own voter knows.
-func (l *lookout) lookAtVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
+func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterAnswer, len(own.Voters))
 	var asking sync.WaitGroup
 	for i, m := range own.Voters {

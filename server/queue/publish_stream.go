@@ -27,8 +27,8 @@ type streamCall struct {
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64                    // of the requests that came together, with the last of them
-	done        chan replication.Outcome // capacity 1: the applier must not wait
+	weight      int64                         // of the requests that came together, with the last of them
+	done        chan replication.CommitResult // capacity 1: the applier must not wait
 }
 
 // end takes the outcome of the request's transaction. It does not block.
@@ -37,7 +37,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
-	c.done <- replication.Outcome{Result: r, Err: err}
+	c.done <- replication.CommitResult{Result: r, Err: err}
 }
 
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
@@ -233,20 +233,20 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 	publish := req.GetPublish()
 	call := &streamCall{
 		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
-		done: make(chan replication.Outcome, 1),
+		done: make(chan replication.CommitResult, 1),
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {
-		call.done <- replication.Outcome{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
+		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
 		return
 	}
 	prior, err := p.server.encodePublish(p.session, buf, publish)
 	switch {
 	case err != nil:
-		call.done <- replication.Outcome{Err: err}
+		call.done <- replication.CommitResult{Err: err}
 		return
 	case prior != nil:
-		call.done <- replication.Outcome{Result: &prior.Result}
+		call.done <- replication.CommitResult{Result: &prior.Result}
 		return
 	}
 	b.items = append(b.items, replication.Item{Done: call.end})

@@ -30,7 +30,7 @@ func TestStreamBreaksAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &publishStream{}
-			call := &streamCall{stream: p, done: make(chan replication.Outcome, 1)}
+			call := &streamCall{stream: p, done: make(chan replication.CommitResult, 1)}
 			call.end(&txn.Result{}, c.err)
 			require.Equal(t, c.broken, p.broken.Load())
 			require.ErrorIs(t, (<-call.done).Err, c.err)

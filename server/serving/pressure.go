@@ -12,9 +12,9 @@ import (
 const (
 	// lookEvery is how often it is looked whether there is pressure, at most: often enough to see a burst of publishes.
 	lookEvery = time.Millisecond
-	// lookWeight is what part of the opinion the last look is, pressed from what part on of the looks goroutines had to
-	// wait, and relieved below which part: less, since deliveries that hold back leave fewer to wait.
-	lookWeight, pressed, relieved = 1.0 / 16, 0.25, 0.05
+	// lookWeight is what part of the opinion the last look is, highPressure from what part on of the looks goroutines
+	// had to wait, and lowPressure below which part: less, since deliveries that hold back leave fewer to wait.
+	lookWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
 	// quiet is for how long others must have committed nothing to be thought idle: it is many times what one waits on a
 	// busy machine.
 	quiet = 250 * time.Millisecond
@@ -72,9 +72,9 @@ func (p *pressure) look(now time.Time) {
 		found = 1
 	}
 	p.waits += (found - p.waits) * lookWeight
-	from := pressed
+	from := highPressure
 	if p.is.Load() {
-		from = relieved
+		from = lowPressure
 	}
 	p.is.Store(p.waits >= from && now.Sub(p.active) < quiet)
 }

@@ -42,12 +42,12 @@ const (
 	// pieceBytes bounds the data of a record; a page always fits.
 	pieceBytes = page.MaxPageBytes
 	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
-	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes and gentleSyncBytes take
+	// everything at the end would keep the log's syncs on the same disk waiting. pacedBytes and pacedSyncBytes take
 	// their place in a backup that clients are not to notice.
-	packWriteBytes  = 1 << 20
-	packSyncBytes   = 16 << 20
-	gentleBytes     = 128 << 10
-	gentleSyncBytes = 1 << 20
+	packWriteBytes = 1 << 20
+	packSyncBytes  = 16 << 20
+	pacedBytes     = 128 << 10
+	pacedSyncBytes = 1 << 20
 )
 
 func packCRC(entry, data []byte) uint32 {
@@ -68,7 +68,7 @@ type packWriter struct {
 }
 
 // createPack begins a pack in a new file.
-func createPack(fsys vfs.FS, name string, pageSize int, gentle bool) (*packWriter, error) {
+func createPack(fsys vfs.FS, name string, pageSize int, paced bool) (*packWriter, error) {
 	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("write the backup: %w", err)
@@ -77,8 +77,8 @@ func createPack(fsys vfs.FS, name string, pageSize int, gentle bool) (*packWrite
 		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
 		most: packWriteBytes, mostOpen: packSyncBytes,
 	}
-	if gentle {
-		w.most, w.mostOpen = gentleBytes, gentleSyncBytes
+	if paced {
+		w.most, w.mostOpen = pacedBytes, pacedSyncBytes
 	}
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)

@@ -249,7 +249,7 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	if err != nil {
 		return fmt.Errorf("check what was restored: %w", err)
 	}
-	return judge(j.set, &j.res.Manifest, &found)
+	return reportError(j.set, &j.res.Manifest, &found)
 }
 
 // writePages makes page.db; durable when it returns.

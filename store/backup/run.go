@@ -281,7 +281,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 	stream := page.NewRunStream(j.m.PageSize)
 	piece := pieceBytes
 	if j.pace != nil {
-		piece = gentleBytes // or one page
+		piece = pacedBytes // or one page
 	}
 	var done uint64
 	for offset := uint64(0); ; {

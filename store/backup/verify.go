@@ -65,11 +65,11 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 		return rep, fmt.Errorf("check %s: %w", dir, err)
 	}
 	rep.Messages, rep.Pages = found.Messages, found.Pages
-	return rep, judge(dir, &m, &found)
+	return rep, reportError(dir, &m, &found)
 }
 
-// judge turns a check's report into an error.
-func judge(dir string, m *Manifest, found *checkpoint.Report) error {
+// reportError turns a check's report into an error.
+func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
 		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
 	}

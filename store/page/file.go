@@ -39,14 +39,14 @@ type File struct {
 	writing iolock.Mutex
 	past    vfs.Bypass
 
-	mu         sync.Mutex // guards everything below
-	space      *space
-	quarantine quarantine
-	grown      uint64    // pages that were added since the file was opened or shrunk
-	durable    Meta      // the last durable checkpoint
-	slot       int       // the meta slot that holds it
-	older      uint64    // the number of the checkpoint in the other slot; 0: none
-	fresh      []stretch // written since the last checkpoint began
+	mu      sync.Mutex // guards everything below
+	space   *space
+	pending pendingPages
+	grown   uint64    // pages that were added since the file was opened or shrunk
+	durable Meta      // the last durable checkpoint
+	slot    int       // the meta slot that holds it
+	older   uint64    // the number of the checkpoint in the other slot; 0: none
+	fresh   []stretch // written since the last checkpoint began
 }
 
 // CreateOptions are what Create needs to know.

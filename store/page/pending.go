@@ -14,20 +14,20 @@ type freed struct {
 	epoch uint64 // the checkpoint that was being built when they were freed
 }
 
-// quarantine holds back freed pages until no reader can look at them:
+// pendingPages holds back freed pages until no reader can look at them:
 //
 //   - queue: a meta slot may still refer to them, because the older one is of a checkpoint before epoch;
 //   - held: only a Pin or a Guard may.
 //
 // Protected by File.mu.
-type quarantine struct {
+type pendingPages struct {
 	queue []freed // by rising epoch
 	held  []freed
 	pages uint64
 }
 
 // add takes in pages. Neighbours with the same fate become one entry.
-func (q *quarantine) add(f freed) {
+func (q *pendingPages) add(f freed) {
 	q.pages += f.n
 	if n := len(q.queue); n > 0 {
 		last := &q.queue[n-1]
@@ -41,7 +41,7 @@ func (q *quarantine) add(f freed) {
 
 // sweep lets go of the pages that no reader can look at any more. older is the number of the older of the two
 // checkpoints in the meta slots.
-func (q *quarantine) sweep(older uint64, blocked func(freed) bool, release func(freed)) {
+func (q *pendingPages) sweep(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {
 		if blocked(f) {

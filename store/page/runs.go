@@ -158,12 +158,12 @@ func (f *File) freeLocked(run Run) {
 		return
 	}
 	f.space.drop(at, n)
-	f.quarantine.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
+	f.pending.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
 }
 
 // sweepLocked makes pages reusable that no reader can look at any more.
 func (f *File) sweepLocked() {
-	f.quarantine.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
+	f.pending.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
 // Encode appends the bytes of a run to dst, for WriteRuns. It returns ErrMisuse if the payload does not fit.
@@ -318,7 +318,7 @@ func (f *File) Stats() Stats {
 		st.Free = st.Pages - st.Used
 		return st
 	}
-	st.Pages, st.Used, st.Pending = f.space.pages, f.space.live, f.quarantine.pages
+	st.Pages, st.Used, st.Pending = f.space.pages, f.space.live, f.pending.pages
 	st.Free = f.space.pages - f.space.busy
 	return st
 }

@@ -64,7 +64,7 @@ func (f *File) Trim() (int64, error) {
 	meta := f.Meta()
 	if !f.trimSpace() {
 		// A crash may have come between the checkpoints and the cut.
-		if over, err := f.overhang(); err != nil || over == 0 {
+		if over, err := f.excess(); err != nil || over == 0 {
 			return 0, err
 		}
 	}
@@ -99,14 +99,14 @@ func (f *File) trimSpace() bool {
 	return true
 }
 
-// overhang is how much longer the file is than its pages.
-func (f *File) overhang() (int64, error) {
+// excess is how much longer the file is than its pages.
+func (f *File) excess() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.overhangLocked()
+	return f.excessLocked()
 }
 
-func (f *File) overhangLocked() (int64, error) {
+func (f *File) excessLocked() (int64, error) {
 	size, err := f.file.SizeBytes()
 	if err != nil {
 		return 0, fmt.Errorf("trim %s: %w", f.path, err)
@@ -119,7 +119,7 @@ func (f *File) overhangLocked() (int64, error) {
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	over, err := f.overhangLocked()
+	over, err := f.excessLocked()
 	if err != nil || over == 0 {
 		return 0, err
 	}

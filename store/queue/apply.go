@@ -322,7 +322,7 @@ func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 		sub.counts.remove(chunk, lo, hi)
 		for w := int(lo >> 6); w <= int(hi>>6); w++ {
 			if dead := q.othersAcked(sub, chunk, w, s.newly[w]); dead != 0 {
-				s.die(q, chunk, w, dead)
+				s.markDead(q, chunk, w, dead)
 			}
 		}
 	}
@@ -455,7 +455,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	for i := range n {
 		chunk := base + uint64(i)
 		for w := range chunkWords {
-			c := q.sizes.chunk(chunk) // die may drop it
+			c := q.sizes.chunk(chunk) // markDead may drop it
 			if c == nil {
 				break
 			}
@@ -464,7 +464,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 			}
 			dead := q.ackedByAll(sub, chunk, w) &^ sub.acks.word(chunk, w) & published(chunk, w, q.nextSeq)
 			if dead != 0 {
-				s.die(q, chunk, w, dead)
+				s.markDead(q, chunk, w, dead)
 			}
 		}
 	}

@@ -134,12 +134,12 @@ func (q *Queue) checkTail(bad func(string, ...any)) {
 
 func (ps *producers) check(bad func(string, ...any)) {
 	n, ops := 0, 0
-	rich := false
+	hasResults := false
 	for p := ps.oldest; p != nil; p = p.newer {
 		n++
 		ops += p.ops
-		rich = rich || p == ps.oldestRich
-		if rich != (len(p.window()) > 0) {
+		hasResults = hasResults || p == ps.oldestWithResults
+		if hasResults != (len(p.window()) > 0) {
 			bad("producer %.40x has %d results", p.id, len(p.window()))
 		}
 		if p.newer != nil && p.newer.usedLSN <= p.usedLSN {

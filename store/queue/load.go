@@ -404,10 +404,10 @@ func (ps *producers) finish() error {
 	})
 	for _, p := range list {
 		ps.link(p)
-		switch rich := len(p.results) > 0; {
-		case rich && ps.oldestRich == nil:
-			ps.oldestRich = p
-		case !rich && ps.oldestRich != nil:
+		switch hasResults := len(p.results) > 0; {
+		case hasResults && ps.oldestWithResults == nil:
+			ps.oldestWithResults = p
+		case !hasResults && ps.oldestWithResults != nil:
 			return fmt.Errorf("%w: producer %.40x has lost its results before older ones did", ErrCorrupt, p.id)
 		}
 	}

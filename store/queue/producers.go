@@ -18,8 +18,8 @@ type producers struct {
 	limits limits
 	byID   map[string]*producer
 
-	// A list in the order of last use. Those older than oldestRich have lost their results.
-	newest, oldest, oldestRich *producer
+	// A list in the order of last use. Those older than oldestWithResults have lost their results.
+	newest, oldest, oldestWithResults *producer
 
 	totalOps  int    // operations' results, over all producers
 	forgotten uint64 // producers that were forgotten, ever
@@ -163,11 +163,11 @@ func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
 		ps.forget(ps.oldest)
 	}
-	for ps.totalOps > ps.limits.totalOps && ps.oldestRich != nil && ps.oldestRich != used {
-		p := ps.oldestRich
+	for ps.totalOps > ps.limits.totalOps && ps.oldestWithResults != nil && ps.oldestWithResults != used {
+		p := ps.oldestWithResults
 		p.floor = p.window()[len(p.window())-1].sequence
 		ps.strip(p)
-		ps.oldestRich = p.newer
+		ps.oldestWithResults = p.newer
 		ps.mark(p)
 	}
 }
@@ -197,8 +197,8 @@ func (ps *producers) touch(p *producer, lsn uint64) {
 		ps.unlink(p)
 		ps.link(p)
 	}
-	if ps.oldestRich == nil {
-		ps.oldestRich = p
+	if ps.oldestWithResults == nil {
+		ps.oldestWithResults = p
 	}
 }
 
@@ -220,8 +220,8 @@ func (ps *producers) link(p *producer) {
 }
 
 func (ps *producers) unlink(p *producer) {
-	if ps.oldestRich == p {
-		ps.oldestRich = p.newer
+	if ps.oldestWithResults == p {
+		ps.oldestWithResults = p.newer
 	}
 	if p.newer != nil {
 		p.newer.older = p.older

@@ -255,8 +255,8 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 	return want
 }
 
-// die takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
-func (s *State) die(q *Queue, chunk uint64, w int, mask uint64) {
+// markDead takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
+func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
 	first := wordFirst(chunk, w)
 	c := q.sizes.chunk(chunk)

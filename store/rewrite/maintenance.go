@@ -123,15 +123,15 @@ type Maintenance struct {
 	e Engine
 
 	mu      sync.Mutex // guards what follows
-	running *upkeep
+	running *task
 	closed  bool
 }
 
 // NewMaintenance makes the maintenance of a store.
 func New(o Config, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
 
-// upkeep is one piece of maintenance under way.
-type upkeep struct {
+// task is one piece of maintenance under way.
+type task struct {
 	what   string
 	since  time.Time
 	cancel context.CancelFunc
@@ -139,7 +139,7 @@ type upkeep struct {
 }
 
 // begin registers a piece of maintenance, or says why it cannot be now. The context ends with ctx, end, or interrupt.
-func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *upkeep, error) {
+func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *task, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -149,12 +149,12 @@ func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, 
 		return nil, nil, &MaintenanceError{Running: r.what, Since: r.since}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	m.running = &upkeep{what: what, since: time.Now(), cancel: cancel, done: make(chan struct{})}
+	m.running = &task{what: what, since: time.Now(), cancel: cancel, done: make(chan struct{})}
 	return ctx, m.running, nil
 }
 
 // end is called when nothing of it is left.
-func (m *Maintenance) end(u *upkeep) {
+func (m *Maintenance) end(u *task) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u.cancel()

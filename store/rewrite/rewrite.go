@@ -114,7 +114,7 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error
 }
 
 // wait waits for the end of the rewrite, or gives it up when ctx ends.
-func (rw *rewrite) wait(ctx context.Context, u *upkeep) (Result, error) {
+func (rw *rewrite) wait(ctx context.Context, u *task) (Result, error) {
 	select {
 	case <-rw.finished:
 	case <-ctx.Done():

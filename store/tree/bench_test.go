@@ -77,7 +77,7 @@ func BenchmarkDecode(b *testing.B) {
 	for i := range 145 {
 		key := binary.BigEndian.AppendUint64([]byte{'i'}, 1)
 		key = binary.BigEndian.AppendUint64(key, uint64(70_000_000+14*i))
-		n.insert(i, key, []byte("\x0e\xc0\x84\x3d\x01\x8c\x01\x0e\xd2\x0d"), kid{})
+		n.insert(i, key, []byte("\x0e\xc0\x84\x3d\x01\x8c\x01\x0e\xd2\x0d"), childRef{})
 	}
 	payload := n.appendTo(nil, nil)
 	b.SetBytes(int64(len(payload)))

@@ -97,7 +97,7 @@ func (b *Bulk) add(level int, key, value []byte, run page.Run) error {
 	if level == 0 {
 		n.vals = append(n.vals, l.arena[mid:end:end])
 	} else {
-		n.kids = append(n.kids, kid{run: run})
+		n.children = append(n.children, childRef{run: run})
 	}
 	n.raw += n.entrySize(len(n.keys) - 1)
 	return nil
@@ -148,7 +148,9 @@ func (l *bulkLevel) begin() {
 	if l.node.level == 0 {
 		l.before = append(l.before[:0], l.node.keys[len(l.node.keys)-1]...)
 	}
-	l.node = node{level: l.node.level, last: -2, keys: l.node.keys[:0], vals: l.node.vals[:0], kids: l.node.kids[:0]}
+	l.node = node{
+		level: l.node.level, last: -2, keys: l.node.keys[:0], vals: l.node.vals[:0], children: l.node.children[:0],
+	}
 	if l.arena = l.arena[:0]; cap(l.arena) > 2*MaxValueBytes {
 		l.arena = nil
 	}
@@ -165,7 +167,7 @@ func (b *Bulk) Finish() (page.Run, error) {
 		l := b.levels[i]
 		if i == len(b.levels)-1 {
 			if i > 0 && len(l.node.keys) == 1 { // a level with one child is none
-				return l.node.kids[0].run, nil
+				return l.node.children[0].run, nil
 			}
 			return b.writeNode(l)
 		}

@@ -73,12 +73,12 @@ func (e *Edit) Discard() {
 }
 
 // added is the memory of the nodes that this edit made.
-func (e *Edit) added(k kid) int64 {
+func (e *Edit) added(k childRef) int64 {
 	if k.n == nil || k.n.owner != e.id {
 		return 0
 	}
 	sum := k.n.memory()
-	for _, child := range k.n.kids {
+	for _, child := range k.n.children {
 		sum += e.added(child)
 	}
 	return sum
@@ -114,7 +114,7 @@ func (e *Edit) Put(key, value []byte) error {
 	buf := append(append(e.room(len(key)+len(value)), key...), value...)
 	key, value = buf[:len(key):len(key)], buf[len(key):]
 	if e.root.isZero() {
-		e.root = kid{n: &node{owner: e.id, last: -2}}
+		e.root = childRef{n: &node{owner: e.id, last: -2}}
 	}
 	root, err := e.own(&e.root, -1)
 	if err != nil {
@@ -126,11 +126,11 @@ func (e *Edit) Put(key, value []byte) error {
 	}
 	for len(siblings) > 0 {
 		above := &node{level: root.level + 1, owner: e.id, last: -2}
-		above.insert(0, root.keys[0], nil, kid{n: root})
+		above.insert(0, root.keys[0], nil, childRef{n: root})
 		siblings = e.split(above, above.adopt(0, siblings))
 		root = above
 	}
-	e.root = kid{n: root}
+	e.root = childRef{n: root}
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (e *Edit) failed(err error) error {
 }
 
 // own replaces what k refers to by a node that this edit may change, and returns that.
-func (e *Edit) own(k *kid, level int) (*node, error) {
+func (e *Edit) own(k *childRef, level int) (*node, error) {
 	n, err := e.load(*k, level)
 	if err != nil {
 		return nil, err
@@ -150,12 +150,12 @@ func (e *Edit) own(k *kid, level int) (*node, error) {
 	}
 	e.retire(*k, n)
 	n = n.clone(e.id)
-	*k = kid{n: n}
+	*k = childRef{n: n}
 	return n, nil
 }
 
 // retire notes that a node, which is n if it is dirty, is no longer part of this version.
-func (e *Edit) retire(k kid, n *node) {
+func (e *Edit) retire(k childRef, n *node) {
 	switch {
 	case k.n == nil:
 		e.obsolete = append(e.obsolete, k.run)
@@ -168,7 +168,7 @@ func (e *Edit) retire(k kid, n *node) {
 func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 	if n.level > 0 {
 		i := n.childIndex(key)
-		child, err := e.own(&n.kids[i], int(n.level)-1)
+		child, err := e.own(&n.children[i], int(n.level)-1)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
 		n.vals[i] = value
 		return e.split(n, -1), nil
 	}
-	n.insert(i, key, value, kid{})
+	n.insert(i, key, value, childRef{})
 	return e.splitAfter(n, i), nil
 }
 
@@ -203,14 +203,14 @@ func (e *Edit) splitAfter(n *node, pos int) []*node {
 
 // adopt puts nodes that were split off from child i behind it, and returns the position of the last one.
 func (n *node) adopt(i int, siblings []*node) int {
-	left := n.kids[i].n
+	left := n.children[i].n
 	for _, s := range siblings {
 		i++
 		key := s.keys[0] // of an inner node: that separated two children of the node that was split
 		if s.level == 0 {
 			key = separator(left.keys[len(left.keys)-1], key)
 		}
-		n.insert(i, key, nil, kid{n: s})
+		n.insert(i, key, nil, childRef{n: s})
 		left = s
 	}
 	return i
@@ -284,14 +284,14 @@ func (e *Edit) remove(n *node, key []byte) error {
 		return nil
 	}
 	i := n.childIndex(key)
-	child, err := e.own(&n.kids[i], int(n.level)-1)
+	child, err := e.own(&n.children[i], int(n.level)-1)
 	if err != nil {
 		return err
 	}
 	if err := e.remove(child, key); err != nil {
 		return err
 	}
-	e.tidy(n, i)
+	e.rebalance(n, i)
 	return nil
 }
 
@@ -337,13 +337,13 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 	for i := max(last, 1) - 1; i >= first; i-- {
 		childLo, childHi := n.bounds(i, lo, hi)
 		if covers(from, to, childLo, childHi) {
-			if err := e.drop(n.kids[i], int(n.level)-1); err != nil {
+			if err := e.drop(n.children[i], int(n.level)-1); err != nil {
 				return err
 			}
 			n.remove(i, i+1)
 			continue
 		}
-		child, err := e.own(&n.kids[i], int(n.level)-1)
+		child, err := e.own(&n.children[i], int(n.level)-1)
 		if err != nil {
 			return err
 		}
@@ -355,8 +355,8 @@ func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
 		}
 	}
 	// What is left of the two edges are neighbours now.
-	e.tidy(n, first+1)
-	e.tidy(n, first)
+	e.rebalance(n, first+1)
+	e.rebalance(n, first)
 	return nil
 }
 
@@ -367,14 +367,14 @@ func covers(from, to, lo, hi []byte) bool {
 }
 
 // drop retires all nodes of a subtree.
-func (e *Edit) drop(k kid, level int) error {
+func (e *Edit) drop(k childRef, level int) error {
 	n := k.n
 	if level > 0 {
 		var err error
 		if n, err = e.load(k, level); err != nil {
 			return err
 		}
-		for _, child := range n.kids {
+		for _, child := range n.children {
 			if err := e.drop(child, level-1); err != nil {
 				return err
 			}
@@ -384,13 +384,13 @@ func (e *Edit) drop(k kid, level int) error {
 	return nil
 }
 
-// tidy removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one node.
-// That is only for saving space: if the neighbour cannot be read, nothing is done.
-func (e *Edit) tidy(n *node, i int) {
-	if i >= len(n.kids) || n.kids[i].n == nil || n.kids[i].n.owner != e.id {
+// rebalance removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one
+// node. That is only for saving space: if the neighbour cannot be read, nothing is done.
+func (e *Edit) rebalance(n *node, i int) {
+	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return
 	}
-	child := n.kids[i].n
+	child := n.children[i].n
 	if len(child.keys) == 0 {
 		n.remove(i, i+1)
 		return
@@ -399,7 +399,7 @@ func (e *Edit) tidy(n *node, i int) {
 		return
 	}
 	for _, left := range []int{i, i - 1} {
-		if left >= 0 && left+1 < len(n.kids) && e.merge(n, left) {
+		if left >= 0 && left+1 < len(n.children) && e.merge(n, left) {
 			return
 		}
 	}
@@ -408,11 +408,11 @@ func (e *Edit) tidy(n *node, i int) {
 // merge makes one node of the children left and left+1, if that one has some room left.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
-	a, err := e.load(n.kids[left], level)
+	a, err := e.load(n.children[left], level)
 	if err != nil {
 		return false
 	}
-	b, err := e.load(n.kids[left+1], level)
+	b, err := e.load(n.children[left+1], level)
 	if err != nil {
 		return false
 	}
@@ -422,15 +422,15 @@ func (e *Edit) merge(n *node, left int) bool {
 	if nodeHeaderBytes+prefix+raw-prefix*(len(a.keys)+len(b.keys)) > e.t.nodeBytes*3/4 {
 		return false
 	}
-	if a, err = e.own(&n.kids[left], level); err != nil {
+	if a, err = e.own(&n.children[left], level); err != nil {
 		return false
 	}
-	e.retire(n.kids[left+1], b)
+	e.retire(n.children[left+1], b)
 	for i, key := range b.keys {
 		if level == 0 {
-			a.insert(len(a.keys), key, b.vals[i], kid{})
+			a.insert(len(a.keys), key, b.vals[i], childRef{})
 		} else {
-			a.insert(len(a.keys), key, nil, b.kids[i])
+			a.insert(len(a.keys), key, nil, b.children[i])
 		}
 	}
 	a.last = -2
@@ -440,8 +440,8 @@ func (e *Edit) merge(n *node, left int) bool {
 
 // shrinkRoot makes the tree lower if its root has one child only, and empty if it has none.
 func (e *Edit) shrinkRoot(root *node) error {
-	for root.level > 0 && len(root.kids) == 1 {
-		k := root.kids[0]
+	for root.level > 0 && len(root.children) == 1 {
+		k := root.children[0]
 		n, err := e.load(k, int(root.level)-1)
 		if err != nil {
 			return err
@@ -449,7 +449,7 @@ func (e *Edit) shrinkRoot(root *node) error {
 		e.root, root = k, n
 	}
 	if len(root.keys) == 0 {
-		e.root = kid{}
+		e.root = childRef{}
 	}
 	return nil
 }

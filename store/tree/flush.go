@@ -27,7 +27,7 @@ func (t *Tree) Flush() (page.Run, error) {
 		if err := f.write(); err != nil {
 			return page.Run{}, fmt.Errorf("write tree nodes: %w", err)
 		}
-		root = kid{run: f.runs[f.index[root.n]]}
+		root = childRef{run: f.runs[f.index[root.n]]}
 		f.keep()
 		t.root.Store(&root)
 		t.dirty.Store(0)
@@ -50,7 +50,7 @@ type flush struct {
 }
 
 func (f *flush) collect(n *node) {
-	for _, k := range n.kids {
+	for _, k := range n.children {
 		if k.n != nil {
 			f.collect(k.n)
 		}
@@ -113,12 +113,12 @@ func (f *flush) keep() {
 		clean := *n
 		clean.owner = 0
 		if n.level > 0 {
-			clean.kids = make([]kid, len(n.kids))
-			for j, k := range n.kids {
+			clean.children = make([]childRef, len(n.children))
+			for j, k := range n.children {
 				if k.n != nil {
-					k = kid{run: f.childRun(k.n)}
+					k = childRef{run: f.childRun(k.n)}
 				}
-				clean.kids[j] = k
+				clean.children[j] = k
 			}
 		}
 		clean.pack()

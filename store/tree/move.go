@@ -29,7 +29,7 @@ type mover struct {
 }
 
 // take tells whether a node is to be moved.
-func (m *mover) take(k kid) bool {
+func (m *mover) take(k childRef) bool {
 	if k.n != nil || k.run.First < m.from || m.left <= 0 {
 		return false
 	}
@@ -39,7 +39,7 @@ func (m *mover) take(k kid) bool {
 
 // move makes the node that k refers to, and those below it, this edit's own where they lie too far behind. It tells
 // whether k changed. Leaves are read only if they are moved.
-func (m *mover) move(k *kid, level int) (bool, error) {
+func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {
 			return false, nil
@@ -66,8 +66,8 @@ func (m *mover) move(k *kid, level int) (bool, error) {
 		}
 	}
 	changed := take
-	for i := 0; n.level > 0 && i < len(n.kids) && m.left > 0; i++ {
-		child := n.kids[i]
+	for i := 0; n.level > 0 && i < len(n.children) && m.left > 0; i++ {
+		child := n.children[i]
 		moved, err := m.move(&child, int(n.level)-1)
 		if err != nil {
 			return changed, err
@@ -78,7 +78,7 @@ func (m *mover) move(k *kid, level int) (bool, error) {
 		if err := own(); err != nil {
 			return changed, err
 		}
-		n.kids[i], changed = child, true
+		n.children[i], changed = child, true
 	}
 	return changed, nil
 }

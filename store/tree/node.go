@@ -38,23 +38,23 @@ const (
 	childBytes      = 20
 )
 
-// kid refers to a child: by its run, or, while the child is dirty, by itself.
-type kid struct {
+// childRef refers to a child: by its run, or, while the child is dirty, by itself.
+type childRef struct {
 	run page.Run
 	n   *node
 }
 
-func (k kid) isZero() bool { return k.n == nil && k.run.IsZero() }
+func (k childRef) isZero() bool { return k.n == nil && k.run.IsZero() }
 
 // node is a node in memory. Once it is published it does not change any more.
 type node struct {
-	level uint8
-	owner uint64 // the Edit that may change it
-	keys  [][]byte
-	vals  [][]byte // of a leaf
-	kids  []kid    // of other nodes
-	raw   int      // bytes of all entries, with whole keys
-	last  int      // where the last key was inserted, see splitPoint; -2: not known
+	level    uint8
+	owner    uint64 // the Edit that may change it
+	keys     [][]byte
+	vals     [][]byte   // of a leaf
+	children []childRef // of other nodes
+	raw      int        // bytes of all entries, with whole keys
+	last     int        // where the last key was inserted, see splitPoint; -2: not known
 }
 
 func entryBytes(key []byte, rest int) int { return uvarintLen(len(key)) + len(key) + rest }
@@ -82,7 +82,7 @@ func sizeOf(keys [][]byte, raw int) int {
 
 // memory is about how much memory n takes.
 func (n *node) memory() int64 {
-	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.kids)*32 + 160)
+	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.children)*32 + 160)
 }
 
 // pack gives n memory of its own, in few pieces, for what was edited is spread over many and has room to grow.
@@ -131,18 +131,18 @@ func (n *node) clone(owner uint64) *node {
 	if n.level == 0 {
 		c.vals = append(make([][]byte, 0, len(n.vals)+4), n.vals...)
 	} else {
-		c.kids = append(make([]kid, 0, len(n.kids)+4), n.kids...)
+		c.children = append(make([]childRef, 0, len(n.children)+4), n.children...)
 	}
 	return c
 }
 
 // insert puts an entry at position i: a value into a leaf, a child into another node.
-func (n *node) insert(i int, key, val []byte, k kid) {
+func (n *node) insert(i int, key, val []byte, k childRef) {
 	n.keys = slices.Insert(n.keys, i, key)
 	if n.level == 0 {
 		n.vals = slices.Insert(n.vals, i, val)
 	} else {
-		n.kids = slices.Insert(n.kids, i, k)
+		n.children = slices.Insert(n.children, i, k)
 	}
 	n.raw += n.entrySize(i)
 }
@@ -156,7 +156,7 @@ func (n *node) remove(i, j int) {
 	if n.level == 0 {
 		n.vals = slices.Delete(n.vals, i, j)
 	} else {
-		n.kids = slices.Delete(n.kids, i, j)
+		n.children = slices.Delete(n.children, i, j)
 	}
 	n.last = -2
 }
@@ -168,7 +168,7 @@ func (n *node) cut(at int) *node {
 	if n.level == 0 {
 		right.vals = slices.Clone(n.vals[at:])
 	} else {
-		right.kids = slices.Clone(n.kids[at:])
+		right.children = slices.Clone(n.children[at:])
 	}
 	for i := range right.keys {
 		right.raw += right.entrySize(i)
@@ -214,9 +214,9 @@ func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
 			dst = append(dst, n.vals[i]...)
 			continue
 		}
-		run := n.kids[i].run
-		if n.kids[i].n != nil {
-			run = childRun(n.kids[i].n)
+		run := n.children[i].run
+		if n.children[i].n != nil {
+			run = childRun(n.children[i].n)
 		}
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(run.First))
 		dst = binary.LittleEndian.AppendUint64(dst, run.Born)
@@ -247,7 +247,7 @@ func decodeNode(b []byte) (*node, error) {
 		lists := make([][]byte, 2*count)
 		n.keys, n.vals = lists[:0:count], lists[count:count]
 	} else {
-		n.keys, n.kids = make([][]byte, 0, count), make([]kid, 0, count)
+		n.keys, n.children = make([][]byte, 0, count), make([]childRef, 0, count)
 	}
 	var whole []byte // the keys with their prefix, if there is one
 	if prefixLen > 0 {
@@ -296,7 +296,7 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 		Born:  binary.LittleEndian.Uint64(b[8:]),
 		Pages: binary.LittleEndian.Uint32(b[16:]),
 	}
-	n.kids = append(n.kids, kid{run: run})
+	n.children = append(n.children, childRef{run: run})
 	return b[childBytes:], run.First != 0 && run.Pages != 0
 }
 

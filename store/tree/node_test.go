@@ -15,11 +15,11 @@ func sampleNodes() []*node {
 	leaf := &node{}
 	inner := &node{level: 3}
 	for i, key := range []string{"", "a", "ab", "abc", "b"} {
-		leaf.insert(i, []byte(key), []byte("value "+key), kid{})
-		inner.insert(i, []byte("prefix "+key), nil, kid{run: page.Run{First: page.No(i + 1), Pages: 2, Born: 7}})
+		leaf.insert(i, []byte(key), []byte("value "+key), childRef{})
+		inner.insert(i, []byte("prefix "+key), nil, childRef{run: page.Run{First: page.No(i + 1), Pages: 2, Born: 7}})
 	}
 	single := &node{}
-	single.insert(0, []byte("alone"), nil, kid{})
+	single.insert(0, []byte("alone"), nil, childRef{})
 	return []*node{leaf, inner, single}
 }
 
@@ -56,7 +56,7 @@ func FuzzNode(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, n.keys, again.keys)
 		require.Equal(t, n.vals, again.vals)
-		require.Equal(t, n.kids, again.kids)
+		require.Equal(t, n.children, again.children)
 		require.Equal(t, n.raw, again.raw)
 	})
 }
@@ -65,10 +65,10 @@ func FuzzNode(f *testing.F) {
 // more: the change needs a new page.FormatVersion.
 func TestGolden(t *testing.T) {
 	leaf, inner := &node{}, &node{level: 1}
-	leaf.insert(0, []byte("key-a"), []byte("1"), kid{})
-	leaf.insert(1, []byte("key-bc"), nil, kid{})
-	inner.insert(0, []byte("k"), nil, kid{run: page.Run{First: 0x11, Pages: 0x22, Born: 0x33}})
-	inner.insert(1, []byte("m"), nil, kid{run: page.Run{First: 0x44, Pages: 0x55, Born: 0x66}})
+	leaf.insert(0, []byte("key-a"), []byte("1"), childRef{})
+	leaf.insert(1, []byte("key-bc"), nil, childRef{})
+	inner.insert(0, []byte("k"), nil, childRef{run: page.Run{First: 0x11, Pages: 0x22, Born: 0x33}})
+	inner.insert(1, []byte("m"), nil, childRef{run: page.Run{First: 0x44, Pages: 0x55, Born: 0x66}})
 	require.Equal(t, "00000400"+"02000000"+"6b65792d"+"0161"+"0131"+"026263"+"00",
 		hex.EncodeToString(leaf.appendTo(nil, nil)))
 	require.Equal(t, "01000000"+"02000000016b"+"1100000000000000"+"3300000000000000"+"22000000"+

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireLeaps goes through the tree in leaps, with one iterator.
-func requireLeaps(t *testing.T, m model, r readable, rng *rand.Rand) {
+// requireSeeks goes through the tree with one iterator that seeks.
+func requireSeeks(t *testing.T, m model, r readable, rng *rand.Rand) {
 	t.Helper()
 	sorted := m.sorted()
 	it := r.Scan(nil, nil)

@@ -55,8 +55,8 @@ type Tree struct {
 	nodeBytes int
 	cache     *cache
 
-	root  atomic.Pointer[kid] // what is published
-	dirty atomic.Int64        // memory of the dirty nodes in root
+	root  atomic.Pointer[childRef] // what is published
+	dirty atomic.Int64             // memory of the dirty nodes in root
 
 	writer   sync.Mutex // held by an Edit until it is over, and during Flush; guards what follows
 	edits    uint64     // how many Edits there were
@@ -73,7 +73,7 @@ func New(p Pager, root page.Run, o Options) *Tree {
 		o.NodeBytes = defaultNode(p.PageSize())
 	}
 	t := &Tree{pager: p, nodeBytes: max(o.NodeBytes, minNodeBytes), cache: newCache(o.CacheBytes)}
-	t.root.Store(&kid{run: root})
+	t.root.Store(&childRef{run: root})
 	return t
 }
 
@@ -94,7 +94,7 @@ func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBy
 
 // load returns the node that k refers to; level is what it must have, or negative if that is not known. keep tells
 // whether it is to be kept in the cache.
-func (t *Tree) load(k kid, level int, keep bool) (*node, error) {
+func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {
 		var ok bool

@@ -55,7 +55,7 @@ func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
 	for range rounds {
 		r.edit()
 		requireReads(t, r.m, r.tree.View(), randomKey(r.rng))
-		requireLeaps(t, r.m, r.tree.View(), r.rng)
+		requireSeeks(t, r.m, r.tree.View(), r.rng)
 		if r.rng.Intn(12) == 0 {
 			guard := r.file.ReadGuard()
 			olds = append(olds, old{maps.Clone(r.m), r.tree.View(), guard})
@@ -124,7 +124,7 @@ func (r *modelRun) edit() {
 			}
 		case 9:
 			requireReads(r.t, r.m, e, key)
-			requireLeaps(r.t, r.m, e, r.rng)
+			requireSeeks(r.t, r.m, e, r.rng)
 		case 10:
 			to := randomKey(r.rng)
 			requireSame(r.t, r.m, e, key, to)

@@ -12,7 +12,7 @@ import (
 // reader reads one version of the tree.
 type reader struct {
 	t    *Tree
-	root kid
+	root childRef
 	once bool // leaves that are read are not kept
 }
 
@@ -24,7 +24,7 @@ type View struct{ reader }
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, once: true}} }
 
 // load returns the node that k refers to; level is what it must have, or negative if that is not known.
-func (r *reader) load(k kid, level int) (*node, error) {
+func (r *reader) load(k childRef, level int) (*node, error) {
 	if r.once && level == 0 {
 		return r.t.load(k, 0, false)
 	}
@@ -39,7 +39,7 @@ func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	}
 	n, err := r.load(r.root, -1)
 	for err == nil && n.level > 0 {
-		n, err = r.load(n.kids[n.childIndex(key)], int(n.level)-1)
+		n, err = r.load(n.children[n.childIndex(key)], int(n.level)-1)
 	}
 	if err != nil {
 		return nil, false, err
@@ -72,7 +72,7 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 	}
 	// The child may have greater keys only; then it is the last entry of the one before.
 	for i = max(i, 0); i >= 0; i-- {
-		child, err := r.load(n.kids[i], int(n.level)-1)
+		child, err := r.load(n.children[i], int(n.level)-1)
 		if err != nil {
 			return nil, nil, false, err
 		}
@@ -135,7 +135,7 @@ func (it *Iterator) Next() bool {
 				it.path[len(it.path)-1].i++
 			}
 		case top.n.level > 0:
-			it.err = it.descend(top.n.kids[top.i], int(top.n.level)-1, false)
+			it.err = it.descend(top.n.children[top.i], int(top.n.level)-1, false)
 		case it.to != nil && bytes.Compare(top.n.keys[top.i], it.to) >= 0:
 			it.ended = true // and the path stays for SeekFloor
 			return false
@@ -147,7 +147,7 @@ func (it *Iterator) Next() bool {
 }
 
 // SeekFloor makes the iterator begin anew: at the greatest entry that is not greater than from, or if there is none, at
-// the first one; to is as in Scan. It is made for going through a tree in leaps: what is in the current leaf is found
+// the first one; to is as in Scan. It is made for seeking through a tree: what is in the current leaf is found
 // there.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
@@ -197,7 +197,7 @@ func (it *Iterator) stepBack() error {
 		at.i--
 		it.path = it.path[:d+1]
 		for at.n.level > 0 {
-			n, err := it.r.load(at.n.kids[at.i], int(at.n.level)-1)
+			n, err := it.r.load(at.n.children[at.i], int(at.n.level)-1)
 			if err != nil {
 				return err
 			}
@@ -210,7 +210,7 @@ func (it *Iterator) stepBack() error {
 }
 
 // descend goes down to the leaf where the scan begins, or to the first one below k.
-func (it *Iterator) descend(k kid, level int, seek bool) error {
+func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)
 		if err != nil {
@@ -228,7 +228,7 @@ func (it *Iterator) descend(k kid, level int, seek bool) error {
 		if n.level == 0 {
 			return nil
 		}
-		k, level = n.kids[i], int(n.level)-1
+		k, level = n.children[i], int(n.level)-1
 	}
 }
 
@@ -260,7 +260,7 @@ func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
 	return v.walkRuns(v.root, int(n.level), fn)
 }
 
-func (v *View) walkRuns(k kid, level int, fn func(run page.Run, level int) error) error {
+func (v *View) walkRuns(k childRef, level int, fn func(run page.Run, level int) error) error {
 	if k.n == nil {
 		if err := fn(k.run, level); err != nil {
 			return err
@@ -273,7 +273,7 @@ func (v *View) walkRuns(k kid, level int, fn func(run page.Run, level int) error
 	if err != nil {
 		return err
 	}
-	for _, child := range n.kids {
+	for _, child := range n.children {
 		if err := v.walkRuns(child, level-1, fn); err != nil {
 			return err
 		}
@@ -294,7 +294,7 @@ func (v *View) Verify() error {
 }
 
 // verify checks the node k, all keys of which must be in [lo, hi).
-func (v *View) verify(k kid, level int, lo, hi []byte) error {
+func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 	n, err := v.load(k, level)
 	if err != nil {
 		return err
@@ -318,9 +318,9 @@ func (v *View) verify(k kid, level int, lo, hi []byte) error {
 	if raw != n.raw {
 		return damaged("its size is %d and said to be %d", raw, n.raw)
 	}
-	for i := range n.kids {
+	for i := range n.children {
 		from, to := n.bounds(i, lo, hi)
-		if err := v.verify(n.kids[i], level-1, from, to); err != nil {
+		if err := v.verify(n.children[i], level-1, from, to); err != nil {
 			return err
 		}
 	}

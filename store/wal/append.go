@@ -151,7 +151,7 @@ func (l *Log) NoteCommitted(record uint64) {
 	l.committed = max(l.committed, record)
 	l.mu.Unlock()
 	if news {
-		l.remindKeeper()
+		l.wakeKeeperLater()
 	}
 }
 
@@ -200,7 +200,7 @@ func (l *Log) Sync() error {
 	}
 	err := l.syncDirty()
 	if err == nil && l.wantsSeal() {
-		l.remindKeeper()
+		l.wakeKeeperLater()
 	}
 	return err
 }

@@ -104,12 +104,12 @@ func (m *machine) hook(op faultfs.Op) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ops++; m.ops == m.shootAt {
-		m.photograph()
+		m.capture()
 	}
 	return nil
 }
 
-func (m *machine) photograph() {
+func (m *machine) capture() {
 	m.shot, m.shotOf = m.mem.CrashClone(m.rng), append(allowed(nil), m.allowed...)
 }
 
@@ -165,7 +165,7 @@ func (m *machine) life(generation int) {
 		if o.Sync == SyncOff {
 			m.allowed[0].durable = m.now.end()
 		}
-		m.photograph()
+		m.capture()
 	}
 	m.mem, m.allowed = m.shot, m.shotOf
 }

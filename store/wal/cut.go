@@ -221,7 +221,7 @@ func (l *Log) forgetCut() error {
 // how many. If aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when
 // it returns, and so is pos, in every sync mode. Open readers get ErrCut. ErrTrimmed and ErrNotInLog leave the log as
 // it was; after any other error it may have failed.
-func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err error) {
+func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	l.writeMu.Lock()
@@ -236,9 +236,9 @@ func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err
 	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
-	if aside != "" {
-		if err := l.keepAside(pos, aside); err != nil {
-			return 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", aside, err)
+	if keepIn != "" {
+		if err := l.keepRecords(pos, keepIn); err != nil {
+			return 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", keepIn, err)
 		}
 	}
 	intent, at, err := l.planCut(pos)
@@ -393,14 +393,14 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged,
 			after)
 	}
-	if err := l.keepAside(before, path); err != nil {
+	if err := l.keepRecords(before, path); err != nil {
 		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
 	}
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// keepAside copies the records behind pos to a file of their own. writeMu is held.
-func (l *Log) keepAside(pos lsn.Position, path string) error {
+// keepRecords copies the records behind pos to a file of their own. writeMu is held.
+func (l *Log) keepRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return err

@@ -295,8 +295,8 @@ func (l *Log) keep() {
 	}
 }
 
-// remindKeeper has the keeper look after a while, unless it does anyway.
-func (l *Log) remindKeeper() {
+// wakeKeeperLater has the keeper look after a while, unless it does anyway.
+func (l *Log) wakeKeeperLater() {
 	if !l.keeping.Load() {
 		wake(l.wakeKeeper)
 	}

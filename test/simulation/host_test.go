@@ -98,7 +98,7 @@ func (h *host) startLocked() {
 		defer close(r.done)
 		r.err = node.Run(ctx, cfg, log, node.Options{
 			Version: "simulation", FS: r.disk, CanRestart: true,
-			Around: node.Surroundings{
+			Environment: node.Environment{
 				Listen: r.net.listen, Dial: r.net.dial, BootID: boot,
 				Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
 					return h.w.authority.connect(h.name, r.net.dead), nil

@@ -17,7 +17,7 @@ const (
 )
 
 // outcome of one attempt.
-type outcome[T any] struct {
+type attempt[T any] struct {
 	value T
 	err   error
 }
@@ -30,14 +30,14 @@ func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, doubt bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	results := make(chan outcome[T], attempts)
+	results := make(chan attempt[T], attempts)
 	begun, ended := 0, 0
 	var last error
 	begin := func() {
 		begun++
 		go func() {
 			v, err := call(ctx)
-			results <- outcome[T]{v, err}
+			results <- attempt[T]{v, err}
 		}()
 	}
 	defer func() {

@@ -40,7 +40,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	var incoming hello
 	if c.Add != "" {
 		var err error
-		if incoming, err = v.invited(ctx, c.Add); err != nil {
+		if incoming, err = v.joining(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
 		m, member := v.find(incoming.Status.ID)
@@ -60,8 +60,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// invited asks a voter that is to become a member who it is. It may have been started just now, and not listen yet.
-func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
+// joining asks a voter that is to become a member who it is. It may have been started just now, and not listen yet.
+func (v *Voter) joining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
 	}
@@ -71,7 +71,7 @@ func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
 		return v.hello()
 	}
 	var h hello
-	err := insist(ctx, func() (again bool, err error) {
+	err := retry(ctx, func() (again bool, err error) {
 		h, err = v.peers.at(address).hello(ctx)
 		return err != nil, err
 	})
@@ -136,15 +136,15 @@ var errTooFew = errors.New("that is no majority")
 func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
-	return insist(ctx, func() (again bool, err error) {
+	return retry(ctx, func() (again bool, err error) {
 		err = v.survives(without, replaced)
 		return errors.Is(err, errTooFew), err
 	})
 }
 
-// insist tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx
+// retry tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx
 // cut off, the one before says more.
-func insist(ctx context.Context, try func() (again bool, err error)) error {
+func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {
 		again, err := try()

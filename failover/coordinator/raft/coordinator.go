@@ -34,8 +34,8 @@ type Coordinator struct {
 	// twins is guarded by the lock of seen: it is only looked at within Update.
 	twins twins.Tracker
 
-	began   time.Time
-	sighted atomic.Int64 // when the leader last told something, in nanoseconds since began
+	began  time.Time
+	seenAt atomic.Int64 // when the leader last told something, in nanoseconds since began
 
 	stopped chan struct{}
 	once    sync.Once
@@ -63,7 +63,7 @@ func (v *Voter) Connect() *Coordinator {
 		began: time.Now(),
 	}
 	c.wg.Go(c.follow)
-	c.wg.Go(c.lookout)
+	c.wg.Go(c.watchSilence)
 	return c
 }
 
@@ -197,10 +197,10 @@ func (c *Coordinator) follow() {
 	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
 		s, address := c.v.whoLeads(ctx)
 		if s != nil {
-			seen := c.sighted.Load()
+			seen := c.seenAt.Load()
 			err := c.watchAt(ctx, s, address)
 			c.log.Debug("raft watch starts again", zap.Error(err))
-			if c.sighted.Load() != seen {
+			if c.seenAt.Load() != seen {
 				pause = againMin
 			}
 		}
@@ -220,14 +220,14 @@ func (c *Coordinator) watchAt(ctx context.Context, s service, address string) er
 		defer silent.Stop()
 		return s.watch(ctx, func(now sight) {
 			silent.Reset(limit)
-			c.sighted.Store(int64(time.Since(c.began)))
+			c.seenAt.Store(int64(time.Since(c.began)))
 			c.saw(now)
 		})
 	})
 }
 
-// lookout notes when nothing was seen for too long. An election, or a leader that hands over, goes by before that.
-func (c *Coordinator) lookout() {
+// watchSilence notes when nothing was seen for too long. An election, or a leader that hands over, goes by before that.
+func (c *Coordinator) watchSilence() {
 	limit := c.v.opts.RequestTimeout
 	tick := time.NewTicker(limit / 4)
 	defer tick.Stop()
@@ -236,7 +236,7 @@ func (c *Coordinator) lookout() {
 		case <-c.stopped:
 			return
 		case <-tick.C:
-			if time.Since(c.began)-time.Duration(c.sighted.Load()) > limit {
+			if time.Since(c.began)-time.Duration(c.seenAt.Load()) > limit {
 				c.unreached()
 			}
 		}

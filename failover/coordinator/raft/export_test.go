@@ -25,10 +25,10 @@ func (o Options) Older() Options {
 
 // Greeted is what this voter answers to another that has had its vote in a term.
 func (v *Voter) Greeted(from string, votedTerm uint64) error {
-	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Seen: &sighting{Voted: votedTerm}})
+	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &sighting{Voted: votedTerm}})
 }
 
 // GreetedBy is what this voter answers to another whose disk is empty.
 func (v *Voter) GreetedBy(from string) error {
-	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Have: &standing{}})
+	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &standing{}})
 }

@@ -154,7 +154,7 @@ func (v *Voter) consider() {
 	if v.considerPutBack(known) {
 		fenced = true
 	}
-	v.hearOut(known)
+	v.endConsulting(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
 		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it "+
@@ -167,7 +167,7 @@ func (v *Voter) consider() {
 	outsider := fenced || gone || !own.Member
 	switch {
 	case !outsider:
-		v.setTrouble(v.unwell(own, known, silent))
+		v.setTrouble(v.memberTrouble(own, known, silent))
 		if !leaderless {
 			return
 		}
@@ -214,7 +214,7 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 // fence takes this voter out of its cluster, which goes on elsewhere.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
-	v.fenced, v.hearing = why, false
+	v.fenced, v.consulting = why, false
 	v.mu.Unlock()
 	v.setTrouble(text)
 	if err := v.raft.Shutdown().Error(); err != nil {
@@ -322,8 +322,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 	return ""
 }
 
-// unwell tells what a voter in a cluster can complain about.
-func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]silence) string {
+// memberTrouble tells what a voter in a cluster can complain about.
+func (v *Voter) memberTrouble(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
 			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or "+

@@ -78,14 +78,14 @@ func (v *Voter) takeTurns(ctx context.Context) {
 			v.leading.Store(l)
 			v.wg.Go(func() {
 				defer close(done)
-				v.reign(ctx, l)
+				v.lead(ctx, l)
 			})
 		}
 	}
 }
 
-// reign makes this leader ready, and does what only a leader does.
-func (v *Voter) reign(ctx context.Context, l *leadership) {
+// lead makes this leader ready, and does what only a leader does.
+func (v *Voter) lead(ctx context.Context, l *leadership) {
 	for {
 		// What a former leader has committed may not have been applied here yet.
 		if err := wait(ctx, v.raft.Barrier(0)); err == nil {

@@ -13,11 +13,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// errHearing is returned to a voter that connects while this one hears the others out.
-var errHearing = errors.New("this voter has just started, and asks the others whether its disk is what it was")
+// errConsulting is returned to a voter that connects while this one hears the others out.
+var errConsulting = errors.New("this voter has just started, and asks the others whether its disk is what it was")
 
-// introduce says in a greeting what this voter has, and what it knows of the one that it is for.
-func (v *Voter) introduce(g *greeting) error {
+// fillHandshake says in a handshake what this voter has, and what it knows of the one that it is for.
+func (v *Voter) fillHandshake(g *handshake) error {
 	have, err := v.disk.standing()
 	if err != nil {
 		return err
@@ -32,9 +32,9 @@ func (v *Voter) introduce(g *greeting) error {
 	return nil
 }
 
-// acquaint compares what two voters have with what they know of each other, before they talk. That covers a voter that
-// no other voter could warn it when it started.
-func (v *Voter) acquaint(g greeting) error {
+// checkHandshake compares what two voters have with what they know of each other, before they talk. That covers a voter
+// that no other voter could warn it when it started.
+func (v *Voter) checkHandshake(g handshake) error {
 	if g.Seen != nil {
 		have, err := v.disk.standing()
 		if err != nil {
@@ -131,10 +131,10 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 	}
 }
 
-// hearOut ends the time in which this voter only asks, once it has heard enough: from each of the other members or, if
-// one of them does not answer, from one and after a while. One has to: alone it could do nothing anyway. If it could
-// not hear the one who knows better, that one says so when they connect (see acquaint).
-func (v *Voter) hearOut(known map[string]hello) {
+// endConsulting ends the time in which this voter only asks, once it has heard enough: from each of the other members
+// or, if one of them does not answer, from one and after a while. One has to: alone it could do nothing anyway. If it
+// could not hear the one who knows better, that one says so when they connect (see checkHandshake).
+func (v *Voter) endConsulting(known map[string]hello) {
 	members := v.otherMembers()
 	heard := 0
 	for _, address := range members {
@@ -147,7 +147,7 @@ func (v *Voter) hearOut(known map[string]hello) {
 		v.answered = time.Now()
 	}
 	enough := heard == len(members) || heard > 0 && time.Since(v.answered) >= v.opts.RequestTimeout
-	waits := v.hearing && v.fenced == "" && enough
+	waits := v.consulting && v.fenced == "" && enough
 	v.mu.Unlock()
 	if !waits {
 		return
@@ -162,7 +162,7 @@ func (v *Voter) hearOut(known map[string]hello) {
 		return
 	}
 	v.mu.Lock()
-	v.hearing = false // not before: a leader could ask it to stand
+	v.consulting = false // not before: a leader could ask it to stand
 	v.mu.Unlock()
 }
 

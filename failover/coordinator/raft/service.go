@@ -47,8 +47,8 @@ type sight struct {
 
 var _ service = (*Voter)(nil)
 
-// reigning waits until this voter is ready to lead.
-func (v *Voter) reigning(ctx context.Context) (*leadership, error) {
+// readyToLead waits until this voter is ready to lead.
+func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	l := v.leading.Load()
 	if l == nil {
 		return nil, errNotLeader
@@ -65,7 +65,7 @@ func (v *Voter) reigning(ctx context.Context) (*leadership, error) {
 
 // confirmed waits until a majority has said that this voter leads, at some moment after the call.
 func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
-	l, err := v.reigning(ctx)
+	l, err := v.readyToLead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 
 // swap implements service.
 func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
-	if _, err := v.reigning(ctx); err != nil {
+	if _, err := v.readyToLead(ctx); err != nil {
 		return 0, err
 	}
 	out, err := v.apply(ctx, c)
@@ -108,7 +108,7 @@ const featureMark = "mark"
 // the voters would not agree any more on what there is. So the first mark waits until each of the three has said that
 // it knows marks; that one is in the log means that they all do, also while one of them is away.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
-	if _, err := v.reigning(ctx); err != nil {
+	if _, err := v.readyToLead(ctx); err != nil {
 		return failover.Mark{}, err
 	}
 	now := v.fsm.now.Get()
@@ -190,7 +190,7 @@ func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, e
 
 // withdraw implements service.
 func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
-	l, err := v.reigning(ctx)
+	l, err := v.readyToLead(ctx)
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,8 @@ const (
 // errRefused is returned when the voter at an address has answered that it does not want the connection.
 var errRefused = errors.New("the voter refuses the connection")
 
-// greeting is the content of a hello.
-type greeting struct {
+// handshake is the content of a hello.
+type handshake struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: any voter that listens there
 	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
@@ -56,7 +56,7 @@ type greeting struct {
 type dialer struct {
 	from string
 	// about fills in Have and Seen; nil for one who has no raft connections.
-	about func(*greeting) error
+	about func(*handshake) error
 	tls   *tls.Config // nil: none
 	dial  func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -85,13 +85,13 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 		}
 		conn = secure
 	}
-	g := greeting{From: d.from, To: to}
+	g := handshake{From: d.from, To: to}
 	if kind == kindRaft {
 		if err := d.about(&g); err != nil {
 			return nil, err
 		}
 	}
-	if err := greet(conn, kind, g); err != nil {
+	if err := sendHandshake(conn, kind, g); err != nil {
 		return nil, explained(address, err)
 	}
 	return conn, nil
@@ -105,8 +105,8 @@ func explained(address string, err error) error {
 	return fmt.Errorf("connect to the voter at %s: %w", address, err)
 }
 
-// greet sends the hello and reads the answer.
-func greet(conn net.Conn, kind byte, g greeting) error {
+// sendHandshake sends the hello and reads the answer.
+func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 	body, err := json.Marshal(g)
 	if err != nil {
 		return fmt.Errorf("greet: %w", err)
@@ -139,7 +139,7 @@ type port struct {
 	ln        net.Listener
 	tls       *tls.Config
 	limit     time.Duration // of a handshake
-	admit     func(kind byte, g greeting) error
+	admit     func(kind byte, g handshake) error
 	log       *zap.Logger
 	raft, api *inbox
 	slots     chan struct{}
@@ -152,7 +152,8 @@ type port struct {
 }
 
 // newPort takes over the listener. admit says whether a connection is wanted.
-func newPort(ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, greeting) error,
+func newPort(
+	ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, handshake) error,
 	log *zap.Logger,
 ) *port {
 	addr := address(advertise)
@@ -212,7 +213,7 @@ func (p *port) receive(conn net.Conn) error {
 	if _, err := io.ReadFull(conn, body); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
-	var g greeting
+	var g handshake
 	if err := json.Unmarshal(body, &g); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
@@ -231,7 +232,7 @@ func (p *port) receive(conn net.Conn) error {
 	return box.put(conn)
 }
 
-// answer ends the greeting; it returns `refusal`, or what went wrong.
+// answer ends the handshake; it returns `refusal`, or what went wrong.
 func answer(conn net.Conn, refusal error) error {
 	out := []byte{0, 0, 0}
 	if refusal != nil {
@@ -249,7 +250,7 @@ func answer(conn net.Conn, refusal error) error {
 // refused logs why a connection was closed, but not for each one.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
-	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errHearing)
+	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errConsulting)
 	if due {
 		p.told = time.Now()
 	}

@@ -23,8 +23,8 @@ const (
 // errDiskStalled is returned instead of a heartbeat while this voter's disk does not answer.
 var errDiskStalled = errors.New("the disk under the voter's log does not answer")
 
-// transport is raft's, but for four things: it says which voter it means (see greeting); it goes on trying as long as a
-// voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
+// transport is raft's, but for four things: it says which voter it means (see handshake); it goes on trying as long as
+// a voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
 // voter that is back would not count; a leader whose disk does not answer falls silent, so that another is elected; and
 // what other voters promise is noted before raft counts it (see sighting).
 type transport struct {
@@ -253,8 +253,8 @@ func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
 	return w.LogStore.StoreLogs(logs)
 }
 
-// owes is for how long the disk has not answered.
-func (w *watchedLog) owes() time.Duration {
+// stalledFor is for how long the disk has not answered.
+func (w *watchedLog) stalledFor() time.Duration {
 	if since := w.since.Load(); since != 0 {
 		return time.Since(w.began) - time.Duration(since)
 	}

@@ -55,20 +55,20 @@ type Voter struct {
 	leading atomic.Pointer[leadership]
 	notify  chan bool // raft: this voter begins or ceases to lead
 
-	mu       sync.Mutex // guards what follows
-	trouble  string
-	troubled time.Time          // since when
-	logged   string             // the trouble that was logged last
-	heard    map[string]heard   // what the other voters have said, by address
-	silent   map[string]silence // those that do not answer, by address
-	fenced   fencing            // why this voter takes no part any more
-	hearing  bool               // this voter has just started, and hears the others out before it takes part
-	answered time.Time          // when another was first heard
-	notices  []failover.Notice  // what an operator has to know of the voters; never changed in place
-	suspect  string             // what a voter that connected knows to be missing here; empty: nothing
-	adopts   bool               // raft does not tell this voter who leads, so that it goes by what others say
-	lastLed  time.Time          // when raft last knew a leader
-	transfer struct {           // of raft's leadership to the witness
+	mu         sync.Mutex // guards what follows
+	trouble    string
+	troubled   time.Time          // since when
+	logged     string             // the trouble that was logged last
+	heard      map[string]heard   // what the other voters have said, by address
+	silent     map[string]silence // those that do not answer, by address
+	fenced     fencing            // why this voter takes no part any more
+	consulting bool               // this voter has just started, and hears the others out before it takes part
+	answered   time.Time          // when another was first heard
+	notices    []failover.Notice  // what an operator has to know of the voters; never changed in place
+	suspect    string             // what a voter that connected knows to be missing here; empty: nothing
+	adopts     bool               // raft does not tell this voter who leads, so that it goes by what others say
+	lastLed    time.Time          // when raft last knew a leader
+	transfer   struct {           // of raft's leadership to the witness
 		last  time.Time
 		pause time.Duration
 	}
@@ -130,10 +130,10 @@ func Start(o Options) (_ *Voter, err error) {
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
-		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, hearing: true, suspect: why,
+		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, consulting: true, suspect: why,
 		look: make(chan struct{}, 1), rlog: rlog,
 	}
-	dial := &dialer{from: d.id, tls: conf, dial: o.Dial, about: v.introduce}
+	dial := &dialer{from: d.id, tls: conf, dial: o.Dial, about: v.fillHandshake}
 	v.peers = newPeers(dial)
 	v.port = newPort(ln, conf, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
@@ -212,12 +212,14 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 }
 
 // stalled tells whether the disk under the log does not answer.
-func (v *Voter) stalled() bool { return v.logs.owes() > max(2*v.opts.ElectionTimeout, stallLimit) }
+func (v *Voter) stalled() bool {
+	return v.logs.stalledFor() > max(2*v.opts.ElectionTimeout, stallLimit)
+}
 
 // admit tells whether a connection is meant for this voter, and whether it may have it.
-func (v *Voter) admit(kind byte, g greeting) error {
+func (v *Voter) admit(kind byte, g handshake) error {
 	v.mu.Lock()
-	fenced, hearing := v.fenced, v.hearing
+	fenced, consulting := v.fenced, v.consulting
 	v.mu.Unlock()
 	switch {
 	case kind != kindRaft:
@@ -226,10 +228,10 @@ func (v *Voter) admit(kind byte, g greeting) error {
 		return fmt.Errorf("this voter takes no part any more: %s", fenced)
 	case g.To != v.disk.id:
 		return fmt.Errorf("the voter here is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
-	case hearing:
-		return errHearing
+	case consulting:
+		return errConsulting
 	}
-	return v.acquaint(g)
+	return v.checkHandshake(g)
 }
 
 // Status tells what this voter knows, without a question to another one.

@@ -86,14 +86,14 @@ func stream[R any](
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var latest atomic.Pointer[checkpoint.Progress]
-	type outcome struct {
+	type ended struct {
 		result R
 		err    error
 	}
-	done := make(chan outcome, 1)
+	done := make(chan ended, 1)
 	go func() {
 		r, err := run(ctx, func(p checkpoint.Progress) { latest.Store(&p) })
-		done <- outcome{r, err}
+		done <- ended{r, err}
 	}()
 	ticker := time.NewTicker(progressInterval)
 	defer ticker.Stop()

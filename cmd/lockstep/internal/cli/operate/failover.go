@@ -122,7 +122,7 @@ func nodeToForce(
 
 // forceFailover says what would be lost, asks, and does it.
 func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *client.Node, f *forceFlags) error {
-	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: whoAmI(), Reason: f.reason}
+	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
 	plan, err := n.ForceFailover(ctx, req)
 	if err != nil {
 		return err
@@ -167,8 +167,8 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	return nil
 }
 
-// whoAmI names the operator, as far as this machine knows.
-func whoAmI() string {
+// currentUser names the operator, as far as this machine knows.
+func currentUser() string {
 	who := "unknown"
 	if u, err := user.Current(); err == nil {
 		who = u.Username
