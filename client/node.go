@@ -112,6 +112,13 @@ func (n *node) watchOnce(ctx context.Context) (delivered bool) {
 			n.locator.observe(n, resp.GetStatus(), 0)
 		}
 	}
+	if n.conn() != cc {
+		// poll has thrown the connection away, and gRPC says only that it was closed
+		err = &Error{
+			Address: n.address, Code: codes.Unavailable, unreached: true,
+			Message: "it does not answer: it is stopped, hangs, or is cut off",
+		}
+	}
 	n.locator.lost(n, asError(ctx, n.address, err))
 	if !delivered && ctx.Err() == nil {
 		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again.

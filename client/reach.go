@@ -40,6 +40,9 @@ func whyUnreachable(message string) (why string, final, ok bool) {
 		return "the node wants another client certificate: " + lastPart(cause), true, true
 	case has("x509: ") || has("tls: "):
 		return "TLS: " + lastPart(cause), true, true
+	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
+		// This side has ended it: it waited for so long as a connection may take.
+		return "the process there accepts connections and does not answer: it is stopped, or hangs", false, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
 		return "the node ends the connection before it begins: it speaks TLS, and this client does not: give the " +

@@ -85,6 +85,25 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
+// TestSilentNode: a process that accepts connections and says nothing, as one that is stopped or hangs, is waited for,
+// and the error does not speak of certificates.
+func TestSilentNode(t *testing.T) {
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // the kernel accepts
+	require.NoError(t, err)
+	defer func() { require.NoError(t, ln.Close()) }()
+	c, err := client.Open(t.Context(), client.Options{
+		Addresses: []string{ln.Addr().String()}, FailFast: true, ProbeInterval: 50 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err = c.GetQueue(ctx, "q")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it may go on at any moment")
+	require.NotContains(t, err.Error(), "TLS")
+	require.ErrorContains(t, err, "does not answer")
+}
+
 // TestFailFastNotAfterAnAnswer: once a node has answered, its restart is waited for.
 func TestFailFastNotAfterAnAnswer(t *testing.T) {
 	p := newFakePair(t)
