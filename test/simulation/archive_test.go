@@ -53,14 +53,14 @@ func TestArchiveConditions(t *testing.T) {
 		}
 		publish(100)
 		sleep(ctx, 2*config.Default().WAL.ArchiveEvery.Std())
-		require.Nil(t, w.condition(ctx, conditions.ArchiveLag))
+		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveLag))
 
 		// Where the archive was mounted there is a file now.
 		require.NoError(t, os.Rename(archive, away))
 		require.NoError(t, os.WriteFile(archive, nil, 0o600))
 		broken := w.now()
 		publish(100)
-		lag := w.awaitCondition(ctx, t, conditions.ArchiveLag, true)
+		lag := w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveLag, true)
 		after, every := conditions.Find(conditions.ArchiveLag).After, config.Default().WAL.ArchiveEvery.Std()
 		require.GreaterOrEqual(t, w.now()-broken, after)
 		require.LessOrEqual(t, w.now()-broken, after+every+2*time.Second)
@@ -71,11 +71,11 @@ func TestArchiveConditions(t *testing.T) {
 			publish(1 << 20) // more than is held
 			sleep(ctx, every)
 		}
-		require.Nil(t, w.condition(ctx, conditions.ArchiveGap), "there is no gap as long as nothing is archived")
+		require.Nil(t, w.tells(ctx, w.hosts[0], conditions.ArchiveGap), "there is no gap as long as nothing is archived")
 		require.NoError(t, os.Remove(archive))
 		require.NoError(t, os.Rename(away, archive))
-		w.awaitCondition(ctx, t, conditions.ArchiveLag, false)
-		gap := w.awaitCondition(ctx, t, conditions.ArchiveGap, true)
+		w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveLag, false)
+		gap := w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveGap, true)
 		require.Contains(t, gap.GetDetails(), "before record")
 		require.Equal(t, pb.Severity_SEVERITY_CRITICAL, gap.GetSeverity())
 
@@ -86,27 +86,6 @@ func TestArchiveConditions(t *testing.T) {
 			_, err = backups.Recv()
 		}
 		require.True(t, errors.Is(err, io.EOF), err)
-		w.awaitCondition(ctx, t, conditions.ArchiveGap, false)
+		w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveGap, false)
 	})
-}
-
-// condition is what node a tells of itself; nil if it does not.
-func (w *world) condition(ctx context.Context, kind conditions.Kind) *pb.Condition {
-	for _, c := range w.statuses(ctx)[0].GetConditions() {
-		if c.GetKind() == string(kind) && c.GetNodeName() == "a" {
-			return c
-		}
-	}
-	return nil
-}
-
-// awaitCondition waits until node a tells a condition of itself, or tells it no more.
-func (w *world) awaitCondition(ctx context.Context, t *testing.T, kind conditions.Kind, told bool) *pb.Condition {
-	t.Helper()
-	c := w.condition(ctx, kind)
-	for ; (c != nil) != told && ctx.Err() == nil; c = w.condition(ctx, kind) {
-		sleep(ctx, time.Second)
-	}
-	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, told)
-	return c
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+)
+
+// TestConditions: what a pair in sync can lose is told by the node that has to know it, when it has lasted as long as
+// the condition's definition says and not before, and is over with its cause. The clock is simulated, so that minutes
+// cost nothing.
+func TestConditions(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		kind        conditions.Kind
+		byStandby   bool // it is the standby that tells it
+		cause, mend func(ctx context.Context, w *world, active, standby *host)
+	}{
+		{
+			name: "the standby dies", kind: conditions.StandbyAbsent,
+			cause: func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
+			mend:  func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
+		},
+		{
+			name: "one node is in sync", kind: conditions.OneCopyOnly,
+			cause: func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
+			mend:  func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
+		},
+		{
+			name: "the standby follows and is not named in sync", kind: conditions.StandbyCatchingUp,
+			cause: func(ctx context.Context, w *world, active, standby *host) {
+				w.setApart(active, standby, true)
+				for w.tells(ctx, active, conditions.OneCopyOnly) == nil && ctx.Err() == nil {
+					sleep(ctx, poll)
+				}
+				w.authority.setSilent(active.name, true)
+				w.setApart(active, standby, false)
+				for w.statuses(ctx)[index(w, active)].GetStandby() == nil && ctx.Err() == nil {
+					sleep(ctx, poll)
+				}
+			},
+			mend: func(_ context.Context, w *world, active, _ *host) { w.authority.setSilent(active.name, false) },
+		},
+		{
+			name: "the standby does not see the active", kind: conditions.ActiveUnreachable, byStandby: true,
+			cause: func(_ context.Context, w *world, active, standby *host) { w.setApart(active, standby, true) },
+			mend:  func(_ context.Context, w *world, active, standby *host) { w.setApart(active, standby, false) },
+		},
+		{
+			name: "the coordinator is away", kind: conditions.CoordinatorLost, byStandby: true,
+			cause: func(_ context.Context, w *world, _, _ *host) { w.authority.server.SetDown(true) },
+			mend:  func(_ context.Context, w *world, _, _ *host) { w.authority.server.SetDown(false) },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, err := newWorld(1, zap.NewNop())
+				require.NoError(t, err)
+				w.options.Sync, w.options.MinInSync = always, 1
+				for _, h := range w.hosts {
+					h.start()
+				}
+				defer func() { require.NoError(t, w.end()) }()
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				require.NoError(t, w.waitInSync(ctx))
+				active := w.serving(ctx)
+				standby := w.hosts[1-index(w, active)]
+				teller := active
+				if c.byStandby {
+					teller = standby
+				}
+				require.Nil(t, w.tells(ctx, teller, c.kind))
+
+				c.cause(ctx, w, active, standby)
+				began := w.now()
+				w.awaitTells(ctx, t, teller, c.kind, true)
+				after := conditions.Find(c.kind).After
+				require.GreaterOrEqual(t, w.now()-began, after-time.Second, "too soon")
+				require.LessOrEqual(t, w.now()-began, after+5*time.Second, "too late")
+				c.mend(ctx, w, active, standby)
+				w.awaitTells(ctx, t, teller, c.kind, false)
+				require.NoError(t, w.waitInSync(ctx))
+			})
+		})
+	}
+}
+
+// index of a host among those of its world.
+func index(w *world, h *host) int {
+	if h == w.hosts[0] {
+		return 0
+	}
+	return 1
+}
+
+// tells gives the condition of a kind that a node tells; nil if it does not.
+func (w *world) tells(ctx context.Context, by *host, kind conditions.Kind) *pb.Condition {
+	for _, c := range w.statuses(ctx)[index(w, by)].GetConditions() {
+		if c.GetKind() == string(kind) {
+			return c
+		}
+	}
+	return nil
+}
+
+// awaitTells waits until a node tells a condition, or tells it no more.
+func (w *world) awaitTells(ctx context.Context, t *testing.T, by *host, kind conditions.Kind, told bool) *pb.Condition {
+	t.Helper()
+	c := w.tells(ctx, by, kind)
+	for ; (c != nil) != told && ctx.Err() == nil; c = w.tells(ctx, by, kind) {
+		sleep(ctx, time.Second)
+	}
+	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, told)
+	return c
+}
