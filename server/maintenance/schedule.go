@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 const (
@@ -347,15 +348,14 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %d bytes of %d", r.Messages,
-			r.PageSize, r.Recommended,
-			max(r.GainBytes, 0), r.FileBytes), nil
+		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %s of %s", r.Messages, r.PageSize,
+			r.Recommended, units.Bytes(max(r.GainBytes, 0)), units.Bytes(r.FileBytes)), nil
 	case JobShrink:
 		r, err := t.ops.Shrink(ctx, false)
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("page.db had %d bytes, has %d", r.FileBytesBefore, r.FileBytesAfter), nil
+		return fmt.Sprintf("page.db had %s, has %s", units.Bytes(r.FileBytesBefore), units.Bytes(r.FileBytesAfter)), nil
 	case JobBackup:
 		set, err := t.ops.Backup(ctx, BackupRequest{}, nil)
 		if err != nil {

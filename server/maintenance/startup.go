@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // configID names, in maintenance.json, what the configuration asks for.
@@ -164,8 +165,8 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
 	case p.NeedBytes > p.FileBytes:
-		return fmt.Sprintf("with a page size of %d page.db takes %d bytes, and %d now", pageSize, p.NeedBytes,
-			p.FileBytes), nil
+		return fmt.Sprintf("with a page size of %d page.db takes %s, and %s now", pageSize, units.Bytes(p.NeedBytes),
+			units.Bytes(p.FileBytes)), nil
 	default:
 		return "", nil
 	}

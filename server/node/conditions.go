@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/conditions"
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // lookInterval is how often the node looks what is the case, if no client asks.
@@ -197,7 +197,7 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 	}
 	mark := l.n.settings.Live().Disk.LowWatermark
 	low := stats.DiskFree < uint64(mark.Bytes())
-	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark)
+	free := fmt.Sprintf("%s free, disk.low-watermark is %s", units.Bytes(stats.DiskFree), mark)
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)

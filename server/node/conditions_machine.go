@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -66,7 +67,7 @@ func (l *conditionMonitor) machine(f *findings, now time.Time) {
 	}
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
-	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", config.Size(used),
+	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", units.Bytes(used),
 		l.n.cfg.Memory.Budget)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/conditions"
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 const (
@@ -142,7 +142,7 @@ func (l *conditionMonitor) fromOlder(f *findings, answer *pb.GetStatusResponse, 
 	free, mark := answer.GetStore().GetDiskFree(), l.n.settings.Live().Disk.LowWatermark
 	if free > 0 && free < uint64(mark.Bytes()) {
 		f.all = append(f.all, conditions.Report{Kind: conditions.DiskLow, Node: node, By: node.ID, Details: fmt.Sprintf(
-			"%s free, this node's disk.low-watermark is %s", config.Size(free), mark,
+			"%s free, this node's disk.low-watermark is %s", units.Bytes(free), mark,
 		)})
 	}
 	for _, a := range answer.GetAlarms() {

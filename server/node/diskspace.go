@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // diskInterval is how often the free space is looked at.
@@ -39,8 +39,8 @@ func (n *node) lookAtDisk() {
 	if !n.serving.SetDiskLow(low) {
 		return
 	}
-	free := zap.Stringer("free", config.Size(available))
-	besides := zap.Stringer("in_memory", config.Size(tail))
+	free := zap.String("free", units.Bytes(available))
+	besides := zap.String("in_memory", units.Bytes(tail))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
 		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed",
@@ -70,5 +70,5 @@ func (n *node) room(bytes int) error {
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%s are free, and %s are needed", config.Size(free), config.Size(need))
+	return fmt.Errorf("%s are free, and %s are needed", units.Bytes(free), units.Bytes(need))
 }

@@ -5,6 +5,8 @@ package checkpoint
 import (
 	"fmt"
 	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // recommend picks the page size that makes the smallest file among those that are allowed and cost nothing: no more
@@ -33,9 +35,8 @@ func (r *ScanResult) recommend() {
 	keep := best == nil || best.FileBytes+current.FileBytes/100 >= current.FileBytes || best.FileBytes > r.FileBytes
 	switch {
 	case !keep:
-		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %d bytes, with the present page size a compact "+
-			"makes it %d", best.PageSize,
-			best.FileBytes, current.FileBytes))
+		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %s, with the present page size a compact makes it %s",
+			best.PageSize, units.Bytes(best.FileBytes), units.Bytes(current.FileBytes)))
 	case r.PageSize > r.MaxPageSize:
 		r.choose(current, fmt.Sprintf("the present page size is kept, although it is above the limit of %d: %s; "+
 			"lockstep store resize --page-size does it all the same", r.MaxPageSize, current.against(smallest)))
@@ -45,7 +46,8 @@ func (r *ScanResult) recommend() {
 		r.choose(current, "nothing is gained by another page size")
 	}
 	if c := r.candidate(r.Recommended); c == current && r.GainBytes > int64(r.FileBytes/100) {
-		r.Note += fmt.Sprintf("; a compact makes page.db %d bytes instead of %d", c.FileBytes, r.FileBytes)
+		r.Note += fmt.Sprintf("; a compact makes page.db %s instead of %s", units.Bytes(c.FileBytes),
+			units.Bytes(r.FileBytes))
 	}
 }
 
@@ -78,7 +80,7 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 
 // against says what another page size would cost.
 func (c *Candidate) against(other *Candidate) string {
-	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %d bytes and is read with %d reads, and "+
-		"with %d it has %d bytes and %d reads",
-		other.PageSize, other.FileBytes, other.Runs, c.PageSize, c.FileBytes, c.Runs)
+	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %s and is read with %d reads, and with %d it "+
+		"has %s and %d reads",
+		other.PageSize, units.Bytes(other.FileBytes), other.Runs, c.PageSize, units.Bytes(c.FileBytes), c.Runs)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/units"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -57,13 +58,12 @@ type SpaceError struct {
 // Error has the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
-		return fmt.Sprintf("%v: %d bytes must stay free for the log, and %d are available; free some space, or "+
-			"consume messages first",
-			ErrNoSpace, e.ReserveBytes, e.AvailableBytes)
+		return fmt.Sprintf("%v: %s must stay free for the log, and %s are available; free some space, or consume "+
+			"messages first", ErrNoSpace, units.Bytes(e.ReserveBytes), units.Bytes(e.AvailableBytes))
 	}
-	return fmt.Sprintf("%v: the new page file takes %d bytes, %d more must stay free for the log, and %d are "+
-		"available; free some space, "+
-		"or consume messages first", ErrNoSpace, e.NeedBytes, e.ReserveBytes, e.AvailableBytes)
+	return fmt.Sprintf("%v: the new page file takes %s, %s more must stay free for the log, and %s are available; free "+
+		"some space, or consume messages first", ErrNoSpace, units.Bytes(e.NeedBytes), units.Bytes(e.ReserveBytes),
+		units.Bytes(e.AvailableBytes))
 }
 
 // Is makes errors.Is(err, ErrNoSpace) hold.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // Printer prints to one writer in one format. Not safe for concurrent use.
@@ -144,18 +146,7 @@ func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
 }
 
 // Bytes writes a size: 512 B, 1.5 KiB, 2.0 GiB.
-func Bytes[T ~int | ~int64 | ~uint64](n T) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, i := float64(n)/1024, 0
-	for v >= 1024 && i < len(units)-1 {
-		v /= 1024
-		i++
-	}
-	return fmt.Sprintf("%.1f %ciB", v, units[i])
-}
+func Bytes[T ~int | ~int64 | ~uint64](n T) string { return units.Bytes(n) }
 
 // YesNo writes a bool.
 func YesNo(b bool) string {
