@@ -52,8 +52,8 @@ func (a *Authority) Pool() *x509.CertPool {
 	return p
 }
 
-// Issue makes a certificate for 127.0.0.1 and the hosts given, good for servers and clients, and the files of it and its
-// key.
+// Issue makes a certificate for 127.0.0.1 and the hosts given, good for servers and clients, and the files of it and
+// its key.
 func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

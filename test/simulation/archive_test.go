@@ -6,7 +6,6 @@ package simulation
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -85,7 +84,7 @@ func TestArchiveConditions(t *testing.T) {
 		for err == nil {
 			_, err = backups.Recv()
 		}
-		require.True(t, errors.Is(err, io.EOF), err)
+		require.ErrorIs(t, err, io.EOF)
 		w.awaitTells(ctx, t, w.hosts[0], conditions.ArchiveGap, false)
 	})
 }

@@ -256,8 +256,8 @@ func (c *checker) deliveryOrder() {
 // detached is how long a node may take to notice that a stream has ended and to give what was meant for it to others.
 const detached = 2 * time.Second
 
-// shared tells whether a node may have had two of these streams of one subscription at once, the later one of them being
-// that on which something came at a time.
+// shared tells whether a node may have had two of these streams of one subscription at once, the later one of them
+// being that on which something came at a time.
 func shared(streams []Stream, at time.Duration) bool {
 	var own *Stream
 	for i := range streams {

@@ -14,6 +14,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
@@ -141,7 +143,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 		return Verdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()
-	if r.client, err = client.Open(ctx, client.Options{Addresses: r.pair.Addresses()}); err != nil {
+	if r.client, err = r.openClient(ctx); err != nil {
 		return Verdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.client.Close()) }()
@@ -161,6 +163,14 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 		o.Keep(ctx, r.pair)
 	}
 	return r.verdict, nil
+}
+
+// openClient opens a client whose streams are in the history.
+func (r *run) openClient(ctx context.Context) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses:   r.pair.Addresses(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(r.ledger.history.WatchStreams)},
+	})
 }
 
 // script publishes and consumes, kills, restarts and compares.

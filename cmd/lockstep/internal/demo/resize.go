@@ -125,7 +125,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()
-	if r.client, err = client.Open(ctx, client.Options{Addresses: r.pair.Addresses()}); err != nil {
+	if r.client, err = r.openClient(ctx); err != nil {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.client.Close()) }()
