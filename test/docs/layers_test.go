@@ -18,8 +18,8 @@ const module = "github.com/lockstep-mq/lockstep/"
 // hook is a package that is empty in a product; its arrows would hide the others.
 const hook = "store/mutate"
 
-// rooms are the folders at the top, from above to below: a package may import what is in its own room or below it.
-func rooms() []string {
+// layers are the folders at the top, from above to below: a package may import what is in its own layer or below it.
+func layers() []string {
 	return []string{"test", "cmd", "server", "client", "replication", "failover", "store", "proto"}
 }
 
@@ -27,11 +27,11 @@ func rooms() []string {
 // import is missing that the drawn ones do not lead to, and none goes upwards. `go test ./test/docs -update` draws it.
 func TestDrawingIsWhatIsImported(t *testing.T) {
 	imports := ownImports(t)
-	order := rooms()
+	order := layers()
 	for from, targets := range imports {
-		require.Contains(t, order, room(from), "the package %s is in no room", from)
+		require.Contains(t, order, layerOf(from), "the package %s is in no layer", from)
 		for _, to := range targets {
-			require.LessOrEqual(t, slices.Index(order, room(from)), slices.Index(order, room(to)),
+			require.LessOrEqual(t, slices.Index(order, layerOf(from)), slices.Index(order, layerOf(to)),
 				"%s imports %s, which is above it", from, to)
 		}
 	}
@@ -56,26 +56,26 @@ func ownImports(t *testing.T) map[string][]string {
 		}
 		imports[strings.TrimPrefix(names[0], module)] = own
 	}
-	require.Greater(t, len(imports), len(rooms()))
+	require.Greater(t, len(imports), len(layers()))
 	return imports
 }
 
-func room(name string) string {
+func layerOf(name string) string {
 	first, _, _ := strings.Cut(name, "/")
 	return first
 }
 
-// drawing draws each room as a box: what it imports of other rooms at its top, and below that its packages, each with
-// an arrow to those of the room that it imports and that no other arrow of it leads to.
+// drawing draws each layer as a box: what it imports of other layers at its top, and below that its packages, each
+// with an arrow to those of the layer that it imports and that no other arrow of it leads to.
 func drawing(imports map[string][]string) string {
 	var b strings.Builder
-	for _, r := range rooms() {
-		names := slices.DeleteFunc(slices.Sorted(maps.Keys(imports)), func(n string) bool { return room(n) != r })
+	for _, r := range layers() {
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(imports)), func(n string) bool { return layerOf(n) != r })
 		outside, inside := map[string][]string{}, map[string][]string{}
 		for _, name := range names {
 			for _, to := range imports[name] {
-				if room(to) != r {
-					outside[room(to)] = append(outside[room(to)], to)
+				if layerOf(to) != r {
+					outside[layerOf(to)] = append(outside[layerOf(to)], to)
 				} else {
 					inside[name] = append(inside[name], to)
 				}
@@ -98,13 +98,13 @@ func drawing(imports map[string][]string) string {
 	return b.String()
 }
 
-// within gives the name of a package in its room; the one that has the room's name keeps it.
-func within(room, name string) string { return strings.TrimPrefix(name, room+"/") }
+// within gives the name of a package in its layer; the one that has the layer's name keeps it.
+func within(layer, name string) string { return strings.TrimPrefix(name, layer+"/") }
 
-// targets names the other rooms that a room imports from; the packages, if they are one or two parts of it.
+// targets names the other layers that a layer imports from; the packages, if they are one or two parts of it.
 func targets(outside map[string][]string) []string {
 	var out []string
-	for _, r := range rooms() {
+	for _, r := range layers() {
 		switch to := slices.Compact(slices.Sorted(slices.Values(outside[r]))); {
 		case len(to) <= 1, len(to) == 2 && !slices.Contains(to, r):
 			out = append(out, to...)
