@@ -82,13 +82,18 @@ says how many, and how to find out.`,
 		"property of each message, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&typed, "typed-property", nil,
 		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
+	standardFields(cmd, &m)
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
+	return cmd
+}
+
+// standardFields gives a command the flags of the fields that a message may have.
+func standardFields(cmd *cobra.Command, m *client.Message) {
 	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "the application's name for the message")
 	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "what the message belongs to")
 	cmd.Flags().StringVar(&m.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
 	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "what the body is, such as application/json")
 	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
-	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
-	return cmd
 }
 
 func parseProperties(list []string) (map[string]string, error) {
