@@ -340,7 +340,7 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errStore, err)
 	}
-	if err := l.tell(todo[len(todo)-1].end); err != nil {
+	if err := l.sendAck(todo[len(todo)-1].end); err != nil {
 		return false, err
 	}
 	signal(l.applyWake)
@@ -400,8 +400,8 @@ func (l *link) append(todo []batch) error {
 	return nil
 }
 
-// tell sends an acknowledgement (INV-1: with the fence that this node obeys). A zero position repeats the last one.
-func (l *link) tell(durable lsn.Position) error {
+// sendAck sends an acknowledgement (INV-1: with the fence that this node obeys). A zero position repeats the last one.
+func (l *link) sendAck(durable lsn.Position) error {
 	have := l.f.o.Store.Identity().Fence
 	l.sendMu.Lock()
 	defer l.sendMu.Unlock()
@@ -476,7 +476,7 @@ func (l *link) sendHeartbeat(ctx context.Context) error {
 		l.sendMu.Unlock()
 		if wait <= 0 {
 			if !l.f.io.stalled(l.f.o.DiskStallTimeout) { // a node whose disk does not answer must not look alive
-				if err := l.tell(lsn.Position{}); err != nil {
+				if err := l.sendAck(lsn.Position{}); err != nil {
 					return err
 				}
 			}

@@ -111,9 +111,9 @@ type Primary struct {
 	absentTold  bool
 	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
 	uncommitted []underWay
-	// stranger is never changed in place.
-	stranger *Stranger
-	ends     []reached
+	// foreign is never changed in place.
+	foreign *ForeignNode
+	ends    []reached
 }
 
 // peer is what a connected standby has told.
@@ -306,8 +306,8 @@ type PrimaryStatus struct {
 	Standby *StandbyStatus
 	// Disk of the log.
 	Disk DiskStatus
-	// Stranger is the last node that was refused because it is none of this pair; nil if there was none.
-	Stranger *Stranger
+	// ForeignNode is the last node that was refused because it is none of this pair; nil if there was none.
+	ForeignNode *ForeignNode
 }
 
 // StandbyStatus is a snapshot of a connected standby.
@@ -343,7 +343,7 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	defer p.mu.Unlock()
 	st := PrimaryStatus{
 		Term: p.o.Term, Config: p.cfg, End: end, CommitLSN: p.commit.Load(), AppliedLSN: p.applied.Load(),
-		Disk: p.io.status(p.o.DiskStallTimeout), Stranger: p.stranger,
+		Disk: p.io.status(p.o.DiskStallTimeout), ForeignNode: p.foreign,
 	}
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{

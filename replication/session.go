@@ -83,7 +83,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 
 	welcome, err := s.handshake(ctx, first)
 	if err != nil {
-		p.noteStranger(err)
+		p.noteForeign(err)
 		s.end(err)
 		return err
 	}
@@ -105,22 +105,22 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	return s.err
 }
 
-// Stranger is a node that connected as a standby and is none of this pair.
-type Stranger struct {
+// ForeignNode is a node that connected as a standby and is none of this pair.
+type ForeignNode struct {
 	// At is when it tried last.
 	At time.Time
 	// Err says who it is: ErrOtherPair, ErrSameNode, or ErrProtocol.
 	Err error
 }
 
-// noteStranger remembers a node that is refused because of what it is, for Status.
-func (p *Primary) noteStranger(err error) {
+// noteForeign remembers a node that is refused because of what it is, for Status.
+func (p *Primary) noteForeign(err error) {
 	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stranger = &Stranger{At: time.Now(), Err: err}
+	p.foreign = &ForeignNode{At: time.Now(), Err: err}
 }
 
 // handshake waits for the hello and decides how the standby goes on.

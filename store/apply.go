@@ -182,7 +182,7 @@ func (s *Store) Applied() lsn.Position {
 func (s *Store) waitForRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.paused || s.holds.stand(s.applied.LSN) || s.state.TailBytes() > s.tailLimit() {
+	for s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit() {
 		if err := s.usable(); err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ func (h *holds) limit(upTo uint64) uint64 {
 	return upTo
 }
 
-// stand tells whether nothing is to be applied after a record.
-func (h *holds) stand(applied uint64) bool {
+// holdsAt tells whether nothing is to be applied after a record.
+func (h *holds) holdsAt(applied uint64) bool {
 	return slices.ContainsFunc(h.list, func(o *hold) bool { return o.at == applied })
 }
 

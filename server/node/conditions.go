@@ -150,7 +150,7 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 		}
 	}
 	if primary != nil {
-		l.stranger(f, primary.Stranger)
+		l.foreignNode(f, primary.ForeignNode)
 	}
 	if follower != nil {
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
@@ -158,13 +158,13 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 	}
 }
 
-// strangerTold is how long a node that was refused is told, after its last try.
-const strangerTold = 10 * time.Second
+// foreignTold is how long a node that was refused is told, after its last try.
+const foreignTold = 10 * time.Second
 
-// stranger says who is at the door that is none of this pair.
-func (l *conditionMonitor) stranger(f *findings, s *replication.Stranger) {
+// foreignNode reports a node that tried to connect and is none of this pair.
+func (l *conditionMonitor) foreignNode(f *findings, s *replication.ForeignNode) {
 	switch {
-	case s == nil || time.Since(s.At) > strangerTold:
+	case s == nil || time.Since(s.At) > foreignTold:
 	case errors.Is(s.Err, replication.ErrSameNode):
 		f.node(true, conditions.TwoProcesses, "%v", s.Err)
 	default:

@@ -220,11 +220,11 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 }
 
 // Who is refused because of what he is, is told for a while.
-func TestStrangers(t *testing.T) {
+func TestForeignNodes(t *testing.T) {
 	l := &conditionMonitor{}
 	look := func(err error, ago time.Duration) []conditions.Kind {
 		var f findings
-		l.stranger(&f, &replication.Stranger{At: time.Now().Add(-ago), Err: err})
+		l.foreignNode(&f, &replication.ForeignNode{At: time.Now().Add(-ago), Err: err})
 		return kinds(&f)
 	}
 	same := fmt.Errorf("%w: %w", replication.ErrProtocol, replication.ErrSameNode)

@@ -200,7 +200,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 // report passes an event on; clients are let in before the machine hears that they can be.
 func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 	if _, ready := e.(replication.ActiveReady); ready {
-		p.letIn()
+		p.beginServing()
 	}
 	if event := dataEvent(e); event != nil {
 		post(event)
@@ -212,8 +212,8 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 	}
 }
 
-// letIn begins to serve clients.
-func (p *dataPlane) letIn() {
+// beginServing begins to serve clients.
+func (p *dataPlane) beginServing() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary == nil || p.node.serving.Get() != nil {

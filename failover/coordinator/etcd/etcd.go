@@ -69,8 +69,8 @@ type Coordinator struct {
 	runs  map[string]twins.Entry // processes that announce themselves, by key
 	news  map[string]twins.Entry // the newest of each node, by key
 	twins twins.Tracker
-	// stranger says that there is a process under this node's id that may not know of this one.
-	stranger chan struct{}
+	// unknown says that there is a process under this node's id that may not know of this one.
+	unknown chan struct{}
 	// lastCause is why the last request that failed has failed, in words: a string.
 	lastCause *atomic.Value
 
@@ -131,8 +131,8 @@ func Open(o Options) (*Coordinator, error) {
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
 		livedir: o.Prefix + "/live/",
 		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
-		stranger: make(chan struct{}, 1),
-		seen:     latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
+		unknown: make(chan struct{}, 1),
+		seen:    latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil

@@ -41,7 +41,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
-	stranger := false // one that may not know of this process
+	unknown := false // one that may not know of this process
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
@@ -49,12 +49,12 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		} else {
 			err = c.renew(ctx, &alive, id)
 		}
-		if err == nil && (stranger || c.overwritten(live)) {
+		if err == nil && (unknown || c.overwritten(live)) {
 			err = c.announceAgain(ctx, keys, id)
 		}
 		switch {
 		case err == nil:
-			stranger = false
+			unknown = false
 			c.reached()
 		case errors.Is(err, errLeaseGone):
 			id, wait = clientv3.NoLease, 0
@@ -69,8 +69,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-c.stranger:
-			stranger = true
+		case <-c.unknown:
+			unknown = true
 		case <-time.After(wait):
 		}
 	}

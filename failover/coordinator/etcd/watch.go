@@ -136,9 +136,9 @@ func (c *Coordinator) lookForTwin(o *failover.Observation) {
 		}
 	}
 	o.Twin = c.twins.See(0, all)
-	if c.twins.Strangers(all) {
+	if c.twins.Unknown(all) {
 		select {
-		case c.stranger <- struct{}{}:
+		case c.unknown <- struct{}{}:
 		default:
 		}
 	}

@@ -30,5 +30,5 @@ func (v *Voter) Greeted(from string, votedTerm uint64) error {
 
 // GreetedBy is what this voter answers to another whose disk is empty.
 func (v *Voter) GreetedBy(from string) error {
-	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &standing{}})
+	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	lookOften  = 100 * time.Millisecond
-	lookSeldom = time.Second
+	pollOften  = 100 * time.Millisecond
+	pollSeldom = time.Second
 	// goneAfter is after how long without an answer a voter is more than restarting.
 	goneAfter = 10 * time.Second
 	// troubleAfter is how long a trouble has to last before it is logged.
@@ -62,9 +62,9 @@ func (v *Voter) hello() (hello, error) {
 	return h, nil
 }
 
-// lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it
+// pollOthers asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it
 // is in none, and to know whether the witness is well.
-func (v *Voter) lookAround(ctx context.Context) {
+func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.considerPutBack(nil)
 		v.ask(ctx)
@@ -72,9 +72,9 @@ func (v *Voter) lookAround(ctx context.Context) {
 			return
 		}
 		v.consider()
-		wait := lookSeldom
+		wait := pollSeldom
 		if v.leaders.Get().address == "" || v.leading.Load() != nil && v.opts.Kind == KindNode {
-			wait = lookOften
+			wait = pollOften
 		}
 		select {
 		case <-ctx.Done():

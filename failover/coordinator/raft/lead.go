@@ -100,7 +100,7 @@ func (v *Voter) lead(ctx context.Context, l *leadership) {
 		}
 	}
 	close(l.ready)
-	tick := time.NewTicker(min(lookOften, v.opts.LeaseTTL/8))
+	tick := time.NewTicker(min(pollOften, v.opts.LeaseTTL/8))
 	defer tick.Stop()
 	for {
 		v.expire(l)
@@ -228,7 +228,7 @@ func (v *Voter) wellWitness() (hraft.Server, bool) {
 		v.mu.Lock()
 		h, ok := v.heard[string(s.Address)]
 		v.mu.Unlock()
-		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout &&
+		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < pollSeldom+v.opts.RequestTimeout &&
 			h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
 			return s, true
 		}

@@ -18,7 +18,7 @@ var errConsulting = errors.New("this voter has just started, and asks the others
 
 // fillHandshake says in a handshake what this voter has, and what it knows of the one that it is for.
 func (v *Voter) fillHandshake(g *handshake) error {
-	have, err := v.disk.standing()
+	have, err := v.disk.state()
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (v *Voter) fillHandshake(g *handshake) error {
 // that no other voter could warn it when it started.
 func (v *Voter) checkHandshake(g handshake) error {
 	if g.Seen != nil {
-		have, err := v.disk.standing()
+		have, err := v.disk.state()
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func (v *Voter) checkHandshake(g handshake) error {
 			v.mu.Lock()
 			v.suspect = missing
 			v.mu.Unlock()
-			v.lookNow()
+			v.pollNow()
 			return fmt.Errorf("the disk of this voter was put back: %s", missing)
 		}
 	}
@@ -60,8 +60,8 @@ func (v *Voter) checkHandshake(g handshake) error {
 	return nil
 }
 
-// lookNow has the voter look around at once.
-func (v *Voter) lookNow() {
+// pollNow has the voter look around at once.
+func (v *Voter) pollNow() {
 	select {
 	case v.look <- struct{}{}:
 	default:
@@ -77,7 +77,7 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	if fenced != "" {
 		return true
 	}
-	have, err := v.disk.standing()
+	have, err := v.disk.state()
 	if err != nil {
 		v.log.Error("this voter's disk cannot be read", zap.Error(err))
 		return false

@@ -77,15 +77,15 @@ func (s sighting) with(o sighting) sighting {
 	return s
 }
 
-// standing is what a voter has on its disk.
-type standing struct {
+// diskState is what a voter has on its disk.
+type diskState struct {
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
 }
 
 // lacks tells what a voter with this on its disk has forgotten; empty if nothing.
-func (s sighting) lacks(have standing) string {
+func (s sighting) lacks(have diskState) string {
 	switch {
 	case s.Voted > have.Voted:
 		return fmt.Sprintf("it has voted in term %d, and its disk says %d", s.Voted, have.Voted)
@@ -98,13 +98,13 @@ func (s sighting) lacks(have standing) string {
 	}
 }
 
-// standing of this voter by its disk.
-func (d *disk) standing() (standing, error) {
-	var s standing
+// state of this voter by its disk.
+func (d *disk) state() (diskState, error) {
+	var s diskState
 	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's names
 		n, err := d.store.GetUint64([]byte(key))
 		if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
-			return standing{}, fmt.Errorf("raft: read %s in %s: %w", key, d.dir, err)
+			return diskState{}, fmt.Errorf("raft: read %s in %s: %w", key, d.dir, err)
 		}
 		*to = n
 	}

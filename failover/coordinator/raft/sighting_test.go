@@ -14,15 +14,15 @@ func TestSightingLacks(t *testing.T) {
 	t.Parallel()
 	seen := sighting{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
 	for name, tt := range map[string]struct {
-		have standing
+		have diskState
 		want string
 	}{
-		"as it was":                  {standing{Term: 5, Voted: 4, Last: 10}, ""},
-		"further":                    {standing{Term: 6, Voted: 6, Last: 12}, ""},
-		"cut by a leader after that": {standing{Term: 6, Voted: 4, Last: 8}, ""},
-		"term":                       {standing{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
-		"vote":                       {standing{Term: 5, Voted: 3, Last: 10}, "it has voted in term 4"},
-		"log":                        {standing{Term: 5, Voted: 5, Last: 9}, "it had the log up to 10"},
+		"as it was":                  {diskState{Term: 5, Voted: 4, Last: 10}, ""},
+		"further":                    {diskState{Term: 6, Voted: 6, Last: 12}, ""},
+		"cut by a leader after that": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
+		"term":                       {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
+		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it has voted in term 4"},
+		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had the log up to 10"},
 	} {
 		if got := seen.lacks(tt.have); tt.want == "" {
 			require.Empty(t, got, name)
@@ -30,8 +30,8 @@ func TestSightingLacks(t *testing.T) {
 			require.Contains(t, got, tt.want, name)
 		}
 	}
-	require.Empty(t, sighting{}.lacks(standing{}), "a voter of 0.1.0 tells nothing")
-	require.Empty(t, sighting{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(standing{Term: 5, Voted: 4, Last: 10}),
+	require.Empty(t, sighting{}.lacks(diskState{}), "a voter of 0.1.0 tells nothing")
+	require.Empty(t, sighting{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(diskState{Term: 5, Voted: 4, Last: 10}),
 		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
 	require.Equal(t, sighting{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
 		seen.with(sighting{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))

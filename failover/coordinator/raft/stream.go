@@ -48,8 +48,8 @@ type handshake struct {
 	To   string `json:"to,omitempty"` // empty: any voter that listens there
 	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
 	// connections. A voter of 0.1.0 neither says nor looks at them.
-	Have *standing `json:"have,omitempty"`
-	Seen *sighting `json:"seen,omitempty"`
+	Have *diskState `json:"have,omitempty"`
+	Seen *sighting  `json:"seen,omitempty"`
 }
 
 // dialer connects to voters.

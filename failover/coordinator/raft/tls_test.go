@@ -172,7 +172,7 @@ func TestHalfADirectory(t *testing.T) {
 }
 
 // Strangers on the port do no harm.
-func TestStrangers(t *testing.T) {
+func TestForeignConnections(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	for _, text := range []string{

@@ -166,7 +166,7 @@ func (v *Voter) run(r *hraft.Raft) {
 	}))
 	v.wg.Go(func() { v.followLeader(ctx, changes) })
 	v.wg.Go(func() { v.takeTurns(ctx) })
-	v.wg.Go(func() { v.lookAround(ctx) })
+	v.wg.Go(func() { v.pollOthers(ctx) })
 	v.wg.Go(func() {
 		v.seen.run(ctx, func(err error) {
 			v.log.Error("what is known of the other voters cannot be written",

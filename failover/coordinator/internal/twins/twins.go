@@ -93,9 +93,9 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	return &twin
 }
 
-// Strangers tells whether there are other processes that it has not told of yet: those do not know of this one for
+// Unknown tells whether there are other processes that it has not told of yet: those do not know of this one for
 // sure.
-func (t *Tracker) Strangers(all []Entry) bool {
+func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {
 		if t.other(e) && !t.known[e.Live.Process] {

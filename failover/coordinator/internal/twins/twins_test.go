@@ -41,8 +41,8 @@ func TestTracker(t *testing.T) {
 	} {
 		require.Equal(t, step.want, tr.See(step.epoch, step.seen), "step %d", i)
 	}
-	require.True(t, tr.Strangers([]Entry{at("p", 1)}))
-	require.False(t, tr.Strangers([]Entry{at("p", 1), elsewhere, at("own", 1)}))
+	require.True(t, tr.Unknown([]Entry{at("p", 1)}))
+	require.False(t, tr.Unknown([]Entry{at("p", 1), elsewhere, at("own", 1)}))
 	tr.End()
 	require.Nil(t, tr.See(1, []Entry{at("p", 1)}))
 }
