@@ -42,6 +42,7 @@ type Node struct {
 	conn     *grpc.ClientConn
 	link     *relay.Relay // for what the other node sends to it; nil without Options.Links
 	etcdLink *relay.Relay // for what it sends to etcd; nil without Options.EtcdLinks
+	released bool         // all of these
 }
 
 // newNode prepares a node in a directory.
@@ -92,20 +93,21 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 
 // release gives back what the node has besides its process. A second call does nothing.
 func (n *Node) release() error {
+	if n.released {
+		return nil
+	}
+	n.released = true
 	var errs []error
 	if n.conn != nil {
 		errs = append(errs, n.conn.Close())
-		n.conn = nil
 	}
 	if n.port != nil {
 		errs = append(errs, n.port.Close())
-		n.port = nil
 	}
 	for _, l := range []*relay.Relay{n.link, n.etcdLink} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}
 	}
-	n.link, n.etcdLink = nil, nil
 	return errors.Join(errs...)
 }
