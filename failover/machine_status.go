@@ -181,8 +181,8 @@ func (s *State) asideReason() string {
 		": if it can be mended, do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
 }
 
-// howToForce says how to go on without what is lost. No node is forced while another one answers, so if one does, it has
-// to be stopped before.
+// howToForce says how to go on without what is lost. No node is forced while another one answers, so if one does, it
+// has to be stopped before.
 func (s *State) howToForce() string {
 	const command = "lockstep failover --force"
 	for _, l := range s.live {

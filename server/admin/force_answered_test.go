@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestForceNamesTheBetterNode: what the pair held may be on neither node, as after a loss of power of both with sync=off.
-// Then the operator is told to stop the node that holds less, whichever of the two he asks, and not to let the other one
-// take up a role that it cannot have.
+// TestForceNamesTheBetterNode: what the pair held may be on neither node, as after a loss of power of both with
+// sync=off. Then the operator is told to stop the node that holds less, whichever of the two is asked, and not to let
+// the other one take up a role that it cannot have.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}

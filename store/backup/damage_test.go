@@ -154,3 +154,10 @@ func TestNotEmpty(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrNotEmpty, "a finished restore is a data directory")
 	require.Equal(t, n.history[12], dumpStore(t, restored(t, mem, "/target")))
 }
+
+// TestNoSet: a path that is not there is told as that.
+func TestNoSet(t *testing.T) {
+	_, err := backup.Load(memfs.New(), "/none")
+	require.ErrorIs(t, err, backup.ErrIncomplete)
+	require.ErrorContains(t, err, "there is no directory /none")
+}

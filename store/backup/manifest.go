@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/google/uuid"
@@ -153,6 +155,9 @@ func (m *Manifest) implausible() string {
 // readManifest reads the manifest of the set in a directory.
 func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
 	b, err := vfs.ReadFile(fsys, join(dir, manifestName), manifestMaxBytes)
+	if _, missing := fsys.Stat(dir); errors.Is(missing, fs.ErrNotExist) {
+		return Manifest{}, fmt.Errorf("%w: there is no directory %s", ErrIncomplete, dir)
+	}
 	if err != nil {
 		return Manifest{}, fmt.Errorf("%w: %s: read the manifest: %w", ErrIncomplete, dir, err)
 	}

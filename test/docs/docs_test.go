@@ -198,3 +198,10 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 		}
 	}
 }
+
+// TestComposeFile: docker-compose 1.29 does not know the element `name`.
+func TestComposeFile(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(top, "deploy", "compose.yaml"))
+	require.NoError(t, err)
+	require.NotRegexp(t, `(?m)^name:`, string(b))
+}
