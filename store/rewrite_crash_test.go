@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/units"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -168,8 +169,8 @@ func TestRewriteNeedsSpace(t *testing.T) {
 	require.ErrorAs(t, err, &space)
 	require.Positive(t, space.NeedBytes)
 	require.Positive(t, space.AvailableBytes)
-	require.ErrorContains(t, err, fmt.Sprint(space.NeedBytes))
-	require.ErrorContains(t, err, fmt.Sprint(space.AvailableBytes))
+	require.ErrorContains(t, err, units.Bytes(space.NeedBytes))
+	require.ErrorContains(t, err, units.Bytes(space.AvailableBytes))
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
 }
