@@ -24,7 +24,9 @@ var _ Operations = (*Manager)(nil)
 
 // Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online.
 // maxPageSize 0 means the setting; with any other one the pair is not told.
-func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(checkpoint.Progress)) (checkpoint.ScanResult, error) {
+func (m *Manager) Scan(
+	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
+) (checkpoint.ScanResult, error) {
 	settings, err := m.Settings()
 	if err != nil {
 		return checkpoint.ScanResult{}, err
@@ -97,7 +99,9 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 // alone: ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss
 // for a page that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is
 // as it was.
-func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
+func (m *Manager) Rewrite(
+	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
+) (RewriteResult, error) {
 	if req.DryRun {
 		return m.planRewrite(ctx, req, progress)
 	}
@@ -164,7 +168,9 @@ func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	}
 }
 
-func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress)) (RewriteResult, error) {
+func (m *Manager) planRewrite(
+	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
+) (RewriteResult, error) {
 	ctx, op, err := m.begin(ctx, opScan, "", progress)
 	if err != nil {
 		return RewriteResult{}, err
@@ -236,7 +242,9 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 }
 
 // Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
-func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(checkpoint.Progress)) (backup.Set, error) {
+func (m *Manager) Backup(
+	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
+) (backup.Set, error) {
 	o := backup.Options{
 		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir,
 		Software: m.o.Software,

@@ -4,8 +4,8 @@ package checkpoint
 
 import "time"
 
-// Progress tells how far a long operation is: a scan, a plan, a rewrite, a backup, a restore. What an operation does not
-// count is 0, and so is a total that is not known.
+// Progress tells how far a long operation is: a scan, a plan, a rewrite, a backup, a restore. What an operation does
+// not count is 0, and so is a total that is not known.
 type Progress struct {
 	// Phase is what is being done: "checkpoint", "plan", "scan", "copy", "finish" or "done"; of a backup also "verify",
 	// "check" and "log".

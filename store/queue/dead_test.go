@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestBatchOutlivesSubscription: a batch that is being written keeps the messages that were alive when it was made, also
-// when the last subscription that needed them is deleted meanwhile.
+// TestBatchOutlivesSubscription: a batch that is being written keeps the messages that were alive when it was made,
+// also when the last subscription that needed them is deleted meanwhile.
 func TestBatchOutlivesSubscription(t *testing.T) {
 	for _, n := range []int{3, blockEntries + 3} { // in one block and in two
 		d := newDriver(t)

@@ -160,7 +160,9 @@ func TestTLS(t *testing.T) {
 		c := open(t, at(scheme, clientTLS(ca, &clientCert)))
 		require.NoError(t, c.Ping(t.Context()), scheme)
 		announce(t, c, sampleLive("a"))
-		coordtest.Await(t, c, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() && len(o.Live) > 0 })
+		coordtest.Await(t, c, "the lease", func(o failover.Observation) bool {
+			return !o.LeaseUntil.IsZero() && len(o.Live) > 0
+		})
 	}
 	for name, tt := range map[string]struct {
 		o    etcd.Options

@@ -78,7 +78,9 @@ func TestPutBackUnderConnection(t *testing.T) {
 			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
 		require.Less(t, o.Revision, rev)
 	}
-	coordtest.Await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 && o.Live[0] == live })
+	coordtest.Await(t, b, "the liveness key", func(o failover.Observation) bool {
+		return len(o.Live) == 1 && o.Live[0] == live
+	})
 	got, at, err := b.Load(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, old, got)
