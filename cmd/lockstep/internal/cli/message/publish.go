@@ -42,8 +42,7 @@ says how many, and how to find out.`,
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
   seq 1000 | lockstep publish orders`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if m.Properties, err = parseProperties(properties); err != nil {
 				return err
 			}
