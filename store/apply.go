@@ -106,7 +106,7 @@ func (s *Store) applyFrames(
 	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
 		s.mu.Lock()
-		stop := s.holds.limit(upTo)
+		stop := s.holds.limit(s.applied.LSN, upTo)
 		if s.paused || s.applied.LSN >= stop && stop < upTo {
 			s.mu.Unlock()
 			break // and wait for the end of it in waitForRoom

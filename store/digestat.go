@@ -14,13 +14,16 @@ type holds struct{ list []*hold }
 
 type hold struct {
 	at      uint64
-	reached chan struct{} // closed when the record is applied and nothing after it
+	reached chan struct{} // closed when the record is applied and nothing after it, or the store has passed it
 }
 
-// limit gives how far may be applied: upTo, or the first record that is held.
-func (h *holds) limit(upTo uint64) uint64 {
+// limit gives how far may be applied: upTo, or the first record that is held. A hold that the store has passed, since
+// its content was replaced, holds nothing.
+func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
-		upTo = min(upTo, o.at)
+		if o.at >= applied {
+			upTo = min(upTo, o.at)
+		}
 	}
 	return upTo
 }
@@ -30,10 +33,10 @@ func (h *holds) holdsAt(applied uint64) bool {
 	return slices.ContainsFunc(h.list, func(o *hold) bool { return o.at == applied })
 }
 
-// reach tells those who hold a record that it is applied.
+// reach tells those who hold a record that it is applied, or that the store has passed it.
 func (h *holds) reach(applied uint64) {
 	for _, o := range h.list {
-		if o.at != applied {
+		if o.at > applied {
 			continue
 		}
 		select {
@@ -45,7 +48,8 @@ func (h *holds) reach(applied uint64) {
 }
 
 // waitAt waits until a record is applied, at most for maxWait, and holds applying there until release is called.
-// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time.
+// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time. When the content of
+// the store is replaced meanwhile, it returns with more applied.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

@@ -75,6 +75,23 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
+// TestDigestAtIsPassedBySnapshot: a snapshot that is installed may lie behind the record that is waited for. The wait is
+// over then, and applying goes on.
+func TestDigestAtIsPassedBySnapshot(t *testing.T) {
+	source, _ := filled(t, options(memfs.New()))
+	twin := openNode(t, options(memfs.New()))
+	waited := make(chan error, 1)
+	go func() {
+		_, err := twin.s.QueueDigestsAt(t.Context(), 5, time.Hour)
+		waited <- err
+	}()
+	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, receive(t, source.s, twin.s).Commit())
+	require.Greater(t, twin.s.Applied().LSN, uint64(5))
+	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrSnapshotGone) })
+	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
+}
+
 // TestMetaSurvives: the pair's own entries are there after a restart, from the checkpoint and from the log.
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())

@@ -179,6 +179,7 @@ func (s *Store) usePages(file *page.File) error {
 		state.CountOn(s.state)
 	}
 	s.index, s.state, s.applied = index, state, meta.Position
+	s.holds.reach(s.applied.LSN)
 	return nil
 }
 
