@@ -48,8 +48,8 @@ func (h *holds) reach(applied uint64) {
 }
 
 // waitAt waits until a record is applied, at most for maxWait, and holds applying there until release is called.
-// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time. When the content of
-// the store is replaced meanwhile, it returns with more applied.
+// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time. When the content
+// of the store is replaced meanwhile, it returns with more applied.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

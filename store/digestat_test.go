@@ -75,8 +75,8 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
-// TestDigestAtIsPassedBySnapshot: a snapshot that is installed may lie behind the record that is waited for. The wait is
-// over then, and applying goes on.
+// TestDigestAtIsPassedBySnapshot: a snapshot that is installed may lie behind the record that is waited for. The wait
+// is over then, and applying goes on.
 func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	twin := openNode(t, options(memfs.New()))
