@@ -52,10 +52,12 @@ type Consumer struct {
 	buffer      fifo[*pb.StoredMessage]
 	held        map[uint64]holding // messages that the application has, by sequence
 	credit      uint32             // to be granted with the next request
-	ack, nack   []uint64           // to be sent with the next request
-	number      uint64             // of the last request with acks or nacks
+	ack         []uint64           // to be sent with the next request
+	nack        []uint64           // …
+	reject      []uint64           // …
+	number      uint64             // of the last request with answers
 	unconfirmed fifo[batch]
-	answered    uint64        // acks and nacks the application made
+	answered    uint64        // answers that the application gave
 	settled     uint64        // how many of them, in that order, are committed
 	waiting     int           // calls of Flush under way: they must not be held back
 	progress    chan struct{} // closed and replaced when settled grows, or the consumer ends
@@ -88,6 +90,7 @@ const (
 	noAnswer answerKind = iota
 	ackAnswer
 	nackAnswer
+	rejectAnswer
 )
 
 // Consume attaches to a subscription and returns when the node has accepted that. Errors: ErrQueueNotFound,
@@ -213,8 +216,8 @@ func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync is f
 
 // AckSync acknowledges the message and returns when that is committed: it will not be delivered again. After
 // ErrOutcomeUnknown it may be called again, and so after Ack. An error without ErrOutcomeUnknown means that the message
-// is not acknowledged by this. Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack; ErrClosed; those of
-// Receive when the consumer has ended.
+// is not acknowledged by this. Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack or Reject;
+// ErrClosed; those of Receive when the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -232,11 +235,22 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 	return d.answer == ackAnswer && !co.held[d.Sequence].acked
 }
 
-// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount.
+// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount,
+// unless this was the last of QueueConfig.MaxDeliveries.
 func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is delivered again anyway
 
-// answer takes note of an ack or nack. Only the first answer to a delivery counts; the error says why another one does
-// not.
+// Reject gives the message up, in the background, many together: the subscription cannot deal with it, however often
+// it is delivered. It is moved to the queue's QueueConfig.DeadLetter, or dropped if there is none, and not delivered
+// again. Consumer.Flush waits for it.
+//
+// A Reject is not repeated when the connection breaks before it is confirmed: a message that was not moved then is
+// delivered again, and has to be rejected again. While one of the nodes is of release 0.1.0, a Reject ends the
+// consumer with ErrRefused; an active of release 0.1.0 does not know it, and delivers the message again after the
+// consumer has gone.
+func (d *Delivery) Reject() { _ = d.consumer.answer(d, rejectAnswer) } // if not, it is delivered again
+
+// answer takes note of an answer of the application. Only the first one to a delivery counts; the error says why
+// another one does not.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -261,11 +275,15 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		return nil
 	}
 	co.answered++
-	if ack := kind == ackAnswer; ack {
+	switch kind {
+	case ackAnswer:
 		h.acked = true
 		co.held[d.Sequence] = h
 		co.ack = append(co.ack, d.Sequence)
-	} else {
+	case rejectAnswer:
+		delete(co.held, d.Sequence)
+		co.reject = append(co.reject, d.Sequence)
+	default:
 		delete(co.held, d.Sequence)
 		co.nack = append(co.nack, d.Sequence)
 	}
@@ -286,7 +304,8 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	}
 }
 
-// Flush waits until all acks and nacks made before are committed. Errors: as AckSync.
+// Flush waits until all acks, nacks and rejects made before are committed. A nack or reject that was not confirmed when
+// the connection broke is no longer waited for: the message is delivered again. Errors: as AckSync.
 func (co *Consumer) Flush(ctx context.Context) error {
 	co.mu.Lock()
 	upTo := co.answered

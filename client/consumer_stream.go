@@ -19,7 +19,7 @@ const (
 	maxConfirms = 64
 	// fullAcks are sent whatever is under way.
 	fullAcks = 1024
-	// maxAcks are sent in one request: a node takes 10,000 ranges.
+	// maxAcks, and as many nacks and rejects, are sent in one request: a node takes 10,000 ranges of each.
 	maxAcks = 5000
 )
 
@@ -130,7 +130,8 @@ func (co *Consumer) send(
 }
 
 // reattach prepares for a new stream and returns its first request. Acknowledgements without a confirmation are
-// repeated, which is no error if they were committed. What was nacked is delivered again anyway.
+// repeated, which is no error if they were committed. What was nacked is delivered again anyway, and what was rejected,
+// too, unless it was moved.
 func (co *Consumer) reattach() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -140,7 +141,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		again = append(again, co.unconfirmed.pop().ack...)
 	}
 	co.ack = append(again, co.ack...)
-	co.nack = nil
+	co.nack, co.reject = nil, nil
 	co.credit = uint32(co.prefetch)
 	if len(co.ack) == 0 {
 		co.settle(co.answered)
@@ -156,7 +157,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 func (co *Consumer) nextRequest() *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	pending, limit := len(co.ack)+len(co.nack), eagerConfirms
+	pending, limit := co.pending(), eagerConfirms
 	if co.waiting > 0 {
 		limit = maxConfirms
 	}
@@ -167,23 +168,27 @@ func (co *Consumer) nextRequest() *pb.ConsumeRequest {
 	return co.request(answers)
 }
 
+// pending is the number of answers that are to be sent. The caller holds mu.
+func (co *Consumer) pending() int { return len(co.ack) + len(co.nack) + len(co.reject) }
+
 // request takes the credit and, if wanted, the answers that are to be sent. The caller holds mu.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit = 0
-	if !answers || len(co.ack)+len(co.nack) == 0 {
+	if !answers || co.pending() == 0 {
 		return r
 	}
-	var ack, nack []uint64
+	var ack, nack, reject []uint64
 	ack, co.ack = cut(co.ack)
 	nack, co.nack = cut(co.nack)
+	reject, co.reject = cut(co.reject)
 	co.number++
 	b := batch{number: co.number, ack: ack}
-	if len(co.ack)+len(co.nack) == 0 {
+	if co.pending() == 0 {
 		b.answered = co.answered // with this request, everything is sent
 	}
 	co.unconfirmed.push(b)
-	r.Ack, r.Nack, r.Confirm = toRanges(ack), toRanges(nack), co.number
+	r.Ack, r.Nack, r.Reject, r.Confirm = toRanges(ack), toRanges(nack), toRanges(reject), co.number
 	return r
 }
 

@@ -120,6 +120,53 @@ func ExampleClient_AlterQueue() {
 	// Output: full: true in doubt: false
 }
 
+// A message that a consumer cannot deal with is rejected, and so moved to the queue for dead letters. There it says
+// where it comes from, and once the cause is mended it is moved back.
+func ExampleDelivery_Reject() {
+	withQueue("orders.dead", nil, func(ctx context.Context, c *client.Client) error {
+		_, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{
+			Config: client.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"},
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := c.Publish(ctx, "orders", client.Message{Body: []byte("nonsense")}); err != nil {
+			return err
+		}
+		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+		if err != nil {
+			return err
+		}
+		delivery, err := consumer.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		delivery.Reject()
+		if err := consumer.Flush(ctx); err != nil {
+			return err
+		}
+		for m, err := range c.Browse(ctx, "orders.dead", client.BrowseOptions{}) {
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s: %s, from %s/%s\n", m.Body, m.DeadLetter.Reason, m.DeadLetter.Queue, m.DeadLetter.Subscription)
+		}
+		replayed, err := c.ReplayDeadLetters(ctx, "orders.dead", client.ReplayOptions{})
+		if err != nil {
+			return err
+		}
+		delivery, err = consumer.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("moved back: %d, delivered again with sequence %d\n", replayed.Moved, delivery.Sequence)
+		return nil
+	})
+	// Output:
+	// nonsense: rejected, from orders/default
+	// moved back: 1, delivered again with sequence 2
+}
+
 // With the same Request, a call whose outcome is unknown can be made again: it is carried out once at most.
 func ExampleRequest() {
 	withQueue("orders", []string{"a", "b", "c"}, func(ctx context.Context, c *client.Client) error {

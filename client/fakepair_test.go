@@ -30,7 +30,6 @@ type fakePair struct {
 	term      uint64
 	messages  map[string][]*pb.StoredMessage
 	acked     map[string]map[uint64]bool
-	released  map[string][]uint64
 	producers map[string]*fakeProducer
 	changed   chan struct{} // closed and replaced at each change of messages or roles
 	requests  []int         // number of messages of each publish request that was committed
@@ -51,6 +50,14 @@ type fakePair struct {
 	queueIDs []uint64
 	// commits counts the transactions that were asked for.
 	commits int
+	// rejected are the sequences that consumers rejected.
+	rejected map[string][]uint64
+	// endConsume makes the status that a consumer's stream ends with before a request is looked at.
+	endConsume func(r *pb.ConsumeRequest) error
+	// altered are the requests of AlterQueue.
+	altered []*pb.AlterQueueRequest
+	// replay answers ReplayDeadLetters.
+	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
 	// plan is what WatchPlan tells.
 	plan *pb.Plan
 }
@@ -76,7 +83,7 @@ type fakeNode struct {
 func newFakePair(t *testing.T) *fakePair {
 	p := &fakePair{
 		t: t, term: 1, messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
-		released: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
+		rejected: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
 	}
 	for i := range p.nodes {
 		n := &fakeNode{pair: p, role: pb.Role_ROLE_STANDBY, term: 1}
@@ -375,6 +382,26 @@ func (p *fakePair) ack(queue string, ranges []*pb.SequenceRange) {
 	}
 }
 
+// settle carries out the acks and rejects of a consumer's request. The caller holds mu.
+func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
+	if queue == "missing" {
+		return status.Error(codes.NotFound, "no such queue")
+	}
+	if p.endConsume != nil {
+		if err := p.endConsume(r); err != nil {
+			return err
+		}
+	}
+	p.ack(queue, r.GetAck())
+	p.ack(queue, r.GetReject()) // it is not delivered again
+	for _, x := range r.GetReject() {
+		for s := x.GetFirst(); s <= x.GetLast(); s++ {
+			p.rejected[queue] = append(p.rejected[queue], s)
+		}
+	}
+	return nil
+}
+
 func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 	in := make(chan *pb.ConsumeRequest)
 	go func() {
@@ -427,11 +454,10 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 			if first {
 				queue, first = r.GetAttach().GetQueue(), false
 			}
-			n.pair.ack(queue, r.GetAck())
-			known := queue != "missing"
+			err := n.pair.settle(queue, r)
 			n.pair.mu.Unlock()
-			if !known {
-				return status.Error(codes.NotFound, "no such queue")
+			if err != nil {
+				return err
 			}
 			for _, x := range r.GetNack() {
 				for q := x.GetFirst(); q <= x.GetLast(); q++ {

@@ -48,6 +48,9 @@ type Stored struct {
 	PublishedAt time.Time
 	// DeliveryCount is how often the subscription gave it to a consumer that did not acknowledge it.
 	DeliveryCount uint32
+	// DeadLetter says where the message comes from, if it was moved here because a subscription could not deal with it;
+	// nil for any other message.
+	DeadLetter *DeadLetter
 }
 
 // Receipt is the answer to a committed publish.
@@ -227,6 +230,7 @@ func storedFromProto(s *pb.StoredMessage) Stored {
 		Sequence:      s.GetSequence(),
 		PublishedAt:   timeFromProto(s.GetPublishedAt()),
 		DeliveryCount: s.GetDeliveryCount(),
+		DeadLetter:    deadLetterFromProto(s.GetDeadLetter()),
 	}
 }
 

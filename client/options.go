@@ -91,6 +91,10 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
+// passthrough, before an address: the name is looked up at each connection attempt, so that a node may come back under
+// another IP.
+const passthrough = "passthrough:///"
+
 // dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts hardly
 // matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff
 // would be the other way, but it races with connections being opened (grpc-go 1.85).
@@ -116,8 +120,7 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithWriteBufferSize(ioBufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
 	}
-	// passthrough: the name is looked up at each connection attempt, so that a node may come back under another IP.
-	cc, err := grpc.NewClient("passthrough:///"+address, slices.Concat(codec.DialOptions(), opts, o.DialOptions)...)
+	cc, err := grpc.NewClient(passthrough+address, slices.Concat(codec.DialOptions(), opts, o.DialOptions)...)
 	if err != nil {
 		return nil, fmt.Errorf("connection to %s: %w", address, err)
 	}

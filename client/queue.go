@@ -4,9 +4,11 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -20,6 +22,29 @@ type QueueConfig struct {
 	MaxMessages uint64
 	// MaxBytes: publishes are refused with ErrLimit while the queue holds this many bytes; 0 means no limit.
 	MaxBytes uint64
+	// MaxDeliveries: a message that a subscription has given to a consumer so many times, and got back each time, is
+	// moved to DeadLetter, or dropped and counted if that is empty; 1 to 1,000,000, 0 means no limit. This and DeadLetter
+	// are refused with ErrRefused while one of the nodes is of release 0.1.0.
+	MaxDeliveries uint32
+	// DeadLetter names the queue that messages are moved to that were delivered MaxDeliveries times, or rejected; empty
+	// means that they are dropped. That queue must be there and have a subscription, or it keeps nothing; it cannot be
+	// deleted as long as it is named here. While it is full, the messages stay where they are, and are not delivered.
+	DeadLetter string
+}
+
+// maxMaxDeliveries is the largest QueueConfig.MaxDeliveries.
+const maxMaxDeliveries = 1_000_000
+
+// check refuses what no node would take.
+func (c QueueConfig) check() error {
+	if c.MaxDeliveries > maxMaxDeliveries {
+		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", ErrInvalid,
+			c.MaxDeliveries, maxMaxDeliveries)
+	}
+	if c.DeadLetter == "" {
+		return nil
+	}
+	return checkName("dead-letter queue", c.DeadLetter)
 }
 
 // Queue describes a queue.
@@ -79,11 +104,14 @@ type CreateQueueOptions struct {
 
 // CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. The call can be made
 // again after ErrOutcomeUnknown with the Request that it was given, if any. Errors: ErrAlreadyExists, ErrInvalid,
-// ErrLimit, ErrUnavailable.
+// ErrLimit, ErrQueueNotFound when the dead-letter queue is not there, ErrUnavailable.
 func (c *Client) CreateQueue(
 	ctx context.Context, name string, o CreateQueueOptions, as ...*Request,
 ) (q Queue, created bool, err error) {
 	if err := checkName("queue", name); err != nil {
+		return Queue{}, false, err
+	}
+	if err := o.Config.check(); err != nil {
 		return Queue{}, false, err
 	}
 	req := &pb.CreateQueueRequest{
@@ -98,16 +126,24 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the configuration of a queue. Errors: ErrQueueNotFound, ErrInvalid, ErrUnavailable.
+// AlterQueue replaces the whole configuration of a queue. Errors: ErrQueueNotFound, also when the dead-letter queue is
+// not there, ErrInvalid, also when dead letters would come back to their queue, ErrRefused, ErrUnavailable.
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig, as ...*Request) (Queue, error) {
-	req := &pb.AlterQueueRequest{Name: name, Config: config.toProto()}
+	if err := config.check(); err != nil {
+		return Queue{}, err
+	}
+	req := &pb.AlterQueueRequest{
+		Name: name, Config: config.toProto(),
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
+	}
 	resp, err := change(ctx, c, "alter queue "+name, req, as, pb.QueueServiceClient.AlterQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
 
 // DeleteQueue removes a queue with all of its messages and returns how many there were; with ifEmpty it refuses with
 // ErrNotEmpty if there are any. The call can be made again after ErrOutcomeUnknown with the Request that it was given,
-// if any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrUnavailable.
+// if any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrRefused for the
+// dead-letter queue of another one, ErrUnavailable.
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool, as ...*Request,
 ) (messages uint64, err error) {
@@ -206,15 +242,22 @@ func read[Req, Resp any](
 }
 
 func (c QueueConfig) toProto() *pb.QueueConfig {
-	return &pb.QueueConfig{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes}
+	return &pb.QueueConfig{
+		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, DeadLetter: c.DeadLetter,
+	}
+}
+
+func configFromProto(c *pb.QueueConfig) QueueConfig {
+	return QueueConfig{
+		MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes(), MaxDeliveries: c.GetMaxDeliveries(),
+		DeadLetter: c.GetDeadLetter(),
+	}
 }
 
 func queueFromProto(q *pb.Queue) Queue {
 	out := Queue{
 		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
-		Bytes:  q.GetBytes(),
-		Config: QueueConfig{MaxMessages: q.GetConfig().GetMaxMessages(), MaxBytes: q.GetConfig().GetMaxBytes()},
-		Digest: q.GetDigest(),
+		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
 	}
 	for _, s := range q.GetSubscriptions() {
 		out.Subscriptions = append(out.Subscriptions, subscriptionFromProto(s))

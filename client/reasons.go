@@ -36,6 +36,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrAlreadyExists
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
 		return true, ErrNotEmpty
+	case pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE:
+		return true, ErrRefused
 	case pb.ErrorReason_ERROR_REASON_QUEUE_FULL, pb.ErrorReason_ERROR_REASON_DISK_LOW,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS,
@@ -46,7 +48,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_BEYOND_END,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED,
 		pb.ErrorReason_ERROR_REASON_MALFORMED, pb.ErrorReason_ERROR_REASON_INVALID,
-		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING:
+		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING,
+		pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE:
 		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
 		return true, ErrSequenceReused

@@ -31,9 +31,14 @@ const FeatureMinInSync = "min-in-sync"
 // the first record that has any.
 const FeatureAttributes = "attributes"
 
+// FeatureDeadLetters are a limit of deliveries, dead-letter queues and messages that are moved: a store that does not
+// know them stops at the first record that has any.
+const FeatureDeadLetters = "dead-letters"
+
 // KnownFeatures are those of this build.
 func KnownFeatures() Features {
-	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes
+	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes +
+		" " + FeatureDeadLetters
 }
 
 // Has tells whether a feature is named.

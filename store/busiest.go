@@ -37,7 +37,7 @@ func (s *Store) Busiest(limit int) []QueueInfo {
 	}
 	out := make([]QueueInfo, 0, len(best))
 	for _, q := range best {
-		out = append(out, infoOf(q))
+		out = append(out, infoOf(s.state, q))
 	}
 	return out
 }

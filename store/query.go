@@ -17,6 +17,8 @@ type QueueInfo struct {
 	ID     uint64
 	Name   string
 	Config txn.Config
+	// DeadLetter is the name of the queue that Config.DeadLetter is the number of; empty for none.
+	DeadLetter string
 	// NextSequence is what the next message will get.
 	NextSequence uint64
 	// Messages that some subscription has still to acknowledge, and their bytes.
@@ -50,10 +52,13 @@ func (q *QueueInfo) Subscription(name string) (SubscriptionInfo, bool) {
 	return SubscriptionInfo{}, false
 }
 
-func infoOf(q *queue.Queue) QueueInfo {
+func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	info := QueueInfo{
 		ID: q.ID(), Name: q.Name(), Config: q.Config(), NextSequence: q.NextSequence(), Messages: q.Messages(),
 		Bytes: q.Bytes(), Digest: q.Digest(), Subscriptions: make([]SubscriptionInfo, 0, q.SubCount()),
+	}
+	if target := state.Queue(info.Config.DeadLetter); target != nil {
+		info.DeadLetter = target.Name()
 	}
 	for s := range q.Subs {
 		info.Subscriptions = append(info.Subscriptions,
@@ -73,7 +78,58 @@ func (s *Store) QueueByName(name string) (QueueInfo, error) {
 	if q == nil {
 		return QueueInfo{}, fmt.Errorf("%w: queue %q", ErrNoQueue, name)
 	}
-	return infoOf(q), nil
+	return infoOf(s.state, q), nil
+}
+
+// Origin names a subscription, and says what its queue does with messages that no consumer can deal with.
+type Origin struct {
+	// Queue and Subscription are the names.
+	Queue, Subscription string
+	// DeadLetter is the number of the dead-letter queue; txn.NoQueue for none.
+	DeadLetter uint64
+}
+
+// Origin describes a subscription. ErrNoQueue if there is none of that number.
+func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
+	if err := s.usable(); err != nil {
+		return Origin{}, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.state.Queue(id)
+	if q == nil || q.Sub(sub) == nil {
+		return Origin{}, fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
+	}
+	return Origin{Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Config().DeadLetter}, nil
+}
+
+// MaxDeliveries is how many times a message of a queue is delivered to a subscription at most; 0: there is no limit, or
+// no such queue.
+func (s *Store) MaxDeliveries(id uint64) uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil {
+		return q.Config().MaxDeliveries
+	}
+	return 0
+}
+
+// Exhausted appends to dst those of the sequences that were given back as often as the queue's limit of deliveries
+// allows for. It costs nothing if there is no limit.
+func (s *Store) Exhausted(id uint64, sub uint32, sequences, dst []uint64) []uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.state.Queue(id)
+	if q == nil || q.Config().MaxDeliveries == 0 || q.Sub(sub) == nil {
+		return dst
+	}
+	most, of := q.Config().MaxDeliveries, q.Sub(sub)
+	for _, sequence := range sequences {
+		if uint64(of.DeliveryCount(sequence)) >= most {
+			dst = append(dst, sequence)
+		}
+	}
+	return dst
 }
 
 // QueueCount is the number of queues.
@@ -119,7 +175,7 @@ func (s *Store) Queues(r QueueRange) (infos []QueueInfo, more bool, err error) {
 		if len(infos) == r.MaxQueues || len(infos) > 0 && subscriptions > r.MaxSubscriptions {
 			return infos, true, nil
 		}
-		infos = append(infos, infoOf(q))
+		infos = append(infos, infoOf(s.state, q))
 	}
 	return infos, false, nil
 }

@@ -5,6 +5,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Consumer is one consumer of a subscription. Next is for one goroutine; everything else may be called by any.
@@ -47,13 +49,23 @@ func (c *Consumer) AddCredit(n uint32) error {
 	return nil
 }
 
-// Settle acknowledges and gives back messages. It returns at once, or waits while too much waits to be committed; Next
-// tells when the acks and nacks of this call and of all before it are committed, if confirm is not 0. Acks of messages
-// that are not with this consumer are committed as well (they may have been delivered before a failover); such nacks do
-// nothing.
-func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint64) error {
+// Answers are what a consumer says of messages that it has been given.
+type Answers struct {
+	// Acks are acknowledged: also messages that are not with this consumer, since they may have been delivered before a
+	// failover.
+	Acks []Range
+	// Nacks are given back, as far as they are with this consumer.
+	Nacks []Range
+	// Rejects are given up, as far as they are with this consumer: moved to the dead-letter queue, or dropped.
+	Rejects []Range
+	// Confirm, if not 0: Next returns it when these answers and all before them are committed.
+	Confirm uint64
+}
+
+// Settle takes a consumer's answers. It returns at once, or waits while too much waits to be committed.
+func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	d := c.d
-	if err := d.checkDelivered(acks, nacks); err != nil {
+	if err := d.checkDelivered(&a); err != nil {
 		return err
 	}
 	if err := d.waitForRoom(ctx); err != nil {
@@ -64,19 +76,31 @@ func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint
 	if c.err != nil {
 		return c.err
 	}
-	for _, r := range acks {
+	for _, r := range a.Acks {
 		d.pending.ack(r, c.drop(r, nil) < r.Last-r.First+1)
 	}
-	for _, r := range nacks {
+	for _, r := range a.Nacks {
 		c.drop(r, &d.pending.releases)
 	}
-	if confirm != 0 {
-		c.asked = max(c.asked, confirm)
-		d.pending.confirms = append(d.pending.confirms, confirmation{consumer: c, number: confirm})
+	if len(a.Rejects) > 0 {
+		c.reject(a.Rejects)
+	}
+	if a.Confirm != 0 {
+		c.asked = max(c.asked, a.Confirm)
+		d.pending.confirms = append(d.pending.confirms, confirmation{consumer: c, number: a.Confirm})
 	}
 	signal(d.work)
 	signal(d.wake)
 	return nil
+}
+
+// reject gives up messages that the consumer has. The dispatcher's lock is held.
+func (c *Consumer) reject(ranges []Range) {
+	var held []uint64
+	for _, r := range ranges {
+		c.drop(r, &held)
+	}
+	c.d.pending.giveUp(held, txn.DeadRejected, c)
 }
 
 // Finish tells that the client will send nothing more: it gets no more messages, and Next returns ErrFinished once all

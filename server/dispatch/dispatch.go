@@ -12,6 +12,9 @@
 //   - A message is with at most one consumer at a time: Consumer.inFlight is the truth, everything else is derived.
 //   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
 //   - `confirmed` moves only after the transaction that holds the acks is committed.
+//   - A message that was delivered as often as its queue allows for, or that a consumer has rejected, is moved to the
+//     queue's dead-letter queue, and a reject is confirmed when that is committed. While there is no room for it, it
+//     stays where it is, with no consumer.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
 //     be, or until it is acknowledged from elsewhere.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
@@ -70,6 +73,12 @@ type Source interface {
 		next uint64, err error)
 	// NextSequence is the sequence that the queue's next message will get.
 	NextSequence(queue uint64) (uint64, bool)
+	// MaxDeliveries is how many times a message of the queue is given to a consumer of a subscription at most; 0: there
+	// is no limit.
+	MaxDeliveries(queue uint64) uint64
+	// Exhausted appends to dst those of the sequences, of messages that were given back, that were delivered as often as
+	// they may be.
+	Exhausted(key Key, sequences, dst []uint64) []uint64
 	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
@@ -78,6 +87,22 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
+	// Move moves messages of one subscription to its queue's dead-letter queue, or drops them if it has none; what is
+	// acknowledged by then stays where it is. It returns nil only when that is committed and applied. txn.ErrQueueFull:
+	// the dead-letter queue has no room for all of them.
+	Move(ctx context.Context, key Key, dead []Dead) error
+}
+
+// Dead is a message that no consumer of a subscription could deal with.
+type Dead struct {
+	// Sequence of the message.
+	Sequence uint64
+	// Reason why it is given up.
+	Reason txn.DeadReason
+	// Deliveries is how many times it was given to a consumer.
+	Deliveries uint32
+	// Record of the message.
+	Record []byte
 }
 
 // Limits bound the registry. All of them must be positive.

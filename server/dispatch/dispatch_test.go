@@ -27,6 +27,10 @@ type memoryQueue struct {
 	commits  int
 	hold     chan struct{} // while not nil, commits wait until it is closed
 	failWith error
+
+	most      uint64 // deliveries of a message; 0: no limit
+	dead      []dispatch.Dead
+	moveFails error
 }
 
 func newMemoryQueue() *memoryQueue {
@@ -186,7 +190,7 @@ func (f *fixture) nothing(c *dispatch.Consumer) {
 func (f *fixture) confirm(c *dispatch.Consumer, acks, nacks []dispatch.Range, number uint64) []dispatch.Message {
 	f.t.Helper()
 	var got []dispatch.Message
-	require.NoError(f.t, c.Settle(f.ctx, acks, nacks, number))
+	require.NoError(f.t, c.Settle(f.ctx, dispatch.Answers{Acks: acks, Nacks: nacks, Confirm: number}))
 	for {
 		event, err := c.Next(f.ctx)
 		require.NoError(f.t, err)
@@ -248,7 +252,7 @@ func TestLostConsumer(t *testing.T) {
 	f.queue.publish("1", "2", "3")
 	lost, other := f.attach(3), f.attach(0)
 	f.take(lost, 3)
-	require.NoError(t, lost.Settle(f.ctx, one(2), nil, 0))
+	require.NoError(t, lost.Settle(f.ctx, dispatch.Answers{Acks: one(2)}))
 	lost.Close()
 	require.NoError(t, other.AddCredit(10))
 	again := f.take(other, 2)
@@ -298,7 +302,7 @@ func TestAcksGather(t *testing.T) {
 	c := f.attach(100)
 	f.take(c, 100)
 	for i := range uint64(100) {
-		require.NoError(t, c.Settle(f.ctx, one(i+1), nil, i+1))
+		require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(i + 1), Confirm: i + 1}))
 	}
 	f.nothing(c)
 	f.queue.mu.Lock()
@@ -333,7 +337,7 @@ func TestCloseTellsWhy(t *testing.T) {
 	f.registry.Close(reason)
 	_, err := c.Next(f.ctx)
 	require.ErrorIs(t, err, reason)
-	require.ErrorIs(t, c.Settle(f.ctx, nil, nil, 1), reason)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Confirm: 1}), reason)
 	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
 	require.ErrorIs(t, err, reason)
 }
@@ -353,7 +357,7 @@ func TestFailuresEndTheConsumers(t *testing.T) {
 	f.queue.mu.Lock()
 	f.queue.failWith = errors.New("outcome unknown")
 	f.queue.mu.Unlock()
-	require.NoError(t, c.Settle(f.ctx, one(1), nil, 1))
+	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1), Confirm: 1}))
 	_, err = c.Next(f.ctx)
 	require.ErrorContains(t, err, "outcome unknown")
 	f.queue.mu.Lock()
@@ -387,8 +391,8 @@ func TestForeignAck(t *testing.T) {
 	f.confirm(c, span(1, 2), nil, 1)
 	require.NoError(t, c.AddCredit(3))
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
-	require.ErrorIs(t, c.Settle(f.ctx, one(4), nil, 1), dispatch.ErrNotDelivered)
-	require.ErrorIs(t, c.Settle(f.ctx, nil, span(1, 1<<63), 1), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(4), Confirm: 1}), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Nacks: span(1, 1<<63), Confirm: 1}), dispatch.ErrNotDelivered)
 }
 
 func TestLimits(t *testing.T) {
@@ -490,7 +494,7 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 			if rng.Intn(4) == 0 {
 				acks, nacks = nil, acks
 			}
-			if err := c.Settle(f.ctx, acks, nacks, 0); err != nil {
+			if err := c.Settle(f.ctx, dispatch.Answers{Acks: acks, Nacks: nacks}); err != nil {
 				f.t.Error(err)
 			}
 		}

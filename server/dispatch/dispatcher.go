@@ -42,6 +42,8 @@ type dispatcher struct {
 	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
 	reading   bool // a read is going on, outside the lock
 	pending   settlement
+	// deadWait: it is not yet time to try again to move the dead messages that are pending. deadFull: it was said why.
+	deadWait, deadFull bool
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
 	ackedInRead []Range
 }
@@ -201,9 +203,10 @@ func (d *dispatcher) readOn(
 ) (messages []Message, progressed, end bool, err error) {
 	from := d.next // only this goroutine changes it
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, maxBytes, nil)
+	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	messages = d.endRead(messages)
+	messages = d.endRead(messages, most)
 	if err != nil {
 		return messages, false, false, err
 	}
@@ -245,11 +248,16 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	return want, again
 }
 
-// endRead drops from the result what was acknowledged while it was read; no consumer may get that any more.
-func (d *dispatcher) endRead(messages []Message) []Message {
+// endRead drops from the result what was acknowledged while it was read, which no consumer may get any more, and what
+// was delivered as often as it may be (most; 0: there is no limit).
+func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
-	return d.setDamaged(withoutRanges(messages, acked))
+	messages = d.setDamaged(withoutRanges(messages, acked))
+	if most > 0 {
+		messages = d.setDead(messages, most)
+	}
+	return messages
 }
 
 // handOut gives ready messages to the consumers, each to the next one in turn that can take it.
@@ -317,10 +325,11 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 
 // handOutAgain gives messages out for another time; those that no consumer can take now go back to wait.
 func (d *dispatcher) handOutAgain(messages []Message) {
+	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	given := uint64(0)
-	for _, m := range d.endRead(messages) {
+	for _, m := range d.endRead(messages, most) {
 		if c := d.nextConsumer(); c != nil {
 			c.give(m, 0)
 			given++

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
@@ -22,7 +24,10 @@ type settlement struct {
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // with no consumer until they are committed as given back
 	returns  bool     // some of the releases are of a lost consumer
-	confirms []confirmation
+	// exhausted are those of the releases that are not delivered again, once they are committed.
+	exhausted []uint64
+	dead      []dying // with no consumer until they are moved
+	confirms  []confirmation
 }
 
 // confirmation is answered once the settlement that holds it is committed.
@@ -32,7 +37,7 @@ type confirmation struct {
 }
 
 func (s *settlement) empty() bool {
-	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.confirms) == 0
+	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
 func (s *settlement) full() bool {
@@ -52,9 +57,9 @@ func (s *settlement) ack(r Range, foreign bool) {
 }
 
 // checkDelivered refuses sequences that the queue has not reached.
-func (d *dispatcher) checkDelivered(acks, nacks []Range) error {
+func (d *dispatcher) checkDelivered(a *Answers) error {
 	highest := uint64(0)
-	for _, ranges := range [][]Range{acks, nacks} {
+	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects} {
 		for _, r := range ranges {
 			highest = max(highest, r.Last)
 		}
@@ -108,6 +113,9 @@ func (d *dispatcher) settle(ctx context.Context) {
 			continue
 		}
 		err := d.commit(ctx, &batch)
+		if err == nil {
+			err = d.moveDead(ctx, &batch)
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -125,11 +133,14 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	defer d.mu.Unlock()
 	batch = d.pending
 	d.pending = settlement{}
+	if d.deadWait {
+		d.keepDead(&batch)
+	}
 	if !batch.empty() {
 		close(d.room)
 		d.room = make(chan struct{})
 	}
-	return batch, batch.empty() && len(d.consumers) == 0
+	return batch, batch.empty() && d.pending.empty() && len(d.consumers) == 0
 }
 
 // commit takes one transaction; more when a crowd of messages is given back at once.
@@ -142,6 +153,7 @@ func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 		}
 		acks, releases = acks[a:], releases[r:]
 	}
+	d.takeExhausted(batch)
 	return nil
 }
 
@@ -154,6 +166,10 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 	d.forget(merged(batch.foreign))
 	d.giveBack(batch.releases)
+	d.pending.giveUp(batch.exhausted, txn.DeadMaxDeliveries, nil)
+	if len(batch.exhausted) > 0 {
+		signal(d.work)
+	}
 	if batch.returns {
 		d.returning = d.pending.returns
 		signal(d.wake)

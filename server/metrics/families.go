@@ -119,6 +119,12 @@ func ofMessages() []family {
 		counter("messages_released_total", "Messages that consumers gave back or left behind, applied on this node "+
 			"since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
+		counter("messages_moved_total", "Messages that were moved to a dead-letter queue, or back, applied on this node "+
+			"since it was started.",
+			func(s *snapshot) float64 { return float64(s.store.Counts.Moved) }),
+		counter("messages_dropped_total", "Messages that no consumer could deal with, and that are gone because their "+
+			"queue has no dead-letter queue, applied on this node since it was started.",
+			func(s *snapshot) float64 { return float64(s.store.Counts.Dropped) }),
 		counter("messages_delivered_total", "Messages that this node has handed to consumers since it was started, "+
 			"redelivered ones among them.",
 			func(s *snapshot) float64 { return float64(s.more.Delivered) }),

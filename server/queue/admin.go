@@ -37,14 +37,17 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if o.prior == nil {
+	config, _, err := s.config(session, req.GetConfig(), txn.AllFields)
+	if o.missing(err) || o.prior != nil {
+		err = nil // what it names may be gone since an earlier attempt
+	}
+	if err == nil && o.prior == nil {
 		err = s.checkNewQueue(req.GetName(), o.retry)
 	}
 	var result *txn.Result
 	if err == nil {
 		result, err = s.commit(ctx, session, o, func(b *txn.Builder) {
-			b.CreateQueue(req.GetName(),
-				wire.QueueConfig(req.GetConfig()), names...)
+			b.CreateQueue(req.GetName(), config, names...)
 		})
 	}
 	switch {
@@ -77,13 +80,34 @@ func (s *Service) checkNewQueue(name string, retry bool) error {
 	return nil
 }
 
-// AlterQueue replaces the configuration of a queue.
+// AlterQueue changes the configuration of a queue.
 func (s *Service) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
-	session, _, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
-		b.AlterQueue(id, wire.QueueConfig(req.GetConfig()))
-	})
+	resp, err := s.alterQueue(ctx, req)
 	if err != nil {
 		return nil, s.status(fmt.Errorf("alter queue %q: %w", req.GetName(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+	mask, err := configMask(req.GetUpdateMask())
+	if err != nil {
+		return nil, err
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	config, mask, configErr := s.config(session, req.GetConfig(), mask)
+	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		if configErr != nil {
+			return txn.NoQueue, txn.NoSub, configErr
+		}
+		id, err := s.find(req.GetName())
+		return id, txn.NoSub, err
+	}, func(b *txn.Builder, id uint64, _ uint32) { b.AlterQueue(id, config, mask) })
+	if err != nil {
+		return nil, err
 	}
 	described, err := s.describe(session, req.GetName())
 	if err != nil { // it was altered, and deleted since

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -22,6 +23,8 @@ import (
 
 // consumeStream is one Consume call: a goroutine reads what the client sends, the handler's own one sends messages.
 type consumeStream struct {
+	service  *Service
+	session  *serving.Session
 	consumer *dispatch.Consumer
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  wire.Deliveries
@@ -67,7 +70,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
-	c := &consumeStream{consumer: consumer, stream: stream, limit: defaultResponseBytes}
+	c := &consumeStream{
+		service: s, session: session, consumer: consumer, stream: stream, limit: defaultResponseBytes,
+	}
 	if n := attach.GetMaxResponseBytes(); n > 0 {
 		c.limit, c.named = int(n), true
 	}
@@ -122,8 +127,18 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 	if err != nil {
 		return err
 	}
-	if len(acks) > 0 || len(nacks) > 0 || req.GetConfirm() != 0 {
-		if err := c.consumer.Settle(ctx, acks, nacks, req.GetConfirm()); err != nil {
+	rejects, err := ranges(req.GetReject(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	if len(rejects) > 0 {
+		if err := c.service.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
+			return fmt.Errorf("reject: %w", err)
+		}
+	}
+	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || req.GetConfirm() != 0 {
+		answers := dispatch.Answers{Acks: acks, Nacks: nacks, Rejects: rejects, Confirm: req.GetConfirm()}
+		if err := c.consumer.Settle(ctx, answers); err != nil {
 			return err
 		}
 	}

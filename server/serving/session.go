@@ -54,7 +54,7 @@ func NewSession(
 	limits.Busy, limits.Counters = load.Busy, counters
 	return &Session{
 		Primary: p, ended: make(chan struct{}),
-		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, load}, limits, logger),
+		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
 	}
 }
 
@@ -110,12 +110,21 @@ func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 	return s.store.NextSequence(id)
 }
 
+// MaxDeliveries is how many times a message of the queue is delivered at most.
+func (s storeSource) MaxDeliveries(id uint64) uint64 { return s.store.MaxDeliveries(id) }
+
+// Exhausted appends to dst those of the sequences that were delivered as often as they may be.
+func (s storeSource) Exhausted(key dispatch.Key, sequences, dst []uint64) []uint64 {
+	return s.store.Exhausted(key.Queue, key.Sub, sequences, dst)
+}
+
 // Watch tells of changes of the queue.
 func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
 
 // settler commits what consumers acknowledge.
 type settler struct {
 	primary *replication.Primary
+	store   *store.Store
 	load    *pressure
 }
 
@@ -134,6 +143,53 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	if err != nil {
 		return fmt.Errorf("encode acknowledgements: %w", err)
 	}
+	return s.commit(ctx, payload)
+}
+
+// Move moves dead messages to where their queue says. One that was moved by an attempt with an unknown outcome is
+// acknowledged then, and is not moved again.
+func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) error {
+	from, err := s.store.Origin(key.Queue, key.Sub)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UnixMilli()
+	for len(dead) > 0 {
+		var b txn.Builder
+		b.Begin(nil, now, nil)
+		b.BeginMove(key.Queue, key.Sub, from.DeadLetter)
+		n := 0
+		for ; n < len(dead) && (n == 0 || b.Bytes()+len(dead[n].Record) < maxMoveBytes); n++ {
+			var rec []byte
+			if from.DeadLetter != txn.NoQueue {
+				rec, err = txn.Relabel(dead[n].Record, &txn.DeadLetter{
+					Queue: from.Queue, Subscription: from.Subscription, Sequence: dead[n].Sequence,
+					Reason: dead[n].Reason, Deliveries: dead[n].Deliveries, MovedMS: now,
+				})
+				if err != nil {
+					return fmt.Errorf("sequence %d: %w", dead[n].Sequence, err)
+				}
+			}
+			b.Move(dead[n].Sequence, rec)
+		}
+		b.EndMove()
+		payload, err := b.Finish()
+		if err != nil {
+			return fmt.Errorf("encode dead letters: %w", err)
+		}
+		if err := s.commit(ctx, payload); err != nil {
+			return err
+		}
+		dead = dead[n:]
+	}
+	return nil
+}
+
+// maxMoveBytes is about how much one transaction holds that moves messages; one message may be larger.
+const maxMoveBytes = 4 << 20
+
+// commit waits for a node that is blocked.
+func (s settler) commit(ctx context.Context, payload []byte) error {
 	for {
 		s.load.settling.Add(1)
 		result, err := s.primary.Commit(ctx, payload)

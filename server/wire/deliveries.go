@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
@@ -33,6 +34,8 @@ type deliveryPart struct {
 	nanos    uint64
 	// Of StoredMessage, its Timestamp and its Message, as encoded.
 	storedBytes, timeBytes, messageBytes int
+	// dead is its DeadLetter, as encoded; nil if it is none.
+	dead []byte
 	// referred is what of it is not copied.
 	referred int
 }
@@ -41,7 +44,7 @@ type deliveryPart struct {
 const (
 	fieldMessages, fieldConfirmed                       = 1, 2
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
-	fieldMessage                                        = 4
+	fieldMessage, fieldDeadLetter                       = 4, 5
 	fieldBody, fieldProperties                          = 1, 2
 	fieldTypedProperties                                = 14
 	fieldKey, fieldValue                                = 1, 2
@@ -67,6 +70,9 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 		}
 		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
 		p := &d.parts[len(d.parts)-1]
+		if err := p.encodeDeadLetter(); err != nil {
+			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+		}
 		p.measure()
 		size := lengthBytes(p.storedBytes)
 		if i > 0 && d.total+size > limit {
@@ -113,6 +119,21 @@ func (p *deliveryPart) measure() {
 	}
 	p.storedBytes = numberBytes(p.sequence) + lengthBytes(p.timeBytes) + numberBytes(uint64(p.count)) +
 		lengthBytes(p.messageBytes)
+	if p.dead != nil {
+		p.storedBytes += lengthBytes(len(p.dead))
+	}
+}
+
+// encodeDeadLetter has the library encode what few messages have.
+func (p *deliveryPart) encodeDeadLetter() (err error) {
+	l := p.message.DeadLetter()
+	if l == nil {
+		return nil
+	}
+	if p.dead, err = proto.Marshal(deadLetterToProto(l)); err != nil {
+		return fmt.Errorf("encode where a dead letter comes from: %w", err)
+	}
+	return nil
 }
 
 // numberBytes is the length of a number's field: none if it is 0.
@@ -156,6 +177,9 @@ func (d *Deliveries) AppendTo(o *codec.Output) {
 		b = p.appendProperties(b)
 		if p.message.HasAttributes() {
 			b = p.appendAttributes(b)
+		}
+		if p.dead != nil {
+			b = append(appendLength(b, fieldDeadLetter, len(p.dead)), p.dead...)
 		}
 	}
 	o.B = appendNumber(b, fieldConfirmed, d.confirmed)

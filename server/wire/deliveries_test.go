@@ -52,6 +52,7 @@ func TestDeliveries(t *testing.T) {
 			},
 		})},
 		{Sequence: 7, Record: described(t, now, &pb.Message{Subject: "s"})},
+		{Sequence: 8, DeliveryCount: 1, Record: dead(t, record(now, []byte("body"), nil))},
 	}
 	var d Deliveries // used again, as by a stream
 	for _, event := range []dispatch.Event{
@@ -79,7 +80,7 @@ func TestDeliveries(t *testing.T) {
 		require.Equal(t, len(encoded), d.total)
 		d.Forget()
 	}
-	broken := []dispatch.Message{{Sequence: 8, Record: []byte("no record")}}
+	broken := []dispatch.Message{{Sequence: 9, Record: []byte("no record")}}
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 
@@ -116,6 +117,16 @@ func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	return b
 }
 
+// dead makes a record that of a dead letter.
+func dead(t *testing.T, rec []byte) []byte {
+	t.Helper()
+	out, err := txn.Relabel(rec, &txn.DeadLetter{
+		Queue: "orders", Subscription: "default", Sequence: 7, Reason: txn.DeadRejected, Deliveries: 3, MovedMS: 1001,
+	})
+	require.NoError(t, err)
+	return out
+}
+
 // TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being
 // encoded, too.
 func TestDeliveriesKnowEveryField(t *testing.T) {
@@ -128,7 +139,7 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 		message.Fields().ByName("properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {
 			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount,
-			"message": fieldMessage,
+			"message": fieldMessage, "dead_letter": fieldDeadLetter,
 		},
 		message: {
 			"body": fieldBody, "properties": fieldProperties,

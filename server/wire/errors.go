@@ -149,6 +149,7 @@ var errorTable = []mapping{
 	{store.ErrNoQueue, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
 	{txn.ErrQueueExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS},
 	{txn.ErrSubscriptionExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS},
+	{txn.ErrQueueInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
 	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
 	// Limits that pass.
 	{txn.ErrQueueFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
@@ -168,6 +169,7 @@ var errorTable = []mapping{
 	{txn.ErrTooManyReleased, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED},
 	{txn.ErrMixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MIXED},
 	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
+	{txn.ErrDeadLetterCycle, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
 	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
 	{ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
 	// Producers.

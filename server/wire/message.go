@@ -5,6 +5,9 @@ package wire
 import (
 	"fmt"
 	"math"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -90,5 +93,16 @@ func propertyValueToProto(v txn.Value) *pb.PropertyValue {
 		return &pb.PropertyValue{Kind: &pb.PropertyValue_DoubleValue{DoubleValue: math.Float64frombits(v.Bits)}}
 	default:
 		return &pb.PropertyValue{Kind: &pb.PropertyValue_BytesValue{BytesValue: v.Bytes}}
+	}
+}
+
+// deadLetterToProto says where a message comes from; nil if it is no dead letter.
+func deadLetterToProto(l *txn.DeadLetter) *pb.DeadLetter {
+	if l == nil {
+		return nil
+	}
+	return &pb.DeadLetter{
+		Queue: l.Queue, Subscription: l.Subscription, Sequence: l.Sequence, Reason: pb.DeadLetterReason(l.Reason),
+		Deliveries: l.Deliveries, MovedAt: timestamppb.New(time.UnixMilli(l.MovedMS)),
 	}
 }

@@ -17,17 +17,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueConfig converts a queue's configuration; none means no limits.
-func QueueConfig(c *pb.QueueConfig) txn.Config {
-	return txn.Config{MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes()}
-}
-
 // QueueToProto describes a queue; consumers tells what only the active knows of a subscription: how many messages its
 // consumers have and have not acknowledged, and how many consumers there are.
 func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint64, attached uint32)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID,
-		Config:       &pb.QueueConfig{MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes},
+		Config: &pb.QueueConfig{
+			MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: uint32(q.Config.MaxDeliveries),
+			DeadLetter: q.DeadLetter,
+		},
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
@@ -63,6 +61,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 		&p.at, &p.message
 	p.message.Properties = m.PropertyMap()
 	setAttributes(&p.message, &m)
+	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 	if !headersOnly {
 		p.message.Body = m.Body
 	}

@@ -15,6 +15,8 @@ type Counts struct {
 	Acknowledged uint64
 	// Released messages: given back to their queue by a consumer, or left by one that is gone.
 	Released uint64
+	// Moved messages: dead letters, and those that were moved back. Dropped ones had no queue to be moved to.
+	Moved, Dropped uint64
 }
 
 // Counts are what was applied since CountAfter.
@@ -37,6 +39,12 @@ func (c *Counts) count(o *txn.Op, r *txn.OpResult) {
 		c.Acknowledged += r.Changed
 	case txn.OpRelease:
 		c.Released += r.Changed
+	case txn.OpMove:
+		if o.Target == txn.NoQueue {
+			c.Dropped += r.Changed
+		} else {
+			c.Moved += r.Changed
+		}
 	default:
 	}
 }

@@ -123,8 +123,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return txn.ErrQueueNotFound
 	}
 	var sub *Sub
-	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpPurge &&
-		o.Sub != 0 {
+	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
+		o.Code == txn.OpPurge && o.Sub != 0 {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
 		}
@@ -134,6 +134,14 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		if o.IfEmpty && q.messages > 0 {
 			return txn.ErrQueueNotEmpty
 		}
+		if s.deadLettersTo[q.id] > 0 {
+			return txn.ErrQueueInUse
+		}
+	case txn.OpAlterQueue:
+		c := q.config.With(o.Config, o.Mask)
+		return s.checkConfig(q, &c)
+	case txn.OpMove:
+		return s.checkMove(o, sub)
 	case txn.OpCreateSubscription:
 		if q.SubByName(string(o.Name)) != nil {
 			return txn.ErrSubscriptionExists
@@ -145,7 +153,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkPublish(q, o)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
-	case txn.OpAlterQueue, txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
+	case txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	return txn.OK
 }
@@ -164,14 +172,19 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 		}
 		seen[string(name)] = true
 	}
-	return txn.OK
+	return s.checkConfig(nil, &o.Config)
 }
 
 func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 	if err := o.CheckRecords(); err != nil {
 		return codeOf(err)
 	}
-	if len(q.subs) == 0 || q.config == (txn.Config{}) {
+	return s.checkRoom(q, o.Count, len(o.Raw))
+}
+
+// checkRoom tells whether a queue may hold so many more messages.
+func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
+	if len(q.subs) == 0 || !q.config.Limited() {
 		return txn.OK // nothing will be kept, or there is no limit
 	}
 	if int(q.pending) >= len(s.pending) || s.pending[q.pending].q != q {
@@ -179,8 +192,8 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 		s.pending = append(s.pending, pending{q: q})
 	}
 	p := &s.pending[q.pending]
-	p.messages += uint64(o.Count)
-	p.bytes += uint64(len(o.Raw))
+	p.messages += uint64(messages)
+	p.bytes += uint64(bytes)
 	if limit := q.config.MaxMessages; limit > 0 && q.messages+p.messages > limit {
 		return txn.ErrQueueFull
 	}
@@ -253,8 +266,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
 	switch o.Code {
 	case txn.OpAlterQueue:
-		q.config = o.Config
-		q.digest = mix(mix(q.digest, o.Config.MaxMessages), o.Config.MaxBytes)
+		s.setConfig(q, q.config.With(o.Config, o.Mask))
+		q.mixConfig()
 	case txn.OpDeleteQueue:
 		r.Changed = q.messages
 		s.deleteQueue(q)
@@ -276,6 +289,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 	case txn.OpRelease:
 		r.Changed = s.release(q, o)
+	case txn.OpMove:
+		s.move(q, o, r)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	q.digest = mix(q.digest, r.Changed)
@@ -361,11 +376,12 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 }
 
 func (s *State) createQueue(o *txn.Op) uint64 {
-	q := &Queue{id: s.nextQueue, name: string(o.Name), config: o.Config, nextSeq: 1, nextSub: 1, handedOut: 1}
+	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1}
+	s.setConfig(q, o.Config)
 	s.nextQueue++
 	q.tail.first = 1
 	q.digest = mix(mix(q.id, uint64(crc32.Checksum(o.Name, s.crc))), uint64(crc32.Checksum(o.Raw, s.crc)))
-	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
+	q.mixConfig()
 	s.addQueue(q)
 	s.mark(q)
 	for name := range o.Subscriptions {
@@ -373,6 +389,14 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	}
 	q.subs = slices.Clip(q.subs)
 	return q.id
+}
+
+// mixConfig adds the configuration to the queue's digest: of a plain one what releases before 0.2.0 add.
+func (q *Queue) mixConfig() {
+	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
+	if !q.config.Plain() {
+		q.digest = mix(mix(q.digest, q.config.MaxDeliveries), q.config.DeadLetter)
+	}
 }
 
 func (s *State) addQueue(q *Queue) {
@@ -384,6 +408,7 @@ func (s *State) addQueue(q *Queue) {
 func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
+	s.countDeadLetters(q.config.DeadLetter, -1)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

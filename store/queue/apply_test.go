@@ -25,11 +25,13 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 		op   int
 		fill func(b *txn.Builder)
 	}{
-		"queue exists":      {txn.ErrQueueExists, 0, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}) }},
-		"too many queues":   {txn.ErrTooManyQueues, 0, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}) }},
-		"no queue":          {txn.ErrQueueNotFound, 1, func(b *txn.Builder) { r13(b); publish(b, 77, 1, 1) }},
-		"no queue to alter": {txn.ErrQueueNotFound, 0, func(b *txn.Builder) { b.AlterQueue(77, txn.Config{}) }},
-		"not empty":         {txn.ErrQueueNotEmpty, 0, func(b *txn.Builder) { b.DeleteQueue(q.id, true) }},
+		"queue exists":    {txn.ErrQueueExists, 0, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}) }},
+		"too many queues": {txn.ErrTooManyQueues, 0, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}) }},
+		"no queue":        {txn.ErrQueueNotFound, 1, func(b *txn.Builder) { r13(b); publish(b, 77, 1, 1) }},
+		"no queue to alter": {txn.ErrQueueNotFound, 0, func(b *txn.Builder) {
+			b.AlterQueue(77, txn.Config{}, txn.PlainFields)
+		}},
+		"not empty": {txn.ErrQueueNotEmpty, 0, func(b *txn.Builder) { b.DeleteQueue(q.id, true) }},
 		"full of messages": {
 			txn.ErrQueueFull, 2,
 			func(b *txn.Builder) { r13(b); publish(b, q.id, 3, 1); publish(b, q.id, 3, 1) },
@@ -251,7 +253,7 @@ func TestDigestTellsHistoriesApart(t *testing.T) {
 		"larger":  func(b *txn.Builder) { publish(b, 1, 1, 2) },
 		"purge":   func(b *txn.Builder) { b.Purge(1, 1) },
 		"all":     func(b *txn.Builder) { b.Purge(1, 0) },
-		"alter":   func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxBytes: 1}) },
+		"alter":   func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxBytes: 1}, txn.PlainFields) },
 		"create":  func(b *txn.Builder) { b.CreateSubscription(1, "c", txn.StartLatest) },
 		"delete":  func(b *txn.Builder) { b.DeleteSubscription(1, 1) },
 	} {

@@ -2,7 +2,11 @@
 
 package queue
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
 
 // Check verifies what a State promises about itself and gives what is wrong: nothing, if all is well. It looks at every
 // chunk of every queue.
@@ -13,6 +17,10 @@ func (s *State) Check() []string {
 	var tailBytes int64
 	for q := range s.Queues {
 		q.check(bad)
+		if s.checkConfig(q, q.config) != txn.OK {
+			bad("queue %d %.40q: its dead letters go to queue %d, which is not there or leads back", q.id, q.name,
+				q.config.DeadLetter)
+		}
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes

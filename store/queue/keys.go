@@ -78,7 +78,7 @@ func (s *State) appendState(dst []byte) []byte {
 func (q *Queue) appendValue(dst []byte) []byte {
 	dst = append(dst, valueVersion)
 	dst = appendString(dst, q.name)
-	dst = txn.AppendConfig(dst, q.config)
+	dst = txn.AppendConfig(dst, *q.config)
 	dst = binary.AppendUvarint(dst, q.nextSeq)
 	dst = binary.AppendUvarint(dst, uint64(q.nextSub))
 	dst = binary.AppendUvarint(dst, q.messages)

@@ -178,7 +178,8 @@ func (l *Loader) queue(k, v *cursor) {
 		v.err = err
 		return
 	}
-	q.config, v.b = config, rest
+	l.s.setConfig(q, config)
+	v.b = rest
 	q.nextSeq = v.uvarint(math.MaxUint64 >> 1)
 	q.nextSub = uint32(v.uvarint(math.MaxUint32))
 	q.messages = v.uvarint(math.MaxUint64)

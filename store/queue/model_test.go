@@ -134,15 +134,23 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	name := fmt.Sprintf("q%d", m.rng.IntN(10))
 	subs := []string{"a", "b", "c"}[:m.rng.IntN(4)]
-	b.CreateQueue(name, txn.Config{}, subs...)
+	var config txn.Config
+	if m.rng.IntN(3) == 0 {
+		config = m.someConfig(config)
+	}
+	b.CreateQueue(name, config, subs...)
 	for _, q := range m.queues {
 		if q.name == name {
 			want.Code, want.Op = txn.ErrQueueExists, 0
 			return
 		}
 	}
+	if code := m.checkConfig(nil, config); code != txn.OK {
+		want.Code, want.Op = code, 0
+		return
+	}
 	q := &modelQueue{
-		id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
+		config: config, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
 		records: map[uint64][]byte{},
 	}
 	m.nextID++
@@ -172,8 +180,12 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	s := m.pickSub(q)
 	switch k := m.rng.IntN(20); {
 	case k < 3:
-		r.Changed = uint64(q.alive())
 		b.DeleteQueue(q.id, false)
+		if m.inUse(q) {
+			want.Code, want.Op = txn.ErrQueueInUse, 0
+			return
+		}
+		r.Changed = uint64(q.alive())
 		delete(m.queues, q.id)
 	case k < 5:
 		b.DeleteQueue(q.id, true)
@@ -181,10 +193,22 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			want.Code, want.Op = txn.ErrQueueNotEmpty, 0
 			return
 		}
+		if m.inUse(q) {
+			want.Code, want.Op = txn.ErrQueueInUse, 0
+			return
+		}
 		delete(m.queues, q.id)
 	case k < 7:
-		q.config.MaxMessages = uint64(m.rng.IntN(4)) * 4000
-		b.AlterQueue(q.id, q.config)
+		config := m.someConfig(q.config)
+		config.MaxMessages = uint64(m.rng.IntN(4)) * 4000
+		mask := txn.ConfigMask(1 + m.rng.Uint64N(uint64(txn.AllFields)))
+		b.AlterQueue(q.id, config, mask)
+		config = q.config.With(config, mask)
+		if code := m.checkConfig(q, config); code != txn.OK {
+			want.Code, want.Op = code, 0
+			return
+		}
+		q.config = config
 	case k < 10 && s != nil:
 		before := q.alive()
 		delete(q.subs, s.id)
@@ -259,6 +283,9 @@ func (m *model) operation(
 		b.Ack(q.id, q.nextSub+3, txn.Range{First: 1, Last: 1})
 		return txn.ErrSubscriptionNotFound, func() {}
 	}
+	if k == 7 && m.rng.IntN(2) == 0 {
+		return m.move(b, q, s, added, want, i)
+	}
 	ranges, beyond := m.ranges(q, s)
 	code := txn.OK
 	if beyond {
@@ -316,21 +343,10 @@ func (m *model) publish(
 		records = append(records, rec)
 	}
 	b.EndPublish()
-	code := txn.OK
-	if len(q.subs) > 0 {
-		added[q.id] += uint64(n)
-		if limit := q.config.MaxMessages; limit > 0 && uint64(q.alive())+added[q.id] > limit {
-			code = txn.ErrQueueFull
-		}
-	}
-	return code, func() {
+	return q.room(added, n), func() {
 		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
 		for _, rec := range records {
-			q.records[q.next] = rec
-			for _, s := range q.subs {
-				s.needs[q.next] = 0
-			}
-			q.next++
+			q.add(rec)
 		}
 	}
 }
@@ -376,6 +392,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.NotNil(t, q)
 		require.Same(t, q, r.state.QueueByName(want.name))
 		require.Equal(t, want.next, q.NextSequence())
+		require.Equal(t, want.config, q.Config())
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
 		alive := q.NextAlive(1)

@@ -12,7 +12,7 @@ import (
 type Queue struct {
 	id       uint64
 	name     string
-	config   txn.Config
+	config   *txn.Config // noConfig if there is none
 	nextSeq  uint64
 	subs     []*Sub // by id
 	messages uint64 // alive
@@ -75,7 +75,7 @@ func (q *Queue) ID() uint64 { return q.id }
 func (q *Queue) Name() string { return q.name }
 
 // Config is what can be altered.
-func (q *Queue) Config() txn.Config { return q.config }
+func (q *Queue) Config() txn.Config { return *q.config }
 
 // NextSequence is the sequence that the next message will get.
 func (q *Queue) NextSequence() uint64 { return q.nextSeq }

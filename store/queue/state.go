@@ -32,6 +32,8 @@ type State struct {
 	counts     Counts
 	countAfter uint64
 
+	deadLettersTo map[uint64]int // how many queues name a queue as their dead-letter queue; nil while none does
+
 	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Attribute is the tag of a standard field of a message. Tags are the numbers of the fields in lockstep.v1.Message, so
-// that a text can be sent as it is stored. They keep their meaning for good.
+// Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the numbers of the fields in
+// lockstep.v1.Message, so that a text can be sent as it is stored. They keep their meaning for good.
 type Attribute uint8
 
 // Tags of the attributes.
@@ -29,6 +29,8 @@ const (
 	AttributeSubject Attribute = 7
 	// AttributeValues are the properties that are not texts.
 	AttributeValues Attribute = 14
+	// AttributeDeadLetter says where a message was moved from, and why.
+	AttributeDeadLetter Attribute = 15
 )
 
 // lastText is the greatest tag of an attribute that is a text.
@@ -41,6 +43,8 @@ type Attributes struct {
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
 	// Values in the order of their keys, which are those of no property either.
 	Values []TypedProperty
+	// DeadLetter is set on a message that was moved because a subscription could not deal with it.
+	DeadLetter *DeadLetter
 }
 
 // TypedProperty is a property that is not a text.
@@ -94,7 +98,7 @@ func (a *Attributes) texts() [5]string {
 // Empty tells whether none is set.
 func (a *Attributes) Empty() bool {
 	return a == nil || a.MessageID == "" && a.CorrelationID == "" && a.ReplyTo == "" && a.ContentType == "" &&
-		a.Subject == "" && len(a.Values) == 0
+		a.Subject == "" && len(a.Values) == 0 && a.DeadLetter == nil
 }
 
 // SortValues brings values into the order in which they are stored: equal ones must give equal bytes.
@@ -127,7 +131,12 @@ func (a *Attributes) check(props []Property) error {
 			return fmt.Errorf("%w: property %.40q is there as a text and as a value", ErrMalformed, p.Key)
 		}
 	}
-	if n := a.bytes(); n > MaxAttributesBytes {
+	if a.DeadLetter != nil {
+		if err := a.DeadLetter.check(); err != nil {
+			return err
+		}
+	}
+	if n := a.bytes() - a.DeadLetter.bytes(); n > MaxAttributesBytes {
 		return fmt.Errorf("%w: the attributes and typed properties have %d bytes, the limit is %d", ErrTooLarge, n,
 			MaxAttributesBytes)
 	}
@@ -149,6 +158,8 @@ func (a Attribute) String() string {
 		return "subject"
 	case AttributeValues:
 		return "typed_properties"
+	case AttributeDeadLetter:
+		return "dead_letter"
 	}
 	return fmt.Sprintf("attribute %d", uint8(a))
 }
@@ -174,7 +185,7 @@ func (a *Attributes) bytes() int {
 		values := a.valuesBytes()
 		n += 1 + UvarintBytes(uint64(values)) + values
 	}
-	return n
+	return n + a.DeadLetter.bytes()
 }
 
 func (a *Attributes) valuesBytes() int {
@@ -205,9 +216,16 @@ func (a *Attributes) append(dst []byte) []byte {
 			dst = appendString(append(dst, byte(AttributeMessageID)+byte(i)), text)
 		}
 	}
-	if len(a.Values) == 0 {
-		return dst
+	if len(a.Values) > 0 {
+		dst = a.appendValues(dst)
 	}
+	if a.DeadLetter != nil {
+		dst = a.DeadLetter.append(dst)
+	}
+	return dst
+}
+
+func (a *Attributes) appendValues(dst []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, byte(AttributeValues)), uint64(a.valuesBytes()))
 	dst = binary.AppendUvarint(dst, uint64(len(a.Values)))
 	for i := range a.Values {
@@ -225,9 +243,10 @@ func (a *Attributes) append(dst []byte) []byte {
 	return dst
 }
 
-// attributes reads a block and checks all of it. It gives what is in it, and that of its AttributeValues.
-func (d *decoder) attributes() (block, values []byte) {
-	block = d.bytes(MaxAttributesBytes)
+// attributes reads a block and checks all of it. It gives what is in it, and that of its AttributeValues and of its
+// AttributeDeadLetter.
+func (d *decoder) attributes() (block, values, dead []byte) {
+	block = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 	if d.err == nil && len(block) == 0 {
 		d.fail("a block of attributes without any")
 	}
@@ -244,6 +263,9 @@ func (d *decoder) attributes() (block, values []byte) {
 		case tag == AttributeValues:
 			values = in.bytes(MaxAttributesBytes)
 			in.checkValues(values)
+		case tag == AttributeDeadLetter:
+			dead = in.bytes(maxDeadLetterBytes)
+			in.checkDeadLetter(dead)
 		default:
 			in.err = fmt.Errorf("%w: attribute %d of a message", ErrNewerVersion, uint8(tag))
 		}
@@ -252,7 +274,7 @@ func (d *decoder) attributes() (block, values []byte) {
 	if d.err == nil {
 		d.err = in.err
 	}
-	return block, values
+	return block, values, dead
 }
 
 // checkValues looks at what is in an AttributeValues.
@@ -345,9 +367,10 @@ func (m *Message) Attributes() Attributes {
 			a.ContentType = s
 		case AttributeSubject:
 			a.Subject = s
-		case AttributeValues:
+		case AttributeValues, AttributeDeadLetter:
 		}
 	}
+	a.DeadLetter = m.DeadLetter()
 	for key, v := range m.Values {
 		a.Values = append(a.Values, TypedProperty{Key: string(key), Value: v})
 	}

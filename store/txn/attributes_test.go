@@ -22,6 +22,10 @@ func everyAttribute() *Attributes {
 			{Key: "paid", Value: Value{Kind: ValueBool, Bits: 1}},
 			{Key: "rate", Value: Value{Kind: ValueDouble, Bits: math.Float64bits(-0.5)}},
 		},
+		DeadLetter: &DeadLetter{
+			Queue: "orders", Subscription: "default", Sequence: 1 << 40, Reason: DeadRejected, Deliveries: 3,
+			MovedMS: 1_600_000_000_000,
+		},
 	}
 }
 
@@ -30,7 +34,7 @@ func TestAttributesRoundTrip(t *testing.T) {
 	full := everyAttribute()
 	for name, a := range map[string]*Attributes{
 		"all": full, "one": {Subject: "s"}, "longest": {ReplyTo: strings.Repeat("q", MaxAttributeBytes)},
-		"values": {Values: full.Values}, "one value": {Values: full.Values[2:3]},
+		"values": {Values: full.Values}, "one value": {Values: full.Values[2:3]}, "dead": {DeadLetter: full.DeadLetter},
 	} {
 		for _, props := range [][]Property{nil, {{"a", "1"}, {"b", ""}}} {
 			for _, body := range []string{"", "a body"} {
@@ -124,6 +128,8 @@ func TestOtherAttributes(t *testing.T) {
 		"an int64 that is too short":       {[]byte{14, 5, 1, 1, 'k', 2, 7}, ErrMalformed},
 		"a block without any attribute":    {nil, ErrMalformed},
 		"a text that is above its limit":   {append([]byte{3, 0x81, 8}, make([]byte, 1025)...), ErrMalformed},
+		"a dead letter without an origin":  {append([]byte{15, 14, 1}, make([]byte, 13)...), ErrMalformed},
+		"a dead letter that is cut off":    {[]byte{15, 1, 1}, ErrMalformed},
 		"values without a key of the last": {[]byte{14, 5, 1, 0, 1, 0, 0}, ErrMalformed},
 	} {
 		rec := []byte{0, 0, 0, 0, flagAttributes, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -133,6 +139,40 @@ func TestOtherAttributes(t *testing.T) {
 		_, err := DecodeMessage(rec)
 		require.ErrorIs(t, err, tt.want, name)
 	}
+}
+
+// TestRelabel: a message that is moved keeps all that it has, and says where it was last; moved back, it is as it was.
+func TestRelabel(t *testing.T) {
+	for _, a := range []*Attributes{nil, {Subject: "s"}, everyAttribute()} {
+		rec, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
+		require.NoError(t, err)
+		l := &DeadLetter{Queue: "q", Subscription: "s", Sequence: 9, Reason: DeadMaxDeliveries}
+		moved, err := Relabel(rec, l)
+		require.NoError(t, err)
+		m, err := DecodeMessage(moved)
+		require.NoError(t, err)
+		require.Equal(t, l, m.DeadLetter())
+		require.Equal(t, "body", string(m.Body))
+		if a != nil {
+			a.DeadLetter = nil
+		}
+		before, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
+		require.NoError(t, err)
+		back, err := Relabel(moved, nil)
+		require.NoError(t, err)
+		require.Equal(t, before, back)
+	}
+	// Also one that has as many attributes as there may be.
+	full := &Attributes{Values: []TypedProperty{
+		{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes-16)}},
+	}}
+	rec, err := AppendMessage(nil, 5, full, nil, nil)
+	require.NoError(t, err)
+	long := strings.Repeat("q", MaxNameBytes)
+	moved, err := Relabel(rec, &DeadLetter{Queue: long, Subscription: long, Sequence: math.MaxUint64, Reason: 1})
+	require.NoError(t, err)
+	_, err = DecodeMessage(moved)
+	require.NoError(t, err)
 }
 
 // TestDecodeAttributesAllocates: reading a message with attributes takes no memory of its own.

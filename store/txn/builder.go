@@ -15,8 +15,10 @@ type Builder struct {
 	start int // where this transaction begins in buf
 	op    int // where the open operation begins in buf, or -1
 	ops   int
-	msgs  int // messages in the open publish
-	count int // where the open publish has its count
+	msgs  int    // messages in the open publish
+	count int    // where the open publish has its count
+	last  uint64 // sequence that was added to the open move
+	drop  bool   // the open move has no target
 	alone bool
 	err   error
 }
@@ -78,11 +80,11 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.end()
 }
 
-// AlterQueue replaces a queue's configuration.
-func (b *Builder) AlterQueue(queue uint64, c Config) {
+// AlterQueue changes the fields of a queue's configuration that mask names.
+func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.begin(OpAlterQueue)
 	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = AppendConfig(b.buf, c)
+	b.buf = appendConfig(b.buf, c, mask)
 	b.end()
 }
 
@@ -317,25 +319,42 @@ func (b *Builder) end() {
 	b.ops++
 }
 
-// AppendConfig appends the encoding of c, which DecodeConfig reads.
-func AppendConfig(dst []byte, c Config) []byte {
-	dst = append(dst, configFields)
-	dst = binary.AppendUvarint(dst, c.MaxMessages)
-	return binary.AppendUvarint(dst, c.MaxBytes)
+// AppendConfig appends the encoding of c, which DecodeConfig reads. A configuration without what releases before 0.2.0
+// did not know has the bytes that they wrote.
+func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
+
+// appendConfig encodes a mask as a field of its own, so that a release that knows no masks stops at one.
+func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
+	if mask == PlainFields {
+		mask = 0
+	}
+	fields := [...]uint64{c.MaxMessages, c.MaxBytes, uint64(mask), c.MaxDeliveries, c.DeadLetter}
+	n := len(fields)
+	for n > plainFields && fields[n-1] == 0 {
+		n--
+	}
+	dst = append(dst, byte(n))
+	for _, v := range fields[:n] {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	return dst
 }
 
-// configFields is the number of fields that this version writes.
-const configFields = 2
+// plainFields is the number of fields that every configuration has.
+const plainFields = 2
 
 // DecodeConfig reads a configuration from the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 	d := decoder{b: b}
-	c = d.config()
+	c, mask := d.config()
+	if mask != PlainFields {
+		d.fail("a configuration with a mask")
+	}
 	return c, d.b, d.err
 }
 
-func (d *decoder) config() Config {
-	var c Config
+func (d *decoder) config() (c Config, mask ConfigMask) {
+	mask = PlainFields
 	n := int(d.u8())
 	for i := range n {
 		v := d.uvarint()
@@ -344,9 +363,21 @@ func (d *decoder) config() Config {
 			c.MaxMessages = v
 		case i == 1:
 			c.MaxBytes = v
+		case i == 2 && v != 0:
+			mask = ConfigMask(v)
+		case i == 3:
+			c.MaxDeliveries = v
+		case i == 4:
+			c.DeadLetter = v
 		case v != 0 && d.err == nil:
 			d.err = fmt.Errorf("%w: field %d of a queue's configuration", ErrNewerVersion, i)
 		}
 	}
-	return c
+	if c.MaxDeliveries > MaxDeliveries {
+		d.fail("a limit of deliveries that is impossible")
+	}
+	if mask&^AllFields != 0 && d.err == nil {
+		d.err = fmt.Errorf("%w: a change of fields %#x of a queue's configuration", ErrNewerVersion, mask&^AllFields)
+	}
+	return c, mask
 }

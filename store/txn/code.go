@@ -33,6 +33,10 @@ const (
 	ErrQueueFull Code = 13
 	// ErrTooManyQueues is returned when the store holds as many queues as it may.
 	ErrTooManyQueues Code = 14
+	// ErrQueueInUse is returned when a queue is to be deleted that is the dead-letter queue of another one.
+	ErrQueueInUse Code = 15
+	// ErrDeadLetterCycle is returned when dead letters of a queue would come back to it.
+	ErrDeadLetterCycle Code = 16
 
 	// ErrSubscriptionExists is returned when a subscription is to be made whose name is taken in its queue.
 	ErrSubscriptionExists Code = 20
@@ -81,6 +85,10 @@ func (c Code) Error() string {
 		return "the queue is full: consume from it, or raise its limits"
 	case ErrTooManyQueues:
 		return "too many queues: delete some first"
+	case ErrQueueInUse:
+		return "the queue is the dead-letter queue of another one: change that one first"
+	case ErrDeadLetterCycle:
+		return "dead letters of the queue would come back to it: name a queue whose own dead letters go elsewhere"
 	case ErrSubscriptionExists:
 		return "a subscription of that name exists in the queue"
 	case ErrSubscriptionNotFound:

@@ -74,6 +74,20 @@ func FuzzReader(f *testing.F) {
 		b.Ack(1, 2, Range{9, 10}, Range{1, 1})
 		b.Release(1, 2, Range{3, 3})
 	})
+	seed(nil, func(b *Builder) { b.AlterQueue(1, Config{MaxDeliveries: 3, DeadLetter: 2}, AllFields) })
+	seed(nil, func(b *Builder) {
+		rec, err := AppendMessage(nil, 1, everyAttribute(), nil, []byte("x"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		b.BeginMove(1, 2, 3)
+		b.Move(4, rec)
+		b.Move(9, rec)
+		b.EndMove()
+		b.BeginMove(1, 2, NoQueue)
+		b.Move(5, nil)
+		b.EndMove()
+	})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
 		var b Builder
@@ -115,6 +129,11 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 		if o.Code == OpPublish && o.CheckRecords() != nil {
 			return false
 		}
+		if o.Code == OpMove {
+			if _, err := o.CheckMoves(); err != nil {
+				return false
+			}
+		}
 		copyOp(b, o)
 	}
 	_, err := r.Next()
@@ -130,7 +149,7 @@ func copyOp(b *Builder, o *Op) {
 		}
 		b.CreateQueue(string(o.Name), o.Config, names...)
 	case OpAlterQueue:
-		b.AlterQueue(o.Queue, o.Config)
+		b.AlterQueue(o.Queue, o.Config, o.Mask)
 	case OpDeleteQueue:
 		b.DeleteQueue(o.Queue, o.IfEmpty)
 	case OpPurge:
@@ -145,6 +164,12 @@ func copyOp(b *Builder, o *Op) {
 			b.Record(rec)
 		}
 		b.EndPublish()
+	case OpMove:
+		b.BeginMove(o.Queue, o.Sub, o.Target)
+		for sequence, rec := range o.Moves {
+			b.Move(sequence, rec)
+		}
+		b.EndMove()
 	case OpAck:
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:

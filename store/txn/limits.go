@@ -30,7 +30,7 @@ const (
 	// MaxRecordBytes is the greatest length of an encoded message, its size field included.
 	MaxRecordBytes = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the greatest length of the attributes with their own length.
-	maxBlockBytes = 3 + MaxAttributesBytes
+	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
 	// MaxTransactionBytes is the greatest length of an encoded transaction. A log frame must be able to hold it.
 	MaxTransactionBytes = 80 << 20
 	// MaxRanges is the greatest number of ranges in one acknowledge or release operation.
@@ -41,6 +41,8 @@ const (
 	MaxMetaKeyBytes = 255
 	// MaxMetaValueBytes is the greatest length of its value.
 	MaxMetaValueBytes = 64 << 10
+	// MaxDeliveries is the greatest Config.MaxDeliveries.
+	MaxDeliveries = 1_000_000
 	// MaxSubscriptions is the greatest number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )

@@ -151,8 +151,8 @@ type Message struct {
 
 	props []byte // the encoded pairs
 	count int
-	// attributes as they are in the record, without their length, and of them AttributeValues.
-	attributes, values []byte
+	// attributes as they are in the record, without their length, and of them AttributeValues and AttributeDeadLetter.
+	attributes, values, dead []byte
 }
 
 // DecodeMessage reads one whole record and checks all of it. The errors wrap ErrMalformed or ErrNewerVersion.
@@ -174,7 +174,7 @@ func DecodeMessage(rec []byte) (Message, error) {
 	}
 	d := decoder{b: m.Body}
 	if flags&flagAttributes != 0 {
-		m.attributes, m.values = d.attributes()
+		m.attributes, m.values, m.dead = d.attributes()
 	}
 	if flags&flagProperties != 0 {
 		m.properties(&d)

@@ -109,19 +109,25 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue.
 	Queue uint64
-	// Sub is the number of the subscription, for OpAck, OpRelease, OpDeleteSubscription and OpPurge (0 = all).
+	// Sub is the number of the subscription, for OpAck, OpRelease, OpMove, OpDeleteSubscription and OpPurge (0 = all).
 	Sub uint32
+	// Target is the number of the queue that an OpMove moves to; NoQueue if it drops.
+	Target uint64
 	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta.
 	Name []byte
 	// Config for OpCreateQueue and OpAlterQueue.
 	Config Config
+	// Mask names the fields of Config that an OpAlterQueue changes.
+	Mask ConfigMask
 	// Start for OpCreateSubscription.
 	Start Start
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
-	// Count is the number of messages of an OpPublish, names of an OpCreateQueue or ranges of an OpAck or OpRelease.
+	// Count is the number of messages of an OpPublish or OpMove, names of an OpCreateQueue or ranges of an OpAck or
+	// OpRelease.
 	Count int
-	// Raw is what Count counts, encoded: messages for NextRecord, ranges, or names. For OpPutMeta it is the value.
+	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, or moves. For OpPutMeta it is the
+	// value.
 	Raw []byte
 }
 
@@ -130,11 +136,14 @@ func (o *Op) decode(b []byte) error {
 	switch o.Code {
 	case OpCreateQueue:
 		o.Name = d.name()
-		o.Config = d.config()
+		o.Config, o.Mask = d.config()
+		if o.Mask != PlainFields {
+			d.fail("a new queue with a mask")
+		}
 		o.names(&d)
 	case OpAlterQueue:
 		o.Queue = d.uvarint()
-		o.Config = d.config()
+		o.Config, o.Mask = d.config()
 	case OpDeleteQueue:
 		o.Queue = d.uvarint()
 		o.IfEmpty = d.flag()
@@ -157,6 +166,13 @@ func (o *Op) decode(b []byte) error {
 	case OpAck, OpRelease:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 		o.ranges(&d)
+	case OpMove:
+		o.Queue, o.Sub, o.Target = d.uvarint(), d.sub(), d.uvarint()
+		o.Count = int(d.u32())
+		if o.Count == 0 || o.Count > MaxPublishMessages {
+			d.fail("a number of messages that is impossible")
+		}
+		o.Raw, d.b = d.b, nil
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {

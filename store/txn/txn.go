@@ -13,14 +13,14 @@ const opHeaderBytes = 5
 
 const flagProducer = 1
 
-// OpCode is the kind of an operation. 10 to 15 are set aside for expire, dead-letter, prepare, commit and rollback.
+// OpCode is the kind of an operation. 10 and 12 to 15 are kept for expire, prepare, commit and rollback.
 type OpCode uint8
 
 // Operation codes. They are stored in the log and keep their meaning for good.
 const (
 	// OpCreateQueue makes a queue together with its first subscriptions.
 	OpCreateQueue OpCode = 1
-	// OpAlterQueue replaces a queue's configuration.
+	// OpAlterQueue changes fields of a queue's configuration.
 	OpAlterQueue OpCode = 2
 	// OpDeleteQueue removes a queue with all of its messages and subscriptions.
 	OpDeleteQueue OpCode = 3
@@ -36,6 +36,8 @@ const (
 	OpAck OpCode = 8
 	// OpRelease adds one to the delivery count of messages of one subscription.
 	OpRelease OpCode = 9
+	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
+	OpMove OpCode = 11
 	// OpPutMeta sets one of the pair's own small entries.
 	OpPutMeta OpCode = 16
 	// OpDeleteMeta removes one of them.
@@ -63,6 +65,8 @@ func (c OpCode) String() string {
 		return "ack"
 	case OpRelease:
 		return "release"
+	case OpMove:
+		return "move"
 	case OpPutMeta:
 		return "put-meta"
 	case OpDeleteMeta:
@@ -94,7 +98,53 @@ type Config struct {
 	MaxMessages uint64
 	// MaxBytes is the number of bytes beyond which publishes are refused; 0 means no limit.
 	MaxBytes uint64
+	// MaxDeliveries is how many times a message is given to a consumer of a subscription at most, up to MaxDeliveries; 0
+	// means no limit.
+	MaxDeliveries uint64
+	// DeadLetter is the number of the queue that messages are moved to which no consumer could deal with; NoQueue for
+	// none.
+	DeadLetter uint64
 }
+
+// ConfigMask names fields of a Config.
+type ConfigMask uint64
+
+// Fields of a Config.
+const (
+	FieldMaxMessages ConfigMask = 1 << iota
+	FieldMaxBytes
+	FieldMaxDeliveries
+	FieldDeadLetter
+
+	// PlainFields are those that releases before 0.2.0 know: they change all of them at once.
+	PlainFields = FieldMaxMessages | FieldMaxBytes
+	// AllFields are those of this version.
+	AllFields = PlainFields | FieldMaxDeliveries | FieldDeadLetter
+)
+
+// With gives the configuration with the fields that mask names as they are in o.
+func (c Config) With(o Config, mask ConfigMask) Config {
+	for _, f := range [...]struct {
+		field    ConfigMask
+		to, from *uint64
+	}{
+		{FieldMaxMessages, &c.MaxMessages, &o.MaxMessages},
+		{FieldMaxBytes, &c.MaxBytes, &o.MaxBytes},
+		{FieldMaxDeliveries, &c.MaxDeliveries, &o.MaxDeliveries},
+		{FieldDeadLetter, &c.DeadLetter, &o.DeadLetter},
+	} {
+		if mask&f.field != 0 {
+			*f.to = *f.from
+		}
+	}
+	return c
+}
+
+// Limited tells whether there is a limit on what the queue may hold.
+func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
+
+// Plain tells whether the configuration has nothing that releases before 0.2.0 do not know.
+func (c *Config) Plain() bool { return c.MaxDeliveries|c.DeadLetter == 0 }
 
 // Producer makes a transaction safe to retry (INV-10).
 type Producer struct {
@@ -130,11 +180,11 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target.
 	FirstSequence uint64
 	// ID is the number of the queue or subscription that was made.
 	ID uint64
-	// Changed is the number of messages that were published, acknowledged, released, purged or deleted.
+	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted.
 	Changed uint64
 }
 

@@ -3,6 +3,7 @@
 package txn
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -184,8 +185,8 @@ func TestSingleOperations(t *testing.T) {
 	}
 	require.Equal(t, []string{"default", "other"}, names)
 
-	o = all(t, build(t, func(b *Builder) { b.AlterQueue(9, c) }))[0]
-	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: c}, o)
+	o = all(t, build(t, func(b *Builder) { b.AlterQueue(9, c, AllFields) }))[0]
+	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: c, Mask: AllFields}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteQueue(9, true) }))[0]
 	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, IfEmpty: true}, o)
 	o = all(t, build(t, func(b *Builder) { b.Purge(9, 2) }))[0]
@@ -298,14 +299,55 @@ func TestReaderRefuses(t *testing.T) {
 }
 
 func TestConfigOfALaterVersion(t *testing.T) {
-	c, rest, err := DecodeConfig([]byte{3, 1, 2, 0, 'x'})
+	c, rest, err := DecodeConfig([]byte{6, 1, 2, 0, 3, 4, 0, 'x'})
 	require.NoError(t, err, "a field that is not in use")
-	require.Equal(t, Config{MaxMessages: 1, MaxBytes: 2}, c)
+	require.Equal(t, Config{MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: 4}, c)
 	require.Equal(t, "x", string(rest))
-	_, _, err = DecodeConfig([]byte{3, 1, 2, 9})
+	_, _, err = DecodeConfig([]byte{6, 1, 2, 0, 3, 4, 9})
 	require.ErrorIs(t, err, ErrNewerVersion)
 	_, _, err = DecodeConfig([]byte{3, 1, 2})
 	require.ErrorIs(t, err, ErrMalformed)
+	_, _, err = DecodeConfig(binary.AppendUvarint([]byte{4, 1, 2, 0}, MaxDeliveries+1))
+	require.ErrorIs(t, err, ErrMalformed)
+}
+
+// TestPlainConfig: what a release before 0.2.0 knows has the bytes that it writes.
+func TestPlainConfig(t *testing.T) {
+	require.Equal(t, []byte{2, 0, 0}, AppendConfig(nil, Config{}))
+	require.Equal(t, []byte{2, 7, 9}, AppendConfig(nil, Config{MaxMessages: 7, MaxBytes: 9}))
+	require.Equal(t, []byte{4, 0, 0, 0, 5}, AppendConfig(nil, Config{MaxDeliveries: 5}))
+	require.Equal(t, []byte{5, 0, 0, 0, 0, 6}, AppendConfig(nil, Config{DeadLetter: 6}))
+}
+
+// TestAlterMask: a change of what releases before 0.2.0 know has the bytes that they write; any other one stops them,
+// also when it sets a field to 0.
+func TestAlterMask(t *testing.T) {
+	op := func(c Config, mask ConfigMask) (Op, []byte) {
+		var b Builder
+		b.Begin(nil, 0, nil)
+		b.AlterQueue(1, c, mask)
+		payload, err := b.Finish()
+		require.NoError(t, err)
+		var r Reader
+		require.NoError(t, r.Reset(payload))
+		o, err := r.Next()
+		require.NoError(t, err)
+		return *o, payload[headerBytes+opHeaderBytes:]
+	}
+	o, body := op(Config{MaxMessages: 7}, PlainFields)
+	require.Equal(t, []byte{1, 2, 7, 0}, body)
+	require.Equal(t, PlainFields, o.Mask)
+	o, body = op(Config{}, FieldMaxDeliveries)
+	require.Equal(t, []byte{1, 3, 0, 0, byte(FieldMaxDeliveries)}, body, "the third field stops an older release")
+	require.Equal(t, FieldMaxDeliveries, o.Mask)
+	_, _, err := DecodeConfig(body[1:])
+	require.ErrorIs(t, err, ErrMalformed, "no queue has a mask")
+	d := decoder{b: []byte{3, 0, 0, byte(AllFields + 1)}}
+	d.config()
+	require.ErrorIs(t, d.err, ErrNewerVersion)
+	all := Config{1, 2, 3, 4}
+	require.Equal(t, Config{1, 0, 0, 4}, Config{}.With(all, FieldMaxMessages|FieldDeadLetter))
+	require.Equal(t, all, Config{}.With(all, AllFields))
 }
 
 // TestGolden holds the bytes of version 1: a log that was written once must be readable for good.
@@ -334,7 +376,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 20, known, "every code must have a text")
+	require.Equal(t, 22, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.ErrorContains(t, r.Err(), "operation 3")

@@ -101,6 +101,7 @@ func TestUpgrade(t *testing.T) {
 		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
 		if to == binary {
 			require.ErrorIs(t, publishDescribed(t, p), client.ErrRefused)
+			require.ErrorIs(t, limitDeliveries(t, p), client.ErrRefused)
 		}
 		restart(second, to)
 		active, _ = inSync(t, p)
@@ -108,6 +109,7 @@ func TestUpgrade(t *testing.T) {
 		restart(first, to)
 	}
 	require.NoError(t, publishDescribed(t, p))
+	require.NoError(t, limitDeliveries(t, p))
 	active, _ := inSync(t, p)
 	require.NoError(t, active.Kill())
 	inSyncAgain(t, p, active)
@@ -138,6 +140,16 @@ func publishDescribed(t *testing.T, p *cluster.Pair) error {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, k.Close()) }()
 	_, err = k.Publish(limited(t), describedQueue, describedMessage)
+	return err
+}
+
+// limitDeliveries gives a queue a limit that release 0.1.0 does not know.
+func limitDeliveries(t *testing.T, p *cluster.Pair) error {
+	t.Helper()
+	k, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, k.Close()) }()
+	_, err = k.AlterQueue(limited(t), describedQueue, client.QueueConfig{MaxDeliveries: 3})
 	return err
 }
 

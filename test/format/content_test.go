@@ -84,7 +84,7 @@ func (d *dumper) store(s *store.Store) {
 	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
 	require.NoError(d.t, err)
 	for _, q := range queues {
-		d.line(1, "queue %d %q: %+v, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, q.Config,
+		d.line(1, "queue %d %q: %s, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, config(q.Config),
 			q.NextSequence, q.Messages, q.Bytes, q.Digest)
 		for _, sub := range q.Subscriptions {
 			d.line(2, "subscription %d %q: floor %d, backlog %d", sub.ID, sub.Name, sub.Floor, sub.Backlog)

@@ -109,21 +109,41 @@ func (d *dumper) transaction(payload []byte) {
 	}
 }
 
+// config shows what a release before 0.2.0 knows, and of the rest what is set.
+func config(c txn.Config) string {
+	s := fmt.Sprintf("MaxMessages:%d MaxBytes:%d", c.MaxMessages, c.MaxBytes)
+	if c.MaxDeliveries != 0 {
+		s += fmt.Sprintf(" MaxDeliveries:%d", c.MaxDeliveries)
+	}
+	if c.DeadLetter != 0 {
+		s += fmt.Sprintf(" DeadLetter:%d", c.DeadLetter)
+	}
+	return "{" + s + "}"
+}
+
 // operation describes an operation in one line.
 func operation(op *txn.Op) string {
 	s := fmt.Sprintf("%s %d:", op.Code, uint8(op.Code))
 	switch op.Code {
 	case txn.OpCreateQueue:
-		s += fmt.Sprintf(" name %q, config %+v, subscriptions", op.Name, op.Config)
+		s += fmt.Sprintf(" name %q, config %s, subscriptions", op.Name, config(op.Config))
 		for name := range op.Subscriptions {
 			s += fmt.Sprintf(" %q", name)
 		}
 	case txn.OpAlterQueue:
-		s += fmt.Sprintf(" queue %d, config %+v", op.Queue, op.Config)
+		s += fmt.Sprintf(" queue %d, config %s", op.Queue, config(op.Config))
+		if op.Mask != txn.PlainFields {
+			s += fmt.Sprintf(", mask %#x", op.Mask)
+		}
 	case txn.OpDeleteQueue:
 		s += fmt.Sprintf(" queue %d, if empty %v", op.Queue, op.IfEmpty)
 	case txn.OpCreateSubscription:
 		s += fmt.Sprintf(" queue %d, name %q, start %d", op.Queue, op.Name, op.Start)
+	case txn.OpMove:
+		s += fmt.Sprintf(" queue %d, subscription %d, target %d, sequences", op.Queue, op.Sub, op.Target)
+		for sequence := range op.Moves {
+			s += fmt.Sprintf(" %d", sequence)
+		}
 	case txn.OpPublish:
 		s += fmt.Sprintf(" queue %d, %d messages", op.Queue, op.Count)
 	case txn.OpPutMeta, txn.OpDeleteMeta:
@@ -141,6 +161,11 @@ func operation(op *txn.Op) string {
 const shownMessages = 4
 
 func (d *dumper) messages(op *txn.Op) {
+	for _, record := range op.Moves {
+		if record != nil {
+			d.message(5, "message", record)
+		}
+	}
 	n := 0
 	for record := range op.Records {
 		if n++; n > shownMessages {
@@ -163,6 +188,9 @@ func (d *dumper) message(level int, what string, record []byte) {
 	}
 	for k, v := range m.Values {
 		s += fmt.Sprintf(", typed property %q=%v", k, v.Any())
+	}
+	if l := m.DeadLetter(); l != nil {
+		s += fmt.Sprintf(", dead letter %+v", *l)
 	}
 	d.line(level, "%s", s)
 }

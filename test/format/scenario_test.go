@@ -154,7 +154,7 @@ func (w *writer) history() {
 	})
 	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("acks", txn.Config{}, "default") })
 	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("deleted", txn.Config{}) })
-	w.commit(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxMessages: 2000}) })
+	w.commit(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxMessages: 2000}, txn.PlainFields) })
 	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "audit", txn.StartEarliest) })
 	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "late", txn.StartLatest) })
 	w.commit(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })
@@ -194,6 +194,33 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) { b.DeleteMeta("settings/b") })
 	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/c", bytes.Repeat([]byte("more "), 600)) })
 	w.commit(nil, described)
+	w.deadLetters()
+}
+
+// deadLetters moves messages to a dead-letter queue, and drops one.
+func (w *writer) deadLetters() {
+	w.commit(nil, func(b *txn.Builder) {
+		b.CreateQueue("poison", txn.Config{MaxDeliveries: 3, DeadLetter: 2}, "default")
+	})
+	w.commit(nil, func(b *txn.Builder) {
+		b.AlterQueue(4, txn.Config{MaxDeliveries: 5}, txn.FieldMaxDeliveries)
+	})
+	w.commit(nil, publish(4, "one", "two", "three"))
+	w.commit(nil, func(b *txn.Builder) {
+		b.BeginMove(4, 1, 2)
+		for _, sequence := range []uint64{1, 3} {
+			rec, err := txn.AppendMessage(nil, 1_600_000_000_005, &txn.Attributes{DeadLetter: &txn.DeadLetter{
+				Queue: "poison", Subscription: "default", Sequence: sequence, Reason: txn.DeadMaxDeliveries, Deliveries: 5,
+				MovedMS: 1_600_000_000_006,
+			}}, nil, []byte("moved"))
+			require.NoError(w.t, err)
+			b.Move(sequence, rec)
+		}
+		b.EndMove()
+		b.BeginMove(4, 1, txn.NoQueue)
+		b.Move(2, nil)
+		b.EndMove()
+	})
 }
 
 // described publishes messages with all attributes, and with one.

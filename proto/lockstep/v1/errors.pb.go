@@ -65,6 +65,8 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// FAILED_PRECONDITION: the queue was to be deleted only if it is empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
+	// FAILED_PRECONDITION: the queue is the `dead_letter` of another one; change that one first.
+	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// RESOURCE_EXHAUSTED: the queue would exceed its `max_messages` or `max_bytes`.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 40
 	// RESOURCE_EXHAUSTED: the active's disk is nearly full; consume messages, or make room.
@@ -99,6 +101,8 @@ const (
 	ErrorReason_ERROR_REASON_UNDECODABLE ErrorReason = 67
 	// INVALID_ARGUMENT: the producer's sequence was used for another request. Nothing of this one was stored.
 	ErrorReason_ERROR_REASON_SEQUENCE_REUSED ErrorReason = 68
+	// INVALID_ARGUMENT: a queue's `dead_letter` would lead back to itself.
+	ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE ErrorReason = 69
 	// ABORTED: a higher epoch of the producer's id is in use.
 	ErrorReason_ERROR_REASON_PRODUCER_FENCED ErrorReason = 80
 	// OUT_OF_RANGE: the result of that sequence was dropped, so that it cannot be known whether it was carried out.
@@ -191,6 +195,7 @@ var (
 		22:  "ERROR_REASON_QUEUE_EXISTS",
 		23:  "ERROR_REASON_SUBSCRIPTION_EXISTS",
 		24:  "ERROR_REASON_QUEUE_NOT_EMPTY",
+		25:  "ERROR_REASON_QUEUE_IN_USE",
 		40:  "ERROR_REASON_QUEUE_FULL",
 		41:  "ERROR_REASON_DISK_LOW",
 		42:  "ERROR_REASON_TOO_MANY_QUEUES",
@@ -208,6 +213,7 @@ var (
 		66:  "ERROR_REASON_INVALID",
 		67:  "ERROR_REASON_UNDECODABLE",
 		68:  "ERROR_REASON_SEQUENCE_REUSED",
+		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
 		80:  "ERROR_REASON_PRODUCER_FENCED",
 		81:  "ERROR_REASON_TOO_OLD",
 		82:  "ERROR_REASON_PRODUCER_FORGOTTEN",
@@ -261,6 +267,7 @@ var (
 		"ERROR_REASON_QUEUE_EXISTS":           22,
 		"ERROR_REASON_SUBSCRIPTION_EXISTS":    23,
 		"ERROR_REASON_QUEUE_NOT_EMPTY":        24,
+		"ERROR_REASON_QUEUE_IN_USE":           25,
 		"ERROR_REASON_QUEUE_FULL":             40,
 		"ERROR_REASON_DISK_LOW":               41,
 		"ERROR_REASON_TOO_MANY_QUEUES":        42,
@@ -278,6 +285,7 @@ var (
 		"ERROR_REASON_INVALID":                66,
 		"ERROR_REASON_UNDECODABLE":            67,
 		"ERROR_REASON_SEQUENCE_REUSED":        68,
+		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
 		"ERROR_REASON_PRODUCER_FENCED":        80,
 		"ERROR_REASON_TOO_OLD":                81,
 		"ERROR_REASON_PRODUCER_FORGOTTEN":     82,
@@ -348,7 +356,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc1\x10\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x84\x11\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -364,7 +372,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"#ERROR_REASON_SUBSCRIPTION_NOT_FOUND\x10\x15\x12\x1d\n" +
 	"\x19ERROR_REASON_QUEUE_EXISTS\x10\x16\x12$\n" +
 	" ERROR_REASON_SUBSCRIPTION_EXISTS\x10\x17\x12 \n" +
-	"\x1cERROR_REASON_QUEUE_NOT_EMPTY\x10\x18\x12\x1b\n" +
+	"\x1cERROR_REASON_QUEUE_NOT_EMPTY\x10\x18\x12\x1d\n" +
+	"\x19ERROR_REASON_QUEUE_IN_USE\x10\x19\x12\x1b\n" +
 	"\x17ERROR_REASON_QUEUE_FULL\x10(\x12\x19\n" +
 	"\x15ERROR_REASON_DISK_LOW\x10)\x12 \n" +
 	"\x1cERROR_REASON_TOO_MANY_QUEUES\x10*\x12'\n" +
@@ -381,7 +390,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x16ERROR_REASON_MALFORMED\x10A\x12\x18\n" +
 	"\x14ERROR_REASON_INVALID\x10B\x12\x1c\n" +
 	"\x18ERROR_REASON_UNDECODABLE\x10C\x12 \n" +
-	"\x1cERROR_REASON_SEQUENCE_REUSED\x10D\x12 \n" +
+	"\x1cERROR_REASON_SEQUENCE_REUSED\x10D\x12\"\n" +
+	"\x1eERROR_REASON_DEAD_LETTER_CYCLE\x10E\x12 \n" +
 	"\x1cERROR_REASON_PRODUCER_FENCED\x10P\x12\x18\n" +
 	"\x14ERROR_REASON_TOO_OLD\x10Q\x12#\n" +
 	"\x1fERROR_REASON_PRODUCER_FORGOTTEN\x10R\x12\x1a\n" +

@@ -13,6 +13,7 @@ package lockstepv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -172,16 +173,19 @@ func (x *CreateQueueResponse) GetCreated() bool {
 	return false
 }
 
-// AlterQueueRequest replaces a queue's configuration.
+// AlterQueueRequest changes a queue's configuration.
 type AlterQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The whole new configuration.
+	// The new values of the fields that `update_mask` names.
 	Config *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
 	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
 	// to 0.1.0 ignore it.
-	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Names of the fields of QueueConfig that are changed; "*" is all of them. Empty: `max_messages` and `max_bytes`, which is what clients of
+	// release 0.1.0 know. INVALID_ARGUMENT for a name that is not known.
+	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +237,13 @@ func (x *AlterQueueRequest) GetConfig() *QueueConfig {
 func (x *AlterQueueRequest) GetProducer() *Producer {
 	if x != nil {
 		return x.Producer
+	}
+	return nil
+}
+
+func (x *AlterQueueRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
 	}
 	return nil
 }
@@ -1858,7 +1869,11 @@ type ConsumeRequest struct {
 	Nack []*SequenceRange `protobuf:"bytes,4,rep,name=nack,proto3" json:"nack,omitempty"`
 	// If not 0: the server answers with `confirmed` = this number once the acks and nacks of this request and of all
 	// requests before it are committed.
-	Confirm       uint64 `protobuf:"varint,5,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	Confirm uint64 `protobuf:"varint,5,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	// Sequences that the consumer has been given and cannot deal with: they are moved to the queue's `dead_letter`, or dropped if it has none,
+	// and not delivered again. What another consumer has by now is left to that one. `confirm` speaks of them, too. FEATURE_MISSING while one
+	// of the nodes is of release 0.1.0.
+	Reject        []*SequenceRange `protobuf:"bytes,6,rep,name=reject,proto3" json:"reject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1926,6 +1941,13 @@ func (x *ConsumeRequest) GetConfirm() uint64 {
 		return x.Confirm
 	}
 	return 0
+}
+
+func (x *ConsumeRequest) GetReject() []*SequenceRange {
+	if x != nil {
+		return x.Reject
+	}
+	return nil
 }
 
 // Attach names what to consume.
@@ -2077,6 +2099,144 @@ func (x *ConsumeResponse) GetQueueId() uint64 {
 	return 0
 }
 
+// ReplayDeadLettersRequest says which dead letters to move.
+type ReplayDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue that holds them.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The subscription of it that they are taken from; empty means "default".
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Name of the queue that they are moved to; empty: each to the one that it comes from. Messages that are no dead letters are moved only if
+	// this is set.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// Only sequences from this one on; 0 means from the oldest.
+	FromSequence uint64 `protobuf:"varint,4,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
+	// At most so many; 0 means all.
+	Limit         uint64 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersRequest) Reset() {
+	*x = ReplayDeadLettersRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersRequest) ProtoMessage() {}
+
+func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ReplayDeadLettersRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersRequest) GetFromSequence() uint64 {
+	if x != nil {
+		return x.FromSequence
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersRequest) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ReplayDeadLettersResponse says what was moved.
+type ReplayDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that were moved.
+	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Messages that stay: they are no dead letters, or their queue is gone.
+	Skipped       uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersResponse) Reset() {
+	*x = ReplayDeadLettersResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersResponse) ProtoMessage() {}
+
+func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersResponse) GetSkipped() uint64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
 // BrowseRequest reads without consuming.
 type BrowseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2099,7 +2259,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2111,7 +2271,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2124,7 +2284,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -2183,7 +2343,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2355,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2368,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -2229,7 +2389,7 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a google/protobuf/field_mask.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -2239,11 +2399,13 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"Y\n" +
 	"\x13CreateQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"\x8c\x01\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"\xc9\x01\n" +
 	"\x11AlterQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x121\n" +
-	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\">\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12;\n" +
+	"\vupdate_mask\x18\x04 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\">\n" +
 	"\x12AlterQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"v\n" +
 	"\x12DeleteQueueRequest\x12\x12\n" +
@@ -2341,13 +2503,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\xcd\x01\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\x81\x02\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
 	"\x03ack\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x03ack\x12.\n" +
 	"\x04nack\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04nack\x12\x18\n" +
-	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\"\x8b\x01\n" +
+	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\x122\n" +
+	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\"\x8b\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
@@ -2357,7 +2520,16 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xd5\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9f\x01\n" +
+	"\x18ReplayDeadLettersRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12#\n" +
+	"\rfrom_sequence\x18\x04 \x01(\x04R\ffromSequence\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x04R\x05limit\"K\n" +
+	"\x19ReplayDeadLettersResponse\x12\x14\n" +
+	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
+	"\askipped\x18\x02 \x01(\x04R\askipped\"\xd5\x01\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
@@ -2367,7 +2539,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
-	"\adamaged\x18\x02 \x03(\x04R\adamaged2\xaa\b\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged2\x8e\t\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2383,7 +2555,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\aPublish\x12\x1b.lockstep.v1.PublishRequest\x1a\x1c.lockstep.v1.PublishResponse\x12Z\n" +
 	"\rPublishStream\x12!.lockstep.v1.PublishStreamRequest\x1a\".lockstep.v1.PublishStreamResponse(\x010\x01\x12A\n" +
 	"\x06Commit\x12\x1a.lockstep.v1.CommitRequest\x1a\x1b.lockstep.v1.CommitResponse\x12H\n" +
-	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12C\n" +
+	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12b\n" +
+	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
 	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
@@ -2398,7 +2571,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2432,84 +2605,91 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*ConsumeRequest)(nil),             // 29: lockstep.v1.ConsumeRequest
 	(*Attach)(nil),                     // 30: lockstep.v1.Attach
 	(*ConsumeResponse)(nil),            // 31: lockstep.v1.ConsumeResponse
-	(*BrowseRequest)(nil),              // 32: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 33: lockstep.v1.BrowseResponse
-	(*QueueConfig)(nil),                // 34: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 35: lockstep.v1.Producer
-	(*Queue)(nil),                      // 36: lockstep.v1.Queue
-	(StartPosition)(0),                 // 37: lockstep.v1.StartPosition
-	(*Subscription)(nil),               // 38: lockstep.v1.Subscription
-	(*Message)(nil),                    // 39: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 40: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 41: lockstep.v1.StoredMessage
+	(*ReplayDeadLettersRequest)(nil),   // 32: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 33: lockstep.v1.ReplayDeadLettersResponse
+	(*BrowseRequest)(nil),              // 34: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 35: lockstep.v1.BrowseResponse
+	(*QueueConfig)(nil),                // 36: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 37: lockstep.v1.Producer
+	(*Queue)(nil),                      // 38: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 39: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 40: lockstep.v1.StartPosition
+	(*Subscription)(nil),               // 41: lockstep.v1.Subscription
+	(*Message)(nil),                    // 42: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 43: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 44: lockstep.v1.StoredMessage
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	34, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	35, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	36, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	34, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	35, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	36, // 5: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	35, // 6: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	35, // 7: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	36, // 8: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	36, // 9: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	37, // 10: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	35, // 11: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	38, // 12: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	35, // 13: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	39, // 14: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	35, // 15: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	16, // 16: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	18, // 17: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	17, // 18: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	21, // 19: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	19, // 20: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	23, // 21: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	35, // 22: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	24, // 23: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	25, // 24: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	26, // 25: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	39, // 26: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	40, // 27: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	40, // 28: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	28, // 29: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	30, // 30: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	40, // 31: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	40, // 32: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	41, // 33: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	41, // 34: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	0,  // 35: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 36: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 37: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 38: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 39: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 40: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 41: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 42: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 43: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 44: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 45: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 46: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 47: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	1,  // 48: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 49: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 50: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 51: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 52: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 53: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 54: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 55: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 56: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 57: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 58: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 59: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 60: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	48, // [48:61] is the sub-list for method output_type
-	35, // [35:48] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	36, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	37, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	36, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	37, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	39, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	37, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	37, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	38, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	40, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	37, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	41, // 13: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	37, // 14: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	42, // 15: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	37, // 16: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	16, // 17: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	18, // 18: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	17, // 19: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	21, // 20: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	19, // 21: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	23, // 22: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	37, // 23: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	24, // 24: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	25, // 25: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	26, // 26: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	42, // 27: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	43, // 28: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	43, // 29: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	28, // 30: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	30, // 31: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	43, // 32: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	43, // 33: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	43, // 34: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	44, // 35: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	44, // 36: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	0,  // 37: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 38: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 39: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 40: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 41: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 42: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 43: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 44: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 45: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 46: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 47: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 48: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 49: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 50: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	1,  // 51: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 52: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 53: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 54: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 55: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 56: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 57: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 58: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 59: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 60: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 61: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 62: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 63: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 64: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	51, // [51:65] is the sub-list for method output_type
+	37, // [37:51] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -2529,7 +2709,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

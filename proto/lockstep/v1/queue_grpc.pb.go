@@ -35,6 +35,7 @@ const (
 	QueueService_PublishStream_FullMethodName      = "/lockstep.v1.QueueService/PublishStream"
 	QueueService_Commit_FullMethodName             = "/lockstep.v1.QueueService/Commit"
 	QueueService_Consume_FullMethodName            = "/lockstep.v1.QueueService/Consume"
+	QueueService_ReplayDeadLetters_FullMethodName  = "/lockstep.v1.QueueService/ReplayDeadLetters"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
 )
 
@@ -62,7 +63,7 @@ const (
 type QueueServiceClient interface {
 	// CreateQueue makes a queue and its first subscriptions.
 	CreateQueue(ctx context.Context, in *CreateQueueRequest, opts ...grpc.CallOption) (*CreateQueueResponse, error)
-	// AlterQueue replaces the configuration of a queue.
+	// AlterQueue changes the configuration of a queue.
 	AlterQueue(ctx context.Context, in *AlterQueueRequest, opts ...grpc.CallOption) (*AlterQueueResponse, error)
 	// DeleteQueue removes a queue with all of its messages and subscriptions.
 	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
@@ -91,6 +92,10 @@ type QueueServiceClient interface {
 	// `max_response_bytes`, INVALID_ARGUMENT for what makes no sense, and what concerns the node. What was not `confirmed` then may be
 	// acknowledged or not: acknowledge it again in the first request of the next stream; that is no error if it was.
 	Consume(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsumeRequest, ConsumeResponse], error)
+	// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one. Each is moved at most once, together with
+	// some others in one transaction; what was moved stays moved when the call fails. A message that is moved back is a new one there, at the
+	// end, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
+	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
 }
@@ -229,6 +234,16 @@ func (c *queueServiceClient) Consume(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_ConsumeClient = grpc.BidiStreamingClient[ConsumeRequest, ConsumeResponse]
 
+func (c *queueServiceClient) ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplayDeadLettersResponse)
+	err := c.cc.Invoke(ctx, QueueService_ReplayDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queueServiceClient) Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[2], QueueService_Browse_FullMethodName, cOpts...)
@@ -272,7 +287,7 @@ type QueueService_BrowseClient = grpc.ServerStreamingClient[BrowseResponse]
 type QueueServiceServer interface {
 	// CreateQueue makes a queue and its first subscriptions.
 	CreateQueue(context.Context, *CreateQueueRequest) (*CreateQueueResponse, error)
-	// AlterQueue replaces the configuration of a queue.
+	// AlterQueue changes the configuration of a queue.
 	AlterQueue(context.Context, *AlterQueueRequest) (*AlterQueueResponse, error)
 	// DeleteQueue removes a queue with all of its messages and subscriptions.
 	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
@@ -301,6 +316,10 @@ type QueueServiceServer interface {
 	// `max_response_bytes`, INVALID_ARGUMENT for what makes no sense, and what concerns the node. What was not `confirmed` then may be
 	// acknowledged or not: acknowledge it again in the first request of the next stream; that is no error if it was.
 	Consume(grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]) error
+	// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one. Each is moved at most once, together with
+	// some others in one transaction; what was moved stays moved when the call fails. A message that is moved back is a new one there, at the
+	// end, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
+	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error
 	mustEmbedUnimplementedQueueServiceServer()
@@ -348,6 +367,9 @@ func (UnimplementedQueueServiceServer) Commit(context.Context, *CommitRequest) (
 }
 func (UnimplementedQueueServiceServer) Consume(grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]) error {
 	return status.Error(codes.Unimplemented, "method Consume not implemented")
+}
+func (UnimplementedQueueServiceServer) ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplayDeadLetters not implemented")
 }
 func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error {
 	return status.Error(codes.Unimplemented, "method Browse not implemented")
@@ -567,6 +589,24 @@ func _QueueService_Consume_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_ConsumeServer = grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]
 
+func _QueueService_ReplayDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplayDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).ReplayDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_ReplayDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).ReplayDeadLetters(ctx, req.(*ReplayDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueueService_Browse_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BrowseRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -624,6 +664,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Commit",
 			Handler:    _QueueService_Commit_Handler,
+		},
+		{
+			MethodName: "ReplayDeadLetters",
+			Handler:    _QueueService_ReplayDeadLetters_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -27,6 +27,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// DeadLetterReason is why a message was moved to a dead-letter queue.
+type DeadLetterReason int32
+
+const (
+	// Not sent.
+	DeadLetterReason_DEAD_LETTER_REASON_UNSPECIFIED DeadLetterReason = 0
+	// It was given back as often as QueueConfig.max_deliveries allows for.
+	DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES DeadLetterReason = 1
+	// A consumer rejected it.
+	DeadLetterReason_DEAD_LETTER_REASON_REJECTED DeadLetterReason = 2
+)
+
+// Enum value maps for DeadLetterReason.
+var (
+	DeadLetterReason_name = map[int32]string{
+		0: "DEAD_LETTER_REASON_UNSPECIFIED",
+		1: "DEAD_LETTER_REASON_MAX_DELIVERIES",
+		2: "DEAD_LETTER_REASON_REJECTED",
+	}
+	DeadLetterReason_value = map[string]int32{
+		"DEAD_LETTER_REASON_UNSPECIFIED":    0,
+		"DEAD_LETTER_REASON_MAX_DELIVERIES": 1,
+		"DEAD_LETTER_REASON_REJECTED":       2,
+	}
+)
+
+func (x DeadLetterReason) Enum() *DeadLetterReason {
+	p := new(DeadLetterReason)
+	*p = x
+	return p
+}
+
+func (x DeadLetterReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DeadLetterReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1_types_proto_enumTypes[0].Descriptor()
+}
+
+func (DeadLetterReason) Type() protoreflect.EnumType {
+	return &file_lockstep_v1_types_proto_enumTypes[0]
+}
+
+func (x DeadLetterReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DeadLetterReason.Descriptor instead.
+func (DeadLetterReason) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{0}
+}
+
 // StartPosition says where a new subscription begins to read.
 type StartPosition int32
 
@@ -64,11 +117,11 @@ func (x StartPosition) String() string {
 }
 
 func (StartPosition) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1_types_proto_enumTypes[0].Descriptor()
+	return file_lockstep_v1_types_proto_enumTypes[1].Descriptor()
 }
 
 func (StartPosition) Type() protoreflect.EnumType {
-	return &file_lockstep_v1_types_proto_enumTypes[0]
+	return &file_lockstep_v1_types_proto_enumTypes[1]
 }
 
 func (x StartPosition) Number() protoreflect.EnumNumber {
@@ -77,7 +130,7 @@ func (x StartPosition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StartPosition.Descriptor instead.
 func (StartPosition) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{0}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{1}
 }
 
 // Message is one message as a publisher hands it in and a consumer gets it.
@@ -320,7 +373,9 @@ type StoredMessage struct {
 	// How many times this subscription gave it to a consumer that did not acknowledge it (nack or lost consumer).
 	DeliveryCount uint32 `protobuf:"varint,3,opt,name=delivery_count,json=deliveryCount,proto3" json:"delivery_count,omitempty"`
 	// The message itself.
-	Message       *Message `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message *Message `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Set on a message that was moved here because a subscription could not deal with it.
+	DeadLetter    *DeadLetter `protobuf:"bytes,5,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,6 +438,104 @@ func (x *StoredMessage) GetMessage() *Message {
 	return nil
 }
 
+func (x *StoredMessage) GetDeadLetter() *DeadLetter {
+	if x != nil {
+		return x.DeadLetter
+	}
+	return nil
+}
+
+// DeadLetter says where a message comes from that was moved to a dead-letter queue, and why. `published_at` of the message stays what it was.
+type DeadLetter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue that it was moved from, as it was then.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Name of the subscription that could not deal with it, as it was then.
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Its sequence in that queue.
+	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Why it was moved.
+	Reason DeadLetterReason `protobuf:"varint,4,opt,name=reason,proto3,enum=lockstep.v1.DeadLetterReason" json:"reason,omitempty"`
+	// How many times the subscription had given it to a consumer.
+	Deliveries uint32 `protobuf:"varint,5,opt,name=deliveries,proto3" json:"deliveries,omitempty"`
+	// When the active moved it, by its clock.
+	MovedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeadLetter) Reset() {
+	*x = DeadLetter{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeadLetter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeadLetter) ProtoMessage() {}
+
+func (x *DeadLetter) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
+func (*DeadLetter) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DeadLetter) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DeadLetter) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *DeadLetter) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *DeadLetter) GetReason() DeadLetterReason {
+	if x != nil {
+		return x.Reason
+	}
+	return DeadLetterReason_DEAD_LETTER_REASON_UNSPECIFIED
+}
+
+func (x *DeadLetter) GetDeliveries() uint32 {
+	if x != nil {
+		return x.Deliveries
+	}
+	return 0
+}
+
+func (x *DeadLetter) GetMovedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.MovedAt
+	}
+	return nil
+}
+
 // SequenceRange is an inclusive range of message sequences.
 type SequenceRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -396,7 +549,7 @@ type SequenceRange struct {
 
 func (x *SequenceRange) Reset() {
 	*x = SequenceRange{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	mi := &file_lockstep_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +561,7 @@ func (x *SequenceRange) String() string {
 func (*SequenceRange) ProtoMessage() {}
 
 func (x *SequenceRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	mi := &file_lockstep_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +574,7 @@ func (x *SequenceRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceRange.ProtoReflect.Descriptor instead.
 func (*SequenceRange) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SequenceRange) GetFirst() uint64 {
@@ -444,14 +597,24 @@ type QueueConfig struct {
 	// Publishes are refused with RESOURCE_EXHAUSTED while the queue holds this many messages; 0 means no limit.
 	MaxMessages uint64 `protobuf:"varint,1,opt,name=max_messages,json=maxMessages,proto3" json:"max_messages,omitempty"`
 	// Publishes are refused with RESOURCE_EXHAUSTED while the queue holds this many bytes; 0 means no limit.
-	MaxBytes      uint64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	MaxBytes uint64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// How many times a message is given to a consumer of a subscription at most, 1 to 1,000,000; 0 means no limit. One that was given back so
+	// often, by a nack or because its consumer was lost, is moved to `dead_letter`, or dropped and counted if that is empty.
+	//
+	// While one of the nodes is of release 0.1.0, this and `dead_letter` are refused with FEATURE_MISSING.
+	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
+	// Name of the queue that messages are moved to which consumers could not deal with: those that were delivered `max_deliveries` times, and
+	// those that a consumer rejected. It must be there, cannot be deleted as long as it is named here, and its own `dead_letter` must not lead
+	// back here. It needs a subscription, or it keeps nothing. While it is full, the messages stay where they are, and are not delivered.
+	// Empty: they are dropped.
+	DeadLetter    string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[4]
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +626,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[4]
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +639,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *QueueConfig) GetMaxMessages() uint64 {
@@ -491,6 +654,20 @@ func (x *QueueConfig) GetMaxBytes() uint64 {
 		return x.MaxBytes
 	}
 	return 0
+}
+
+func (x *QueueConfig) GetMaxDeliveries() uint32 {
+	if x != nil {
+		return x.MaxDeliveries
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetDeadLetter() string {
+	if x != nil {
+		return x.DeadLetter
+	}
+	return ""
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -512,7 +689,7 @@ type Subscription struct {
 
 func (x *Subscription) Reset() {
 	*x = Subscription{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +701,7 @@ func (x *Subscription) String() string {
 func (*Subscription) ProtoMessage() {}
 
 func (x *Subscription) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +714,7 @@ func (x *Subscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
 func (*Subscription) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Subscription) GetName() string {
@@ -600,7 +777,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -612,7 +789,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -625,7 +802,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Queue) GetName() string {
@@ -725,7 +902,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +914,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +927,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Producer) GetId() string {
@@ -796,7 +973,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +985,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +998,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -862,7 +1039,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1051,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +1064,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -948,18 +1125,33 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\fdouble_value\x18\x03 \x01(\x01H\x00R\vdoubleValue\x12!\n" +
 	"\vbytes_value\x18\x04 \x01(\fH\x00R\n" +
 	"bytesValueB\x06\n" +
-	"\x04kind\"\xc1\x01\n" +
+	"\x04kind\"\xfb\x01\n" +
 	"\rStoredMessage\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12=\n" +
 	"\fpublished_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishedAt\x12%\n" +
 	"\x0edelivery_count\x18\x03 \x01(\rR\rdeliveryCount\x12.\n" +
-	"\amessage\x18\x04 \x01(\v2\x14.lockstep.v1.MessageR\amessage\"9\n" +
+	"\amessage\x18\x04 \x01(\v2\x14.lockstep.v1.MessageR\amessage\x128\n" +
+	"\vdead_letter\x18\x05 \x01(\v2\x17.lockstep.v1.DeadLetterR\n" +
+	"deadLetter\"\xf0\x01\n" +
+	"\n" +
+	"DeadLetter\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\x125\n" +
+	"\x06reason\x18\x04 \x01(\x0e2\x1d.lockstep.v1.DeadLetterReasonR\x06reason\x12\x1e\n" +
+	"\n" +
+	"deliveries\x18\x05 \x01(\rR\n" +
+	"deliveries\x125\n" +
+	"\bmoved_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\amovedAt\"9\n" +
 	"\rSequenceRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x04R\x04last\"M\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\x95\x01\n" +
 	"\vQueueConfig\x12!\n" +
 	"\fmax_messages\x18\x01 \x01(\x04R\vmaxMessages\x12\x1b\n" +
-	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\"\x8d\x01\n" +
+	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\x12%\n" +
+	"\x0emax_deliveries\x18\x03 \x01(\rR\rmaxDeliveries\x12\x1f\n" +
+	"\vdead_letter\x18\x04 \x01(\tR\n" +
+	"deadLetter\"\x8d\x01\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -990,7 +1182,11 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"activeNode\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12:\n" +
 	"\vretry_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*g\n" +
+	"retryAfter*~\n" +
+	"\x10DeadLetterReason\x12\"\n" +
+	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x12%\n" +
+	"!DEAD_LETTER_REASON_MAX_DELIVERIES\x10\x01\x12\x1f\n" +
+	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02*g\n" +
 	"\rStartPosition\x12\x1e\n" +
 	"\x1aSTART_POSITION_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15START_POSITION_LATEST\x10\x01\x12\x1b\n" +
@@ -1008,39 +1204,44 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_types_proto_rawDescData
 }
 
-var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_lockstep_v1_types_proto_goTypes = []any{
-	(StartPosition)(0),            // 0: lockstep.v1.StartPosition
-	(*Message)(nil),               // 1: lockstep.v1.Message
-	(*PropertyValue)(nil),         // 2: lockstep.v1.PropertyValue
-	(*StoredMessage)(nil),         // 3: lockstep.v1.StoredMessage
-	(*SequenceRange)(nil),         // 4: lockstep.v1.SequenceRange
-	(*QueueConfig)(nil),           // 5: lockstep.v1.QueueConfig
-	(*Subscription)(nil),          // 6: lockstep.v1.Subscription
-	(*Queue)(nil),                 // 7: lockstep.v1.Queue
-	(*Producer)(nil),              // 8: lockstep.v1.Producer
-	(*Position)(nil),              // 9: lockstep.v1.Position
-	(*NotActive)(nil),             // 10: lockstep.v1.NotActive
-	nil,                           // 11: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 12: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
+	(StartPosition)(0),            // 1: lockstep.v1.StartPosition
+	(*Message)(nil),               // 2: lockstep.v1.Message
+	(*PropertyValue)(nil),         // 3: lockstep.v1.PropertyValue
+	(*StoredMessage)(nil),         // 4: lockstep.v1.StoredMessage
+	(*DeadLetter)(nil),            // 5: lockstep.v1.DeadLetter
+	(*SequenceRange)(nil),         // 6: lockstep.v1.SequenceRange
+	(*QueueConfig)(nil),           // 7: lockstep.v1.QueueConfig
+	(*Subscription)(nil),          // 8: lockstep.v1.Subscription
+	(*Queue)(nil),                 // 9: lockstep.v1.Queue
+	(*Producer)(nil),              // 10: lockstep.v1.Producer
+	(*Position)(nil),              // 11: lockstep.v1.Position
+	(*NotActive)(nil),             // 12: lockstep.v1.NotActive
+	nil,                           // 13: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 14: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	11, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	12, // 1: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	13, // 2: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
-	1,  // 3: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
-	5,  // 4: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	6,  // 5: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	14, // 6: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	2,  // 7: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	13, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	14, // 1: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	15, // 2: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	2,  // 3: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
+	5,  // 4: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
+	0,  // 5: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
+	15, // 6: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	7,  // 7: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	8,  // 8: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	16, // 9: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	3,  // 10: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -1059,8 +1260,8 @@ func file_lockstep_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   12,
+			NumEnums:      2,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

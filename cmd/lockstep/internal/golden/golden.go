@@ -177,8 +177,10 @@ func fillValue(v reflect.Value, name string) {
 		fillValue(value, name)
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(key, value)
-	case reflect.Interface: // of any type
-		v.Set(reflect.ValueOf(int64(number(name))))
+	case reflect.Interface:
+		if v.NumMethod() == 0 { // of any type
+			v.Set(reflect.ValueOf(int64(number(name))))
+		}
 	default:
 		fillScalar(v, name)
 	}

@@ -27,11 +27,22 @@ func NewPosition(p lsn.Position) Position {
 
 // Message is a message for programs.
 type Message struct {
-	Queue         string    `json:"queue"`
-	Sequence      uint64    `json:"sequence"`
-	PublishedAt   time.Time `json:"published_at"`
-	DeliveryCount uint32    `json:"delivery_count"`
+	Queue         string      `json:"queue"`
+	Sequence      uint64      `json:"sequence"`
+	PublishedAt   time.Time   `json:"published_at"`
+	DeliveryCount uint32      `json:"delivery_count"`
+	DeadLetter    *DeadLetter `json:"dead_letter,omitempty"`
 	Content
+}
+
+// DeadLetter is where a message comes from that was moved to a dead-letter queue, and why.
+type DeadLetter struct {
+	Queue        string    `json:"queue"`
+	Subscription string    `json:"subscription"`
+	Sequence     uint64    `json:"sequence"`
+	Reason       string    `json:"reason"`
+	Deliveries   uint32    `json:"deliveries"`
+	MovedAt      time.Time `json:"moved_at"`
 }
 
 // Content is what the publisher gave.
@@ -58,6 +69,12 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 			Properties: m.Properties, MessageID: m.MessageID, CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo,
 			ContentType: m.ContentType, Subject: m.Subject,
 		},
+	}
+	if d := m.DeadLetter; d != nil {
+		j.DeadLetter = &DeadLetter{
+			Queue: d.Queue, Subscription: d.Subscription, Sequence: d.Sequence, Reason: d.Reason.String(),
+			Deliveries: d.Deliveries, MovedAt: d.MovedAt.UTC(),
+		}
 	}
 	if len(m.Values) > 0 {
 		j.TypedProperties = make(map[string]any, len(m.Values))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
@@ -44,6 +45,19 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "1023 B", out.Bytes(1023))
 	require.Equal(t, "1.5 KiB", out.Bytes(1536))
 	require.Equal(t, "16.0 EiB", out.Bytes(uint64(1<<64-1)))
+}
+
+// TestStoredProperties: a dead letter says in short where it comes from, before its properties.
+func TestStoredProperties(t *testing.T) {
+	s := client.Stored{Message: client.Message{Subject: "order"}}
+	require.Equal(t, "subject: order", out.StoredProperties(&s))
+	s.DeadLetter = &client.DeadLetter{
+		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: client.DeadLetterMaxDeliveries, Deliveries: 5,
+	}
+	require.Equal(t, "dead-letter: max-deliveries from orders/billing #17 after 5 deliveries subject: order",
+		out.StoredProperties(&s))
+	s.DeadLetter.Reason, s.DeadLetter.Deliveries, s.Subject = client.DeadLetterRejected, 1, ""
+	require.Equal(t, "dead-letter: rejected from orders/billing #17 after 1 delivery", out.StoredProperties(&s))
 }
 
 func TestColumns(t *testing.T) {

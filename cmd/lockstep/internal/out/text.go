@@ -39,6 +39,24 @@ func Body(body []byte) string {
 	return s
 }
 
+// StoredProperties is Properties with, before it, where a dead letter comes from.
+func StoredProperties(s *client.Stored) string {
+	d := s.DeadLetter
+	if d == nil {
+		return Properties(&s.Message)
+	}
+	text := fmt.Sprintf("dead-letter: %s from %s/%s #%d after %s", d.Reason, d.Queue, d.Subscription, d.Sequence,
+		deliveries(d.Deliveries))
+	return strings.TrimRight(text+" "+Properties(&s.Message), " ")
+}
+
+func deliveries(n uint32) string {
+	if n == 1 {
+		return "1 delivery"
+	}
+	return Count(n) + " deliveries"
+}
+
 // Properties shows what a message has beside its body: the standard fields, and then the properties in the order of
 // their keys.
 func Properties(m *client.Message) string {

@@ -310,7 +310,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 				j.Messages = append(j.Messages, out.NewMessage(fmt.Sprint(d.Queue), s, true))
 				rows = append(rows, []any{
 					s.Sequence, s.PublishedAt.Local().Format(time.DateTime), out.Bytes(len(s.Body)),
-					out.Properties(&s.Message), out.Body(s.Body),
+					out.StoredProperties(&s), out.Body(s.Body),
 				})
 			}
 			if err := env.Print.Object(j); err != nil {

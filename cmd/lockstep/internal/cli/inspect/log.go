@@ -26,10 +26,14 @@ type progressOf = *pb.CheckResponse
 
 // toStored makes of a message in a file what the client makes of one that was delivered.
 func toStored(sequence uint64, m txn.Message) client.Stored {
-	return client.Stored{
-		Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS),
-		Message: content(m),
+	s := client.Stored{Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS), Message: content(m)}
+	if l := m.DeadLetter(); l != nil {
+		s.DeadLetter = &client.DeadLetter{
+			Queue: l.Queue, Subscription: l.Subscription, Sequence: l.Sequence, Reason: client.DeadLetterReason(l.Reason),
+			Deliveries: l.Deliveries, MovedAt: time.UnixMilli(l.MovedMS),
+		}
 	}
+	return s
 }
 
 func content(m txn.Message) client.Message {
@@ -236,6 +240,12 @@ func describeOp(op *txn.Op) string {
 	switch op.Code {
 	case txn.OpPublish:
 		s += fmt.Sprintf(": %s, %s", out.Plural(uint64(op.Count), "message"), out.Bytes(len(op.Raw)))
+	case txn.OpMove:
+		to := "nowhere"
+		if op.Target != txn.NoQueue {
+			to = fmt.Sprintf("to queue %d", op.Target)
+		}
+		s += fmt.Sprintf(" %s: %s", to, out.Plural(uint64(op.Count), "message"))
 	case txn.OpAck, txn.OpRelease:
 		var parts []string
 		for r := range op.Ranges {

@@ -73,7 +73,7 @@ func browse(
 		}
 		rows = append(rows, []any{
 			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, out.Bytes(len(m.Body)),
-			out.Properties(&m.Message), out.Body(m.Body),
+			out.StoredProperties(&m), out.Body(m.Body),
 		})
 		if len(rows) == rowsPerTable {
 			if err := flush(); err != nil {

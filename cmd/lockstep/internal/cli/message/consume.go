@@ -20,6 +20,7 @@ type consumeFlags struct {
 	count        uint64
 	follow       bool
 	noAck        bool
+	reject       bool
 	wait         time.Duration
 	prefetch     int
 }
@@ -31,10 +32,12 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 		Use: "consume QUEUE", GroupID: "use",
 		Short: "Consume messages and print their bodies, one per line",
 		Long: `Print messages and acknowledge each one after it was printed. It ends when no message came for --wait, or after
---count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue.`,
+--count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue. With --reject each one is
+rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.`,
 		Example: `  lockstep consume orders
   lockstep consume prices --subscription audit --follow
-  lockstep consume orders --count 1 --output json`,
+  lockstep consume orders --count 1 --output json
+  lockstep consume orders --count 1 --reject`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.prefetch < 1 {
@@ -50,6 +53,9 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
 		"do not acknowledge: the messages are delivered again, to another consumer")
+	cmd.Flags().BoolVar(&f.reject, "reject", false,
+		"reject instead of acknowledging: the messages are moved to the queue's dead-letter queue, or dropped")
+	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
 	return cmd
@@ -71,7 +77,7 @@ func consume(ctx context.Context, env *cli.Env, c *client.Client, queue string, 
 		return err
 	}
 	err = printDeliveries(ctx, env, co, f)
-	// also after Ctrl-C: what was printed is acknowledged
+	// also after Ctrl-C: what was printed is acknowledged, or rejected
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))
@@ -96,7 +102,10 @@ func printDeliveries(ctx context.Context, env *cli.Env, co *client.Consumer, f c
 		if err := printMessage(env, d.Queue(), d.Stored, true); err != nil {
 			return err
 		}
-		if !f.noAck {
+		switch {
+		case f.reject:
+			d.Reject()
+		case !f.noAck:
 			d.Ack()
 		}
 	}

@@ -15,6 +15,7 @@ func TestJSON(t *testing.T) {
 	var m client.Stored
 	golden.FillStruct(&m)
 	m.Body = []byte("text")
+	m.DeadLetter.Reason = client.DeadLetterRejected
 	golden.JSON(t, "message", out.NewMessage("orders", m, true))
 	golden.JSON(t, "headers", out.NewMessage("orders", m, false))
 	m.Body = []byte{0xff, 0}

@@ -19,13 +19,12 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues, and drop their damaged messages",
+		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env),
-		dropDamagedCommand(env))
+		purgeCommand(env), dropDamagedCommand(env), replayCommand(env))
 	return cmd
 }
 
@@ -38,6 +37,8 @@ type queueState struct {
 	NextSequence  uint64              `json:"next_sequence"`
 	MaxMessages   uint64              `json:"max_messages"`
 	MaxBytes      uint64              `json:"max_bytes"`
+	MaxDeliveries uint32              `json:"max_deliveries,omitempty"`
+	DeadLetter    string              `json:"dead_letter,omitempty"`
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
 }
@@ -54,8 +55,8 @@ type subscriptionState struct {
 func newQueueState(q client.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
-		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, Digest: fmt.Sprintf("%016x", q.Digest),
-		Subscriptions: []subscriptionState{},
+		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
+		DeadLetter: q.Config.DeadLetter, Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {
 		j.Subscriptions = append(j.Subscriptions, subscriptionState(s))
@@ -63,41 +64,62 @@ func newQueueState(q client.Queue) queueState {
 	return j
 }
 
-// limitFlags are the flags of a queue's configuration.
-type limitFlags struct {
-	maxMessages uint64
-	maxBytes    string
+// configFlags are the flags of a queue's configuration.
+type configFlags struct {
+	config   client.QueueConfig
+	maxBytes string
 }
 
-func (l *limitFlags) register(cmd *cobra.Command) {
-	cmd.Flags().Uint64Var(&l.maxMessages, "max-messages", 0,
+func (f *configFlags) register(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&f.config.MaxMessages, "max-messages", 0,
 		"refuse publishes while the queue holds this many messages; 0: no limit")
-	cmd.Flags().StringVar(&l.maxBytes, "max-bytes", "0",
+	cmd.Flags().StringVar(&f.maxBytes, "max-bytes", "0",
 		"refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
+	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
+		"a message that was given back this many times is moved to --dead-letter, or dropped; 0: no limit")
+	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
+		"queue that messages are moved to that were given back too often, or rejected; empty: they are dropped")
 }
 
-func (l *limitFlags) config() (client.QueueConfig, error) {
-	size, err := config.ParseSize(l.maxBytes)
+func (f *configFlags) parse() (err error) {
+	size, err := config.ParseSize(f.maxBytes)
 	if err != nil {
-		return client.QueueConfig{}, cli.Usage("--max-bytes: %v", err)
+		return cli.Usage("--max-bytes: %v", err)
 	}
-	return client.QueueConfig{MaxMessages: l.maxMessages, MaxBytes: uint64(size)}, nil
+	f.config.MaxBytes = uint64(size)
+	return nil
+}
+
+// alter changes in c what flags were given for.
+func (f *configFlags) alter(cmd *cobra.Command, c *client.QueueConfig) {
+	for flag, set := range map[string]func(){
+		"max-messages":   func() { c.MaxMessages = f.config.MaxMessages },
+		"max-bytes":      func() { c.MaxBytes = f.config.MaxBytes },
+		"max-deliveries": func() { c.MaxDeliveries = f.config.MaxDeliveries },
+		"dead-letter":    func() { c.DeadLetter = f.config.DeadLetter },
+	} {
+		if cmd.Flags().Changed(flag) {
+			set()
+		}
+	}
 }
 
 func createCommand(env *cli.Env) *cobra.Command {
-	var limits limitFlags
+	var given configFlags
 	var o client.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
 		Long: "Create a queue. Without --subscription it gets one that is named \"default\".",
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
-  lockstep queue create orders --if-not-exists --max-messages 1000000`,
+  lockstep queue create orders --if-not-exists --max-messages 1000000
+  lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.Config, err = limits.config(); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := given.parse(); err != nil {
 				return err
 			}
+			o.Config = given.config
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, created, err := c.CreateQueue(ctx, args[0], o)
 				if err != nil {
@@ -113,7 +135,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
-	limits.register(cmd)
+	given.register(cmd)
 	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
 		"name of a subscription to begin with; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
@@ -185,13 +207,19 @@ func showQueue(env *cli.Env, q client.Queue) error {
 		}
 		return text
 	}
+	deadLetters := "are dropped"
+	if q.Config.DeadLetter != "" {
+		deadLetters = "are moved to " + q.Config.DeadLetter
+	}
 	err := env.Print.Pairs([][2]string{
 		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
 		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
-		{"Limits", fmt.Sprintf("messages: %s, bytes: %s",
+		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries of a message: %s",
 			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
-			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)))},
+			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)),
+			limit(uint64(q.Config.MaxDeliveries), out.Count(q.Config.MaxDeliveries)))},
+		{"Dead letters", deadLetters},
 		{"Digest", fmt.Sprintf("%016x", q.Digest)},
 	})
 	if err != nil || len(q.Subscriptions) == 0 {
@@ -212,32 +240,25 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 }
 
 func alterCommand(env *cli.Env) *cobra.Command {
-	var limits limitFlags
+	var given configFlags
 	cmd := &cobra.Command{
-		Use: "alter NAME", Short: "Change the limits of a queue",
-		Long:    "Change the limits of a queue. Limits that are not given stay as they are.",
-		Example: "  lockstep queue alter orders --max-messages 1000000\n  lockstep queue alter orders --max-bytes 0",
-		Args:    cobra.ExactArgs(1),
+		Use: "alter NAME", Short: "Change the limits of a queue, and where its dead letters go",
+		Long: "Change the limits of a queue, and where its dead letters go. What is not given stays as it is.",
+		Example: `  lockstep queue alter orders --max-messages 1000000
+  lockstep queue alter orders --max-bytes 0
+  lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
+  lockstep queue alter orders --dead-letter ""`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given, err := limits.config()
-			if err != nil {
+			if err := given.parse(); err != nil {
 				return err
-			}
-			messages, bytes := cmd.Flags().Changed("max-messages"), cmd.Flags().Changed("max-bytes")
-			if !messages && !bytes {
-				return cli.Usage("give --max-messages or --max-bytes")
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, err := c.GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				if messages {
-					q.Config.MaxMessages = given.MaxMessages
-				}
-				if bytes {
-					q.Config.MaxBytes = given.MaxBytes
-				}
+				given.alter(cmd, &q.Config)
 				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
 					return err
 				}
@@ -245,7 +266,8 @@ func alterCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
-	limits.register(cmd)
+	given.register(cmd)
+	cmd.MarkFlagsOneRequired("max-messages", "max-bytes", "max-deliveries", "dead-letter")
 	return cmd
 }
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (n *fakeNode) AlterQueue(_ context.Context, r *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+	n.pair.mu.Lock()
+	defer n.pair.mu.Unlock()
+	if err := n.active(); err != nil {
+		return nil, err
+	}
+	n.pair.altered = append(n.pair.altered, r)
+	return &pb.AlterQueueResponse{Queue: &pb.Queue{Name: r.GetName(), Config: r.GetConfig()}}, nil
+}
+
+func (n *fakeNode) ReplayDeadLetters(
+	_ context.Context, r *pb.ReplayDeadLettersRequest,
+) (*pb.ReplayDeadLettersResponse, error) {
+	n.pair.mu.Lock()
+	defer n.pair.mu.Unlock()
+	if err := n.active(); err != nil {
+		return nil, err
+	}
+	return n.pair.replay(r)
+}
+
+// TestReject: a rejected message is not delivered again, and is neither acknowledged nor given back; what was given
+// back is.
+func TestReject(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 3)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	var got []*client.Delivery
+	for range 3 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		got = append(got, d)
+	}
+	got[0].Ack()
+	got[1].Reject()
+	got[1].Ack() // only the first answer counts
+	require.ErrorIs(t, got[1].AckSync(soon(t)), client.ErrInvalid)
+	got[2].Nack()
+	require.NoError(t, co.Flush(soon(t)))
+	p.mu.Lock()
+	require.Equal(t, []uint64{2}, p.rejected["q"])
+	p.mu.Unlock()
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), d.Sequence)
+}
+
+// TestManyRejects: more than fit in one request, in no order.
+func TestManyRejects(t *testing.T) {
+	const total = 12_000
+	p := newFakePair(t)
+	most := 0
+	p.endConsume = func(r *pb.ConsumeRequest) error {
+		most = max(most, len(r.GetReject()))
+		return nil
+	}
+	c := p.client(client.Options{})
+	for range total / 1000 {
+		fill(t, c, 1000)
+	}
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: total})
+	require.NoError(t, err)
+	var held []*client.Delivery
+	for range total {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		held = append(held, d)
+	}
+	for _, first := range []int{0, 1} { // no neighbours
+		for i := first; i < total; i += 2 {
+			held[i].Reject()
+		}
+	}
+	require.NoError(t, co.Flush(soon(t)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(t, p.rejected["q"], total)
+	require.LessOrEqual(t, most, 5000)
+}
+
+// TestRejectIsNotRepeated: when the connection breaks before a reject is confirmed, the message is delivered again and
+// can be rejected again, while an acknowledgement is repeated.
+func TestRejectIsNotRepeated(t *testing.T) {
+	p := newFakePair(t)
+	lost := false
+	p.endConsume = func(r *pb.ConsumeRequest) error {
+		if len(r.GetReject()) > 0 && !lost {
+			lost = true
+			return status.Error(codes.Unavailable, "dying")
+		}
+		return nil
+	}
+	c := p.client(client.Options{})
+	fill(t, c, 2)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	for range 2 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), d.Sequence)
+		d.Reject()
+		require.NoError(t, co.Flush(soon(t)))
+	}
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), d.Sequence)
+	require.NoError(t, d.AckSync(soon(t)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.True(t, lost)
+	require.Equal(t, []uint64{1}, p.rejected["q"])
+}
+
+// TestRejectRefused: a node that may not take rejects yet ends the consumer.
+func TestRejectRefused(t *testing.T) {
+	p := newFakePair(t)
+	p.endConsume = func(r *pb.ConsumeRequest) error {
+		if len(r.GetReject()) > 0 {
+			return refusal(t, codes.FailedPrecondition, "FEATURE_MISSING")
+		}
+		return nil
+	}
+	c := p.client(client.Options{})
+	fill(t, c, 1)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	d.Reject()
+	require.ErrorIs(t, co.Flush(soon(t)), client.ErrRefused)
+	_, err = co.Receive(soon(t))
+	require.ErrorIs(t, err, client.ErrRefused)
+}
+
+// TestStoredDeadLetter: a dead letter says where it comes from, and any other message does not.
+func TestStoredDeadLetter(t *testing.T) {
+	moved := time.UnixMilli(1_700_000_000_123).UTC()
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 2)
+	p.mu.Lock()
+	p.messages["q"][1].DeadLetter = &pb.DeadLetter{
+		Queue: "orders", Subscription: "billing", Sequence: 17, Deliveries: 5, MovedAt: timestamppb.New(moved),
+		Reason: pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES,
+	}
+	p.mu.Unlock()
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Nil(t, d.DeadLetter)
+	d, err = co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, &client.DeadLetter{
+		Queue: "orders", Subscription: "billing", Sequence: 17, Reason: client.DeadLetterMaxDeliveries, Deliveries: 5,
+		MovedAt: moved,
+	}, d.DeadLetter)
+}
+
+// TestDeadLetterReasons: each reason of the API has a name, and so has one of a later release.
+func TestDeadLetterReasons(t *testing.T) {
+	names := map[client.DeadLetterReason]string{
+		client.DeadLetterMaxDeliveries: "max-deliveries", client.DeadLetterRejected: "rejected",
+	}
+	require.Len(t, names, len(pb.DeadLetterReason_name)-1, "all but UNSPECIFIED")
+	for reason, name := range names {
+		require.Equal(t, name, reason.String())
+		require.Contains(t, pb.DeadLetterReason_name, int32(reason))
+	}
+	require.Equal(t, "reason-1000", client.DeadLetterReason(1000).String())
+}
+
+// TestAlterQueueReplaces: the whole configuration is sent, and the mask says so; what no node would take is not sent.
+func TestAlterQueueReplaces(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	config := client.QueueConfig{MaxBytes: 5, MaxDeliveries: 3, DeadLetter: "dead"}
+	q, err := c.AlterQueue(soon(t), "q", config)
+	require.NoError(t, err)
+	require.Equal(t, config, q.Config)
+	for _, wrong := range []client.QueueConfig{
+		{MaxDeliveries: 1_000_001}, {DeadLetter: string(make([]byte, 256))}, {DeadLetter: "\xff"},
+	} {
+		_, err = c.AlterQueue(soon(t), "q", wrong)
+		require.ErrorIs(t, err, client.ErrInvalid)
+		require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+		_, _, err = c.CreateQueue(soon(t), "new", client.CreateQueueOptions{Config: wrong})
+		require.ErrorIs(t, err, client.ErrInvalid)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(t, p.altered, 1)
+	require.Equal(t, []string{"*"}, p.altered[0].GetUpdateMask().GetPaths())
+	require.Equal(t, uint32(3), p.altered[0].GetConfig().GetMaxDeliveries())
+}
+
+func TestReplayDeadLetters(t *testing.T) {
+	p := newFakePair(t)
+	var asked []*pb.ReplayDeadLettersRequest
+	p.replay = func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
+		asked = append(asked, r)
+		return &pb.ReplayDeadLettersResponse{Moved: 4, Skipped: 2}, nil
+	}
+	c := p.client(client.Options{})
+	result, err := c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{
+		Subscription: "s", To: "orders", From: 7, Limit: 9,
+	})
+	require.NoError(t, err)
+	require.Equal(t, client.ReplayResult{Moved: 4, Skipped: 2}, result)
+	p.mu.Lock()
+	require.Len(t, asked, 1)
+	r := asked[0]
+	p.mu.Unlock()
+	require.Equal(t, []any{"dead", "s", "orders", uint64(7), uint64(9)},
+		[]any{r.GetQueue(), r.GetSubscription(), r.GetTo(), r.GetFromSequence(), r.GetLimit()})
+	_, err = c.ReplayDeadLetters(soon(t), "", client.ReplayOptions{})
+	require.ErrorIs(t, err, client.ErrInvalid)
+	_, err = c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{To: "\xff"})
+	require.ErrorIs(t, err, client.ErrInvalid)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(t, asked, 1, "what no node would take is not sent")
+}
+
+// TestReplayIsNotRepeated: an attempt that may have moved messages is the only one, and its outcome is unknown; one
+// that was not carried out is made again.
+func TestReplayIsNotRepeated(t *testing.T) {
+	p := newFakePair(t)
+	attempts := 0
+	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
+		if attempts++; attempts == 1 {
+			return nil, refusal(t, codes.Unavailable, "BLOCKED")
+		}
+		return nil, refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN")
+	}
+	c := p.client(client.Options{})
+	_, err := c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{})
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.ErrorContains(t, err, "another call moves what is left")
+	require.ErrorContains(t, err, p.addrs[0])
+	require.NotContains(t, err.Error(), "passthrough")
+
+	p.mu.Lock()
+	require.Equal(t, 2, attempts)
+	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
+		return nil, refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
+	}
+	p.mu.Unlock()
+	_, err = c.ReplayDeadLetters(soon(t), "dead", client.ReplayOptions{})
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// maxReplayMessages bounds the messages of one transaction that moves dead letters back.
+const maxReplayMessages = 256
+
+// ReplayDeadLetters moves dead letters back to the queues that they come from, or to another one.
+func (s *Service) ReplayDeadLetters(
+	ctx context.Context, req *pb.ReplayDeadLettersRequest,
+) (*pb.ReplayDeadLettersResponse, error) {
+	resp, err := s.replayDeadLetters(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("replay the dead letters of %q: %w", req.GetQueue(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) replayDeadLetters(
+	ctx context.Context, req *pb.ReplayDeadLettersRequest,
+) (*pb.ReplayDeadLettersResponse, error) {
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureDeadLetters); err != nil {
+		return nil, err
+	}
+	r := replay{service: s, session: session}
+	if r.key.Queue, r.key.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription()); err != nil {
+		return nil, err
+	}
+	if req.GetTo() != "" {
+		if r.to, err = s.find(req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
+	}
+	if r.to == r.key.Queue {
+		return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
+	}
+	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
+}
+
+// replay moves dead letters, a batch at a time.
+type replay struct {
+	service *Service
+	session *serving.Session
+	key     dispatch.Key
+	to      uint64 // txn.NoQueue: each to where it comes from
+	resp    pb.ReplayDeadLettersResponse
+}
+
+// run goes through what is in the subscription now; what comes meanwhile is left alone.
+func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
+	end, ok := r.service.store.NextSequence(r.key.Queue)
+	if !ok {
+		return nil, txn.ErrQueueNotFound
+	}
+	if limit == 0 {
+		limit = end
+	}
+	for from < end && r.resp.GetMoved() < limit {
+		if r.session.Paused() { // INV-2: what is read may not be true any more
+			return nil, wire.ErrPaused
+		}
+		if r.service.serving.DiskLow() {
+			return nil, wire.ErrDiskLow
+		}
+		batch, next, err := r.service.store.Read(ctx, store.ReadRequest{
+			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: serving.DeliveryBatchBytes, MarkDamaged: true,
+			MaxMessages: int(min(limit-r.resp.GetMoved(), maxReplayMessages)),
+		}, nil)
+		if err != nil {
+			return nil, err
+		}
+		if next == from {
+			break
+		}
+		from = next
+		if err := r.move(ctx, batch, end); err != nil {
+			return nil, r.failure(err)
+		}
+	}
+	return &r.resp, nil
+}
+
+// failure says what was moved before an error. What says of a node's refusal that nothing was done is true of the last
+// batch only: the outcome of the whole is then unknown.
+func (r *replay) failure(err error) error {
+	moved := r.resp.GetMoved()
+	switch {
+	case moved == 0:
+		return err
+	case wire.ConcernsNode(err):
+		return fmt.Errorf("%w: %d messages were moved, and then: %w", replication.ErrOutcomeUnknown, moved, err)
+	default:
+		return fmt.Errorf("after %d messages were moved: %w", moved, err)
+	}
+}
+
+// move commits one batch: the messages of each target are one operation of the same transaction.
+func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
+	var targets []uint64 // in the order in which they came
+	moves := make(map[uint64][]dispatch.Message)
+	var acks []txn.Range
+	for _, m := range batch {
+		if m.Sequence >= end {
+			break
+		}
+		target, rec, err := r.relabel(m)
+		if err != nil {
+			return err
+		}
+		if target == txn.NoQueue {
+			r.resp.Skipped++
+			continue
+		}
+		if moves[target] == nil {
+			targets = append(targets, target)
+		}
+		moves[target] = append(moves[target], dispatch.Message{Sequence: m.Sequence, Record: rec})
+		acks = append(acks, txn.Range{First: m.Sequence, Last: m.Sequence})
+	}
+	if len(targets) == 0 {
+		return nil
+	}
+	var b txn.Builder
+	b.Begin(nil, now(), nil)
+	for _, target := range targets {
+		b.BeginMove(r.key.Queue, r.key.Sub, target)
+		for _, m := range moves[target] {
+			b.Move(m.Sequence, m.Record)
+		}
+		b.EndMove()
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the messages: %w", err)
+	}
+	result, err := r.session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = result.Err()
+	}
+	if err != nil {
+		return err
+	}
+	for i := range result.Ops {
+		r.resp.Moved += result.Ops[i].Changed
+	}
+	r.session.Consumers.Settled(r.key, acks, nil)
+	return nil
+}
+
+// relabel gives the queue that a message goes to, and its record as it was before it became a dead letter. NoQueue: it
+// stays.
+func (r *replay) relabel(m store.Delivery) (target uint64, rec []byte, err error) {
+	if m.Record == nil {
+		return txn.NoQueue, nil, nil // damaged
+	}
+	message, err := txn.DecodeMessage(m.Record)
+	if err != nil {
+		return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	target = r.to
+	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
+		found, err := r.service.lookup(l.Queue, "")
+		if err != nil || found.QueueID == r.key.Queue {
+			return txn.NoQueue, nil, nil //nolint:nilerr // its queue is gone
+		}
+		target = found.QueueID
+	}
+	if target == txn.NoQueue {
+		return target, nil, nil
+	}
+	rec, err = txn.Relabel(m.Record, nil)
+	if err != nil {
+		return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	return target, rec, nil
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// noConfig is what all queues share that have none. It never changes.
+var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
+
+// setConfig gives a queue its configuration, and counts whose dead letters go where.
+func (s *State) setConfig(q *Queue, c txn.Config) {
+	if q.config != nil {
+		s.countDeadLetters(q.config.DeadLetter, -1)
+	}
+	q.config = &noConfig
+	if c != noConfig {
+		q.config = &c
+	}
+	s.countDeadLetters(c.DeadLetter, 1)
+}
+
+// countDeadLetters notes that so many more queues name target as their dead-letter queue.
+func (s *State) countDeadLetters(target uint64, more int) {
+	if target == txn.NoQueue {
+		return
+	}
+	if s.deadLettersTo == nil {
+		s.deadLettersTo = make(map[uint64]int)
+	}
+	if s.deadLettersTo[target] += more; s.deadLettersTo[target] == 0 {
+		delete(s.deadLettersTo, target)
+	}
+}
+
+// checkConfig tells whether a queue may have a configuration; q is nil for one that is to be made. As it is checked
+// each time, the way from one dead-letter queue to the next always ends.
+func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
+	for id := c.DeadLetter; id != txn.NoQueue; {
+		target := s.queues.get(id)
+		switch target {
+		case nil:
+			return txn.ErrQueueNotFound
+		case q:
+			return txn.ErrDeadLetterCycle
+		}
+		id = target.config.DeadLetter
+	}
+	return txn.OK
+}
+
+// checkMove tells whether messages of sub may be moved: all of them, since which are acknowledged by then is not looked
+// at.
+func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
+	bytes, err := o.CheckMoves()
+	if err != nil {
+		return codeOf(err)
+	}
+	for sequence := range o.Moves {
+		if sequence >= sub.q.nextSeq {
+			return txn.ErrBeyondEnd
+		}
+	}
+	if o.Target == txn.NoQueue {
+		return txn.OK
+	}
+	target := s.queues.get(o.Target)
+	switch target {
+	case nil:
+		return txn.ErrQueueNotFound
+	case sub.q:
+		return txn.ErrDeadLetterCycle
+	}
+	return s.checkRoom(target, o.Count, bytes)
+}
+
+// move acknowledges the messages that are not acknowledged, and publishes them to the target, if there is one.
+func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
+	sub, target := q.Sub(o.Sub), s.queues.get(o.Target)
+	if target != nil {
+		r.FirstSequence = target.nextSeq
+		s.mark(target)
+		target.digest = mix(mix(target.digest, uint64(o.Code)), target.nextSeq)
+	}
+	for sequence, rec := range o.Moves {
+		if sub.acks.has(sequence) && !mutate.Off("INV-14-a-message-is-moved-twice") {
+			continue // INV-14
+		}
+		s.ack(sub, sequence, sequence)
+		r.Changed++
+		if target != nil {
+			target.digest = mix(target.digest, uint64(crc32.Checksum(rec, s.crc)))
+			s.append(target, rec)
+		}
+	}
+	if r.Changed > 0 {
+		s.touch(q)
+	}
+	if target != nil && r.Changed > 0 {
+		s.touch(target)
+	}
+	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+}
+
+// append adds one message to the end of a queue.
+func (s *State) append(q *Queue, rec []byte) {
+	if len(q.subs) == 0 {
+		q.nextSeq++
+		return
+	}
+	if q.tail.n == 0 {
+		q.tail.first = q.nextSeq
+		s.linkTail(q)
+	}
+	before := q.tail.bytes
+	q.tail.push(rec)
+	s.tailBytes += q.tail.bytes - before
+	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
+	q.nextSeq++
+	q.messages++
+	q.bytes += uint64(len(rec))
+	s.messages++
+	s.bytes += uint64(len(rec))
+}

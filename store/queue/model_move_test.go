@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file is the model of dead-letter queues and of messages that are moved.
+
+// someConfig draws what a queue does with messages that no consumer can deal with. Its queue may not be there, or lead
+// back.
+func (m *model) someConfig(c txn.Config) txn.Config {
+	c.MaxDeliveries, c.DeadLetter = m.rng.Uint64N(3), 0
+	if q := m.pick(); q != nil && m.rng.IntN(2) == 0 {
+		c.DeadLetter = q.id
+	}
+	if m.rng.IntN(20) == 0 {
+		c.DeadLetter = m.nextID + 7
+	}
+	return c
+}
+
+// checkConfig is why q may not have c; q is nil for a queue to be made.
+func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
+	for id := c.DeadLetter; id != 0; {
+		target := m.queues[id]
+		if target == nil {
+			return txn.ErrQueueNotFound
+		}
+		if target == q {
+			return txn.ErrDeadLetterCycle
+		}
+		id = target.config.DeadLetter
+	}
+	return txn.OK
+}
+
+// inUse tells whether q is the dead-letter queue of another one.
+func (m *model) inUse(q *modelQueue) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
+		return o.config.DeadLetter == q.id
+	})
+}
+
+// move moves some messages of a subscription, acknowledged ones among them, to another queue or nowhere.
+func (m *model) move(
+	b *txn.Builder, q *modelQueue, s *modelSub, added map[uint64]uint64, want *txn.Result, i int,
+) (txn.Code, func()) {
+	code := txn.OK
+	var target *modelQueue
+	id := uint64(txn.NoQueue)
+	if m.rng.IntN(3) > 0 {
+		target = m.pick()
+		id = target.id
+	}
+	if m.rng.IntN(40) == 0 {
+		id, target, code = m.nextID+9, nil, txn.ErrQueueNotFound
+	}
+	if target == q {
+		code = txn.ErrDeadLetterCycle
+	}
+	var sequences []uint64
+	for sequence := uint64(1); sequence < q.next && len(sequences) < 20; sequence += 1 + m.rng.Uint64N(1+q.next/16) {
+		sequences = append(sequences, sequence)
+	}
+	if len(sequences) == 0 || m.rng.IntN(60) == 0 {
+		sequences, code = append(sequences, q.next), txn.ErrBeyondEnd
+	}
+	b.BeginMove(q.id, s.id, id)
+	records := make([][]byte, len(sequences))
+	for n, sequence := range sequences {
+		if id != txn.NoQueue {
+			rec, err := txn.AppendMessage(nil, int64(sequence), &txn.Attributes{DeadLetter: &txn.DeadLetter{
+				Queue: q.name, Subscription: s.name, Sequence: sequence, Reason: txn.DeadRejected,
+			}}, nil, make([]byte, m.rng.IntN(60)))
+			if err != nil {
+				panic(err)
+			}
+			records[n] = rec
+		}
+		b.Move(sequence, records[n])
+	}
+	b.EndMove()
+	if code == txn.OK && target != nil {
+		code = target.room(added, len(sequences))
+	}
+	return code, func() {
+		r := &want.Ops[i]
+		if target != nil {
+			r.FirstSequence = target.next
+		}
+		for n, sequence := range sequences {
+			if _, needed := s.needs[sequence]; !needed {
+				continue
+			}
+			delete(s.needs, sequence)
+			r.Changed++
+			if target != nil {
+				target.add(records[n])
+			}
+		}
+	}
+}
+
+// room is why a queue may not hold n more messages; added is what the transaction adds.
+func (q *modelQueue) room(added map[uint64]uint64, n int) txn.Code {
+	if len(q.subs) == 0 {
+		return txn.OK
+	}
+	added[q.id] += uint64(n)
+	if limit := q.config.MaxMessages; limit > 0 && uint64(q.alive())+added[q.id] > limit {
+		return txn.ErrQueueFull
+	}
+	return txn.OK
+}
+
+// add puts a message at the end.
+func (q *modelQueue) add(rec []byte) {
+	q.records[q.next] = rec
+	for _, s := range q.subs {
+		s.needs[q.next] = 0
+	}
+	q.next++
+}

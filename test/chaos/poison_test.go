@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestPoison: a message that its consumer gives back each time, and one that it rejects, are in the dead-letter queue
+// exactly once, while the active is killed again and again; what is good is consumed. LOCKSTEP_ROUNDS says how often.
+func TestPoison(t *testing.T) {
+	t.Parallel() // it mostly waits
+	kills := roundsOr(t, 6)
+	p := start(t, cluster.Options{})
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	newQueue(t, p, "dead")
+	_, _, err = c.CreateQueue(limited(t), "orders", client.CreateQueueOptions{
+		Config: client.QueueConfig{MaxDeliveries: uint32(kills), DeadLetter: "dead"},
+	})
+	require.NoError(t, err)
+	for _, body := range []string{"poison", "bad", "good"} {
+		_, err := c.Publish(limited(t), "orders", client.Message{Body: []byte(body)})
+		require.NoError(t, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	good := make(chan struct{}, 1)
+	go func() { ended <- consumePoison(ctx, c, good) }()
+	for range kills {
+		active, _ := inSync(t, p)
+		require.NoError(t, active.Kill())
+		require.NoError(t, active.Start())
+	}
+	inSync(t, p)
+	dead := map[string]int{}
+	require.Eventually(t, func() bool {
+		dead = map[string]int{}
+		for m, err := range c.Browse(limited(t), "dead", client.BrowseOptions{}) {
+			if err != nil {
+				return false
+			}
+			require.Equal(t, "orders", m.DeadLetter.Queue)
+			dead[string(m.Body)]++
+		}
+		return len(dead) == 2
+	}, bound, 20*time.Millisecond, "%v", dead)
+	<-good
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Equal(t, map[string]int{"poison": 1, "bad": 1}, dead)
+	q, err := c.GetQueue(limited(t), "orders")
+	require.NoError(t, err)
+	require.Zero(t, q.Messages)
+}
+
+// consumePoison gives "poison" back, rejects "bad" and acknowledges "good", until ctx ends.
+func consumePoison(ctx context.Context, c *client.Client, good chan<- struct{}) error {
+	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+	if err != nil {
+		return err
+	}
+	for {
+		d, err := consumer.Receive(ctx)
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		switch string(d.Body) {
+		case "poison":
+			select { // or all deliveries are over before the second kill
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			d.Nack()
+		case "bad":
+			d.Reject()
+		default:
+			d.Ack()
+			select {
+			case good <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
