@@ -158,8 +158,8 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement) {
 	})
 }
 
-// keepDead leaves pending, of a settlement that was taken, the dead messages and the confirmations of the consumers that
-// have rejected some of them. The dispatcher's lock is held.
+// keepDead leaves pending, of a settlement that was taken, the dead messages and the confirmations of the consumers
+// that have rejected some of them. The dispatcher's lock is held.
 func (d *dispatcher) keepDead(batch *settlement) {
 	d.pending.dead, batch.dead = append(d.pending.dead, batch.dead...), nil
 	waits := func(c confirmation) bool {

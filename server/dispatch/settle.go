@@ -41,7 +41,7 @@ func (s *settlement) empty() bool {
 }
 
 func (s *settlement) full() bool {
-	return len(s.acks)+len(s.releases)+len(s.confirms) >= maxPendingRanges
+	return len(s.acks)+len(s.releases)+len(s.dead)+len(s.confirms) >= maxPendingRanges
 }
 
 // ack adds a range; acks mostly come in order, so the last range often just grows.

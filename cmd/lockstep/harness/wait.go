@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -164,22 +167,33 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 }
 
 // Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
-// such as giving back the messages of a consumer that has gone, may still come.
+// such as giving back the messages of a consumer that has gone, may still come. A read that ends with its connection is
+// begun anew.
 func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {
 			return nil, err
 		}
-		digests := make([]*pb.GetDigestResponse, len(p.Nodes))
-		for i, n := range p.Nodes {
-			var err error
-			digests[i], err = pb.NewAdminServiceClient(n.conn).GetDigest(ctx, &pb.GetDigestRequest{})
-			if err != nil {
-				return nil, fmt.Errorf("digest of node %s: %w", n.Name, err)
-			}
-		}
-		if digests[0].GetLsn() == digests[1].GetLsn() {
+		digests, err := p.digests(ctx)
+		switch {
+		case status.Code(err) == codes.Unavailable && ctx.Err() == nil:
+		case err != nil:
+			return nil, err
+		case digests[0].GetLsn() == digests[1].GetLsn():
 			return digests, nil
 		}
 	}
+}
+
+// digests reads what each node holds now.
+func (p *Pair) digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
+	digests := make([]*pb.GetDigestResponse, len(p.Nodes))
+	for i, n := range p.Nodes {
+		var err error
+		digests[i], err = pb.NewAdminServiceClient(n.conn).GetDigest(ctx, &pb.GetDigestRequest{})
+		if err != nil {
+			return nil, fmt.Errorf("digest of node %s: %w", n.Name, err)
+		}
+	}
+	return digests, nil
 }
