@@ -436,7 +436,7 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 }
 
 func TestModel(t *testing.T) {
-	first, seeds, steps := uint64(0), uint64(4), 500
+	first, seeds, steps := uint64(0), uint64(8), 500
 	if testing.Short() {
 		seeds = 2
 	}
