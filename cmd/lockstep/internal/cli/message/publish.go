@@ -95,51 +95,47 @@ func standardFields(cmd *cobra.Command, m *client.Message) {
 	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
 }
 
-func parseProperties(list []string) (map[string]string, error) {
+// parsePairs reads the values of a flag that are KEY=VALUE.
+func parsePairs[V any](flag string, list []string, value func(text string) (V, error)) (map[string]V, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	m := make(map[string]string, len(list))
+	m := make(map[string]V, len(list))
 	for _, s := range list {
-		k, v, ok := strings.Cut(s, "=")
+		k, text, ok := strings.Cut(s, "=")
 		if !ok || k == "" {
-			return nil, cli.Usage("--property %q is not KEY=VALUE", s)
+			return nil, cli.Usage("--%s %q is not KEY=VALUE", flag, s)
+		}
+		v, err := value(text)
+		if err != nil {
+			return nil, cli.Usage("--%s %q %v", flag, s, err)
 		}
 		m[k] = v
 	}
 	return m, nil
 }
 
-// parseTyped finds the type of each value by how it is written.
-func parseTyped(list []string) (map[string]any, error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
-	m := make(map[string]any, len(list))
-	for _, s := range list {
-		k, text, ok := strings.Cut(s, "=")
-		if !ok || k == "" {
-			return nil, cli.Usage("--typed-property %q is not KEY=VALUE", s)
-		}
-		if m[k] = typedValue(text); m[k] == nil {
-			return nil, cli.Usage("--typed-property %q is neither true nor false nor a number; --property takes texts", s)
-		}
-	}
-	return m, nil
+func parseProperties(list []string) (map[string]string, error) {
+	return parsePairs("property", list, func(text string) (string, error) { return text, nil })
 }
 
-// typedValue is nil for what is no value.
-func typedValue(text string) any {
-	if text == "true" || text == "false" {
-		return text == "true"
-	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n
-	}
-	if f, err := strconv.ParseFloat(text, 64); err == nil {
-		return f
-	}
-	return nil
+// errNotTyped completes the sentence of parsePairs.
+var errNotTyped = errors.New("is neither true nor false nor a number; --property takes texts")
+
+// parseTyped finds the type of each value by how it is written.
+func parseTyped(list []string) (map[string]any, error) {
+	return parsePairs("typed-property", list, func(text string) (any, error) {
+		if text == "true" || text == "false" {
+			return text == "true", nil
+		}
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n, nil
+		}
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return f, nil
+		}
+		return nil, errNotTyped
+	})
 }
 
 func sendArguments(args []string, send func([]byte) error) error {
