@@ -158,22 +158,28 @@ func TestTxnMoves(t *testing.T) {
 	require.Equal(t, []string{"1", "2", "3"}, p.bodies("out"))
 }
 
-// TestManyAcks: more acknowledgements at once than fit in one request, in no order.
-func TestManyAcks(t *testing.T) {
-	const total = 12_000
-	p := newFakePair(t)
+// holdMany publishes messages, thousands of them, and receives them without an answer.
+func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held []*client.Delivery) {
+	t.Helper()
 	c := p.client(client.Options{})
 	for range total / 1000 {
 		fill(t, c, 1000)
 	}
 	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: total})
 	require.NoError(t, err)
-	var held []*client.Delivery
 	for range total {
 		d, err := co.Receive(soon(t))
 		require.NoError(t, err)
 		held = append(held, d)
 	}
+	return co, held
+}
+
+// TestManyAcks: more acknowledgements at once than fit in one request, in no order.
+func TestManyAcks(t *testing.T) {
+	const total = 12_000
+	p := newFakePair(t)
+	co, held := holdMany(t, p, total)
 	for i := range held {
 		held[(i*7919)%total].Ack()
 	}

@@ -74,18 +74,7 @@ func TestManyRejects(t *testing.T) {
 		most = max(most, len(r.GetReject()))
 		return nil
 	}
-	c := p.client(client.Options{})
-	for range total / 1000 {
-		fill(t, c, 1000)
-	}
-	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: total})
-	require.NoError(t, err)
-	var held []*client.Delivery
-	for range total {
-		d, err := co.Receive(soon(t))
-		require.NoError(t, err)
-		held = append(held, d)
-	}
+	co, held := holdMany(t, p, total)
 	for _, first := range []int{0, 1} { // no neighbours
 		for i := first; i < total; i += 2 {
 			held[i].Reject()
