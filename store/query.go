@@ -114,22 +114,22 @@ func (s *Store) MaxDeliveries(id uint64) uint64 {
 	return 0
 }
 
-// Exhausted appends to dst those of the sequences that were given back as often as the queue's limit of deliveries
-// allows for. It costs nothing if there is no limit.
-func (s *Store) Exhausted(id uint64, sub uint32, sequences, dst []uint64) []uint64 {
+// Exhausted returns those of the sequences that were given back as often as the queue's limit of deliveries allows for.
+// It costs nothing if there is no limit.
+func (s *Store) Exhausted(id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.state.Queue(id)
 	if q == nil || q.Config().MaxDeliveries == 0 || q.Sub(sub) == nil {
-		return dst
+		return nil
 	}
 	most, of := q.Config().MaxDeliveries, q.Sub(sub)
 	for _, sequence := range sequences {
 		if uint64(of.DeliveryCount(sequence)) >= most {
-			dst = append(dst, sequence)
+			exhausted = append(exhausted, sequence)
 		}
 	}
-	return dst
+	return exhausted
 }
 
 // QueueCount is the number of queues.

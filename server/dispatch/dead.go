@@ -59,20 +59,21 @@ func (d *dispatcher) setDead(messages []Message, most uint64) []Message {
 	})
 }
 
-// takeExhausted takes out of the releases of a settlement, which are committed, what is not delivered again.
-func (d *dispatcher) takeExhausted(batch *settlement) {
+// giveUpExhausted has those of the releases of a settlement moved, which are committed, that are not delivered again.
+func (d *dispatcher) giveUpExhausted(batch *settlement) {
 	if len(batch.releases) == 0 {
 		return
 	}
-	batch.exhausted = d.registry.source.Exhausted(d.key, batch.releases, nil)
-	if len(batch.exhausted) == 0 {
+	exhausted := d.registry.source.Exhausted(d.key, batch.releases)
+	if len(exhausted) == 0 {
 		return
 	}
-	slices.Sort(batch.exhausted)
+	slices.Sort(exhausted)
 	batch.releases = slices.DeleteFunc(batch.releases, func(sequence uint64) bool {
-		_, is := slices.BinarySearch(batch.exhausted, sequence)
+		_, is := slices.BinarySearch(exhausted, sequence)
 		return is
 	})
+	batch.giveUp(exhausted, txn.DeadMaxDeliveries, nil)
 }
 
 // moveDead has the dead messages of a settlement moved, a batch at a time. Those that the dead-letter queue has no room
@@ -144,12 +145,7 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement) {
 	}
 	d.deadWait, d.deadFull = true, true
 	batch.dead = left
-	later := d.pending
-	d.pending = settlement{}
 	d.keepDead(batch)
-	later.dead = append(d.pending.dead, later.dead...)
-	later.confirms = append(d.pending.confirms, later.confirms...)
-	d.pending = later
 	time.AfterFunc(deadAgain, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -162,13 +158,11 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement) {
 // that have rejected some of them. The dispatcher's lock is held.
 func (d *dispatcher) keepDead(batch *settlement) {
 	d.pending.dead, batch.dead = append(d.pending.dead, batch.dead...), nil
-	waits := func(c confirmation) bool {
-		return slices.ContainsFunc(d.pending.dead, func(m dying) bool { return m.by == c.consumer })
-	}
-	for _, c := range batch.confirms {
-		if waits(c) {
+	batch.confirms = slices.DeleteFunc(batch.confirms, func(c confirmation) bool {
+		waits := slices.ContainsFunc(d.pending.dead, func(m dying) bool { return m.by == c.consumer })
+		if waits {
 			d.pending.confirms = append(d.pending.confirms, c)
 		}
-	}
-	batch.confirms = slices.DeleteFunc(batch.confirms, waits)
+		return waits
+	})
 }

@@ -20,7 +20,7 @@ func (q *memoryQueue) MaxDeliveries(uint64) uint64 {
 	return q.most
 }
 
-func (q *memoryQueue) Exhausted(_ dispatch.Key, sequences, dst []uint64) []uint64 {
+func (q *memoryQueue) Exhausted(_ dispatch.Key, sequences []uint64) (dst []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, s := range sequences {

@@ -76,9 +76,9 @@ type Source interface {
 	// MaxDeliveries is how many times a message of the queue is given to a consumer of a subscription at most; 0: there
 	// is no limit.
 	MaxDeliveries(queue uint64) uint64
-	// Exhausted appends to dst those of the sequences, of messages that were given back, that were delivered as often as
-	// they may be.
-	Exhausted(key Key, sequences, dst []uint64) []uint64
+	// Exhausted returns those of the sequences, of messages that were given back, that were delivered as often as they
+	// may be.
+	Exhausted(key Key, sequences []uint64) []uint64
 	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
@@ -89,7 +89,7 @@ type Settler interface {
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
 	// Move moves messages of one subscription to its queue's dead-letter queue, or drops them if it has none; what is
 	// acknowledged by then stays where it is. It returns nil only when that is committed and applied. txn.ErrQueueFull:
-	// the dead-letter queue has no room for all of them.
+	// the dead-letter queue has no room for all of them. They are what one read gives, and go in one transaction.
 	Move(ctx context.Context, key Key, dead []Dead) error
 }
 

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
@@ -24,10 +22,8 @@ type settlement struct {
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // with no consumer until they are committed as given back
 	returns  bool     // some of the releases are of a lost consumer
-	// exhausted are those of the releases that are not delivered again, once they are committed.
-	exhausted []uint64
-	dead      []dying // with no consumer until they are moved
-	confirms  []confirmation
+	dead     []dying  // with no consumer until they are moved
+	confirms []confirmation
 }
 
 // confirmation is answered once the settlement that holds it is committed.
@@ -153,7 +149,7 @@ func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
 		}
 		acks, releases = acks[a:], releases[r:]
 	}
-	d.takeExhausted(batch)
+	d.giveUpExhausted(batch)
 	return nil
 }
 
@@ -166,10 +162,6 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 	d.forget(merged(batch.foreign))
 	d.giveBack(batch.releases)
-	d.pending.giveUp(batch.exhausted, txn.DeadMaxDeliveries, nil)
-	if len(batch.exhausted) > 0 {
-		signal(d.work)
-	}
 	if batch.returns {
 		d.returning = d.pending.returns
 		signal(d.wake)

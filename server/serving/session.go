@@ -113,9 +113,9 @@ func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 // MaxDeliveries is how many times a message of the queue is delivered at most.
 func (s storeSource) MaxDeliveries(id uint64) uint64 { return s.store.MaxDeliveries(id) }
 
-// Exhausted appends to dst those of the sequences that were delivered as often as they may be.
-func (s storeSource) Exhausted(key dispatch.Key, sequences, dst []uint64) []uint64 {
-	return s.store.Exhausted(key.Queue, key.Sub, sequences, dst)
+// Exhausted returns those of the sequences that were delivered as often as they may be.
+func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
+	return s.store.Exhausted(key.Queue, key.Sub, sequences)
 }
 
 // Watch tells of changes of the queue.
@@ -154,39 +154,30 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		return err
 	}
 	now := time.Now().UnixMilli()
-	for len(dead) > 0 {
-		var b txn.Builder
-		b.Begin(nil, now, nil)
-		b.BeginMove(key.Queue, key.Sub, from.DeadLetter)
-		n := 0
-		for ; n < len(dead) && (n == 0 || b.Bytes()+len(dead[n].Record) < maxMoveBytes); n++ {
-			var rec []byte
-			if from.DeadLetter != txn.NoQueue {
-				rec, err = txn.Relabel(dead[n].Record, &txn.DeadLetter{
-					Queue: from.Queue, Subscription: from.Subscription, Sequence: dead[n].Sequence,
-					Reason: dead[n].Reason, Deliveries: dead[n].Deliveries, MovedMS: now,
-				})
-				if err != nil {
-					return fmt.Errorf("sequence %d: %w", dead[n].Sequence, err)
-				}
+	var b txn.Builder
+	b.Begin(nil, now, nil)
+	b.BeginMove(key.Queue, key.Sub, from.DeadLetter)
+	for i := range dead {
+		m := &dead[i]
+		var rec []byte
+		if from.DeadLetter != txn.NoQueue {
+			rec, err = txn.Relabel(m.Record, &txn.DeadLetter{
+				Queue: from.Queue, Subscription: from.Subscription, Sequence: m.Sequence, Reason: m.Reason,
+				Deliveries: m.Deliveries, MovedMS: now,
+			})
+			if err != nil {
+				return fmt.Errorf("sequence %d: %w", m.Sequence, err)
 			}
-			b.Move(dead[n].Sequence, rec)
 		}
-		b.EndMove()
-		payload, err := b.Finish()
-		if err != nil {
-			return fmt.Errorf("encode dead letters: %w", err)
-		}
-		if err := s.commit(ctx, payload); err != nil {
-			return err
-		}
-		dead = dead[n:]
+		b.Move(m.Sequence, rec)
 	}
-	return nil
+	b.EndMove()
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode dead letters: %w", err)
+	}
+	return s.commit(ctx, payload)
 }
-
-// maxMoveBytes is about how much one transaction holds that moves messages; one message may be larger.
-const maxMoveBytes = 4 << 20
 
 // commit waits for a node that is blocked.
 func (s settler) commit(ctx context.Context, payload []byte) error {
