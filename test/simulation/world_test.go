@@ -249,8 +249,7 @@ func (w *world) waitInSync(ctx context.Context) error {
 func (w *world) waitUpkept(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
-			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil &&
-				n.GetPlan().GetState() < pb.PlanState_PLAN_STATE_DONE {
+			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && !client.PlanEnded(n.GetPlan()) {
 				return false
 			}
 		}
