@@ -394,8 +394,13 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 // mixConfig adds the configuration to the queue's digest: of a plain one what releases before 0.2.0 add.
 func (q *Queue) mixConfig() {
 	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
-	if !q.config.Plain() {
-		q.digest = mix(mix(q.digest, q.config.MaxDeliveries), q.config.DeadLetter)
+	if q.config.Plain() {
+		return
+	}
+	for field, v := range q.config.Values {
+		if field&txn.PlainFields == 0 && v != 0 {
+			q.digest = mix(mix(q.digest, uint64(field)), v)
+		}
 	}
 }
 

@@ -27,6 +27,14 @@ const (
 	AttributeContentType Attribute = 6
 	// AttributeSubject is what the message is about; the type of JMS.
 	AttributeSubject Attribute = 7
+	// AttributeGroup names the messages that are delivered in order, to one consumer at a time.
+	AttributeGroup Attribute = 8
+	// AttributePriority is a byte.
+	AttributePriority Attribute = 9
+	// AttributeExpiresAt is when the message expires, in milliseconds since 1970.
+	AttributeExpiresAt Attribute = 10
+	// AttributeDeliverAt is the time before which the message is not delivered, in milliseconds since 1970.
+	AttributeDeliverAt Attribute = 12
 	// AttributeValues are the properties that are not texts.
 	AttributeValues Attribute = 14
 	// AttributeDeadLetter says where a message was moved from, and why.
@@ -34,13 +42,20 @@ const (
 )
 
 // lastText is the greatest tag of an attribute that is a text.
-const lastText = AttributeSubject
+const lastText = AttributeGroup
 
 // Attributes are the standard fields of a message, and its properties that are not texts. An empty text is one that is
 // not set.
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject: at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
+	// Group: at most MaxAttributeBytes bytes; messages of a group are delivered in order, to one consumer at a time.
+	Group string
+	// Priority is 0 to MaxPriority; nil if there is none, which counts as DefaultPriority.
+	Priority *uint8
+	// ExpiresAtMS is when the message expires, DeliverAtMS the time before which it is not delivered, both in
+	// milliseconds since 1970, up to MaxTimeMS; 0 for none.
+	ExpiresAtMS, DeliverAtMS int64
 	// Values in the order of their keys, which are those of no property either.
 	Values []TypedProperty
 	// DeadLetter is set on a message that was moved because a subscription could not deal with it.
@@ -91,14 +106,15 @@ func (v *Value) Any() any {
 }
 
 // texts gives the attributes that are texts, in the order of their tags.
-func (a *Attributes) texts() [5]string {
-	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject}
+func (a *Attributes) texts() [6]string {
+	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject, a.Group}
 }
 
 // Empty tells whether none is set.
 func (a *Attributes) Empty() bool {
 	return a == nil || a.MessageID == "" && a.CorrelationID == "" && a.ReplyTo == "" && a.ContentType == "" &&
-		a.Subject == "" && len(a.Values) == 0 && a.DeadLetter == nil
+		a.Subject == "" && a.Group == "" && a.Priority == nil && a.ExpiresAtMS == 0 && a.DeliverAtMS == 0 &&
+		len(a.Values) == 0 && a.DeadLetter == nil
 }
 
 // SortValues brings values into the order in which they are stored: equal ones must give equal bytes.
@@ -114,6 +130,9 @@ func (a *Attributes) check(props []Property) error {
 			return fmt.Errorf("%w: %s has %d bytes, the limit is %d", ErrTooLarge, AttributeMessageID+Attribute(i),
 				len(text), MaxAttributeBytes)
 		}
+	}
+	if err := a.checkNumbers(); err != nil {
+		return err
 	}
 	for i := range a.Values {
 		p := &a.Values[i]
@@ -143,6 +162,24 @@ func (a *Attributes) check(props []Property) error {
 	return nil
 }
 
+// checkNumbers is check for those that are numbers.
+func (a *Attributes) checkNumbers() error {
+	if a.Priority != nil && *a.Priority > MaxPriority {
+		return fmt.Errorf("%w: the priority is %d, 0 to %d are possible", ErrMalformed, *a.Priority, MaxPriority)
+	}
+	for tag, ms := range a.times {
+		if ms < 0 || ms > MaxTimeMS {
+			return fmt.Errorf("%w: %s is %d, 1 to %d ms since 1970 are possible", ErrMalformed, tag, ms, int64(MaxTimeMS))
+		}
+	}
+	return nil
+}
+
+// times gives the attributes that are times, in the order of their tags.
+func (a *Attributes) times(yield func(tag Attribute, ms int64) bool) {
+	_ = yield(AttributeExpiresAt, a.ExpiresAtMS) && yield(AttributeDeliverAt, a.DeliverAtMS)
+}
+
 // String gives the attribute's name in lockstep.v1.Message.
 func (a Attribute) String() string {
 	switch a {
@@ -156,6 +193,14 @@ func (a Attribute) String() string {
 		return "content_type"
 	case AttributeSubject:
 		return "subject"
+	case AttributeGroup:
+		return "group"
+	case AttributePriority:
+		return "priority"
+	case AttributeExpiresAt:
+		return "expires_at"
+	case AttributeDeliverAt:
+		return "deliver_at"
 	case AttributeValues:
 		return "typed_properties"
 	case AttributeDeadLetter:
@@ -179,6 +224,14 @@ func (a *Attributes) bytes() int {
 	for _, text := range a.texts() {
 		if text != "" {
 			n += 1 + UvarintBytes(uint64(len(text))) + len(text)
+		}
+	}
+	if a.Priority != nil {
+		n += 3
+	}
+	for _, ms := range a.times {
+		if ms != 0 {
+			n += 2 + UvarintBytes(uint64(ms))
 		}
 	}
 	if len(a.Values) > 0 {
@@ -214,6 +267,15 @@ func (a *Attributes) append(dst []byte) []byte {
 	for i, text := range a.texts() {
 		if text != "" {
 			dst = appendString(append(dst, byte(AttributeMessageID)+byte(i)), text)
+		}
+	}
+	if a.Priority != nil {
+		dst = append(dst, byte(AttributePriority), 1, *a.Priority)
+	}
+	for tag, ms := range a.times {
+		if ms != 0 {
+			dst = append(dst, byte(tag), byte(UvarintBytes(uint64(ms))))
+			dst = binary.AppendUvarint(dst, uint64(ms))
 		}
 	}
 	if len(a.Values) > 0 {
@@ -259,6 +321,14 @@ func (d *decoder) attributes() (block, values, dead []byte) {
 		case tag >= AttributeMessageID && tag <= lastText:
 			if len(in.bytes(MaxAttributeBytes)) == 0 {
 				in.fail("an attribute without a text")
+			}
+		case tag == AttributePriority:
+			if v := in.bytes(1); len(v) != 1 || v[0] > MaxPriority {
+				in.fail("an impossible priority")
+			}
+		case tag == AttributeExpiresAt, tag == AttributeDeliverAt:
+			if timeOf(in.bytes(binary.MaxVarintLen64)) == 0 {
+				in.fail("an impossible time")
 			}
 		case tag == AttributeValues:
 			values = in.bytes(MaxAttributesBytes)
@@ -324,6 +394,51 @@ func (d *decoder) value() (key []byte, v Value) {
 	return key, v
 }
 
+// timeOf reads an attribute that is a time; 0 if it is none.
+func timeOf(b []byte) int64 {
+	ms, n := binary.Uvarint(b)
+	if n <= 0 || n != len(b) || ms > MaxTimeMS {
+		return 0
+	}
+	return int64(ms)
+}
+
+// RecordAttribute finds an attribute in the record of a message that was checked when it was written; nil if it has
+// none. What it costs is the same for all records without attributes, and the number of attributes otherwise.
+func RecordAttribute(rec []byte, tag Attribute) []byte {
+	if rec[sizeFieldBytes]&flagAttributes == 0 {
+		return nil
+	}
+	d := decoder{b: rec[recordHeaderBytes:]}
+	d.b = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
+	for len(d.b) > 0 {
+		t, value := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
+		if t >= tag {
+			if t == tag {
+				return value
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, 0 for none.
+func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
+
+// RecordPriority is RecordAttribute for AttributePriority: DefaultPriority for a message that has none.
+func RecordPriority(rec []byte) uint8 {
+	if v := RecordAttribute(rec, AttributePriority); len(v) == 1 {
+		return v[0]
+	}
+	return DefaultPriority
+}
+
+// RecordPublishedMS is when the active accepted a message, in milliseconds since 1970.
+func RecordPublishedMS(rec []byte) int64 {
+	return int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
+}
+
 // HasAttributes tells whether there are any.
 func (m *Message) HasAttributes() bool { return len(m.attributes) > 0 }
 
@@ -367,12 +482,32 @@ func (m *Message) Attributes() Attributes {
 			a.ContentType = s
 		case AttributeSubject:
 			a.Subject = s
-		case AttributeValues, AttributeDeadLetter:
+		case AttributeGroup:
+			a.Group = s
+		case AttributePriority, AttributeExpiresAt, AttributeDeliverAt, AttributeValues, AttributeDeadLetter:
 		}
 	}
+	m.numbers(&a)
 	a.DeadLetter = m.DeadLetter()
 	for key, v := range m.Values {
 		a.Values = append(a.Values, TypedProperty{Key: string(key), Value: v})
 	}
 	return a
+}
+
+// numbers copies those that are numbers.
+func (m *Message) numbers(a *Attributes) {
+	d := decoder{b: m.attributes}
+	for len(d.b) > 0 {
+		tag, v := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
+		switch tag {
+		case AttributePriority:
+			a.Priority = new(v[0])
+		case AttributeExpiresAt:
+			a.ExpiresAtMS = timeOf(v)
+		case AttributeDeliverAt:
+			a.DeliverAtMS = timeOf(v)
+		default:
+		}
+	}
 }

@@ -15,7 +15,8 @@ import (
 func everyAttribute() *Attributes {
 	return &Attributes{
 		MessageID: "m-1", CorrelationID: "c-1", ReplyTo: "answers", ContentType: "application/json",
-		Subject: "order.created",
+		Subject: "order.created", Group: "customer-7", Priority: new(uint8(0)), ExpiresAtMS: 1_800_000_000_000,
+		DeliverAtMS: MaxTimeMS,
 		Values: []TypedProperty{
 			{Key: "blob", Value: Value{Kind: ValueBytes, Bytes: []byte{0, 1}}},
 			{Key: "count", Value: Value{Kind: ValueInt64, Bits: math.MaxUint64}},
@@ -35,6 +36,8 @@ func TestAttributesRoundTrip(t *testing.T) {
 	for name, a := range map[string]*Attributes{
 		"all": full, "one": {Subject: "s"}, "longest": {ReplyTo: strings.Repeat("q", MaxAttributeBytes)},
 		"values": {Values: full.Values}, "one value": {Values: full.Values[2:3]}, "dead": {DeadLetter: full.DeadLetter},
+		"group": {Group: "g"}, "priority": {Priority: new(uint8(MaxPriority))}, "expires": {ExpiresAtMS: 1},
+		"delay": {DeliverAtMS: 5, Values: full.Values},
 	} {
 		for _, props := range [][]Property{nil, {{"a", "1"}, {"b", ""}}} {
 			for _, body := range []string{"", "a body"} {
@@ -45,6 +48,7 @@ func TestAttributesRoundTrip(t *testing.T) {
 				require.NoError(t, err, name)
 				require.True(t, m.HasAttributes())
 				require.Equal(t, *a, m.Attributes(), name)
+				requireRecordAttributes(t, rec, a)
 				require.Equal(t, len(props), m.PropertyCount())
 				require.Equal(t, body, string(m.Body))
 				for cut := range len(rec) {
@@ -54,6 +58,21 @@ func TestAttributesRoundTrip(t *testing.T) {
 			}
 		}
 	}
+}
+
+// requireRecordAttributes: what is looked up in the record alone is what is in it.
+func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
+	t.Helper()
+	require.Equal(t, a.ExpiresAtMS, RecordTime(rec, AttributeExpiresAt))
+	require.Equal(t, a.DeliverAtMS, RecordTime(rec, AttributeDeliverAt))
+	require.Equal(t, a.Group, string(RecordAttribute(rec, AttributeGroup)))
+	require.Equal(t, a.Subject, string(RecordAttribute(rec, AttributeSubject)))
+	require.EqualValues(t, 5, RecordPublishedMS(rec))
+	priority := uint8(DefaultPriority)
+	if a.Priority != nil {
+		priority = *a.Priority
+	}
+	require.Equal(t, priority, RecordPriority(rec))
 }
 
 // TestNoAttributes: a message without them has the bytes that it had before there were any.
@@ -87,6 +106,9 @@ func TestAttributeLimits(t *testing.T) {
 			Attributes{Values: []TypedProperty{{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes)}}}},
 			nil, ErrTooLarge, "typed properties",
 		},
+		"priority":     {Attributes{Priority: new(uint8(10))}, nil, ErrMalformed, "the priority is 10, 0 to 9"},
+		"expires":      {Attributes{ExpiresAtMS: -1}, nil, ErrMalformed, "expires_at is -1"},
+		"late":         {Attributes{DeliverAtMS: MaxTimeMS + 1}, nil, ErrMalformed, "deliver_at is 253402300800000"},
 		"no key":       {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "a property key has 0 bytes"},
 		"long key":     {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
 		"no type":      {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrMalformed, "no value of a known type"},
@@ -116,6 +138,10 @@ func TestOtherAttributes(t *testing.T) {
 	}{
 		"an attribute of a later version":  {[]byte{13, 1, 'x'}, ErrNewerVersion},
 		"a value of a later type":          {[]byte{14, 4, 1, 1, 'k', 9}, ErrNewerVersion},
+		"a priority that is too high":      {[]byte{9, 1, 10}, ErrMalformed},
+		"a priority of two bytes":          {[]byte{9, 2, 1, 1}, ErrMalformed},
+		"a time of 0":                      {[]byte{10, 1, 0}, ErrMalformed},
+		"a time that is cut off":           {[]byte{12, 1, 0x80}, ErrMalformed},
 		"a tag below the first":            {[]byte{2, 1, 'x'}, ErrNewerVersion},
 		"twice":                            {[]byte{3, 1, 'x', 3, 1, 'y'}, ErrMalformed},
 		"out of order":                     {[]byte{4, 1, 'x', 3, 1, 'y'}, ErrMalformed},

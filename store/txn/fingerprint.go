@@ -34,11 +34,14 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 // subscriptions, which a client does not know. The first operation of a transaction continues 0. table is
 // crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
-	for _, v := range [...]uint64{
-		uint64(o.Code), uint64(o.Start), o.Config.MaxMessages, o.Config.MaxBytes, o.Config.MaxDeliveries,
-		o.Config.DeadLetter, o.Target, uint64(o.Mask),
-	} {
+	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target, uint64(o.Mask)} {
 		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
+	}
+	if o.Code == OpCreateQueue || o.Code == OpAlterQueue {
+		for _, f := range configFields {
+			v := *f.of(&o.Config)
+			sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
+		}
 	}
 	if o.Code != OpPublish {
 		if o.IfEmpty {

@@ -43,6 +43,16 @@ const (
 	MaxMetaValueBytes = 64 << 10
 	// MaxDeliveries is the greatest Config.MaxDeliveries.
 	MaxDeliveries = 1_000_000
+	// MaxTime is the longest time in a Config, and in an attribute that says how long: 100 years, in milliseconds.
+	MaxTime = 100 * 365 * 24 * 3600 * 1000
+	// MaxMultiplier is the greatest Config.RedeliveryMultiplier, in hundredths.
+	MaxMultiplier = 100_000
+	// MaxPriority is the greatest priority of a message.
+	MaxPriority = 9
+	// DefaultPriority is that of a message that has none.
+	DefaultPriority = 4
+	// MaxTimeMS is the latest time that a message may name, in milliseconds since 1970: the end of the year 9999.
+	MaxTimeMS = 253_402_300_799_999
 	// MaxSubscriptions is the greatest number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )

@@ -91,61 +91,6 @@ const (
 	StartEarliest Start = 2
 )
 
-// Config is what can be altered on a queue. It is encoded as a count of fields and the fields, all uvarint, so that a
-// later version can add one; a field that this version does not know is ErrNewerVersion unless it is zero.
-type Config struct {
-	// MaxMessages is the number of messages beyond which publishes are refused; 0 means no limit.
-	MaxMessages uint64
-	// MaxBytes is the number of bytes beyond which publishes are refused; 0 means no limit.
-	MaxBytes uint64
-	// MaxDeliveries is how many times a message is given to a consumer of a subscription at most, up to MaxDeliveries; 0
-	// means no limit.
-	MaxDeliveries uint64
-	// DeadLetter is the number of the queue that messages are moved to which no consumer could deal with; NoQueue for
-	// none.
-	DeadLetter uint64
-}
-
-// ConfigMask names fields of a Config.
-type ConfigMask uint64
-
-// Fields of a Config.
-const (
-	FieldMaxMessages ConfigMask = 1 << iota
-	FieldMaxBytes
-	FieldMaxDeliveries
-	FieldDeadLetter
-
-	// PlainFields are those that releases before 0.2.0 know: they change all of them at once.
-	PlainFields = FieldMaxMessages | FieldMaxBytes
-	// AllFields are those of this version.
-	AllFields = PlainFields | FieldMaxDeliveries | FieldDeadLetter
-)
-
-// With gives the configuration with the fields that mask names as they are in o.
-func (c Config) With(o Config, mask ConfigMask) Config {
-	for _, f := range [...]struct {
-		field    ConfigMask
-		to, from *uint64
-	}{
-		{FieldMaxMessages, &c.MaxMessages, &o.MaxMessages},
-		{FieldMaxBytes, &c.MaxBytes, &o.MaxBytes},
-		{FieldMaxDeliveries, &c.MaxDeliveries, &o.MaxDeliveries},
-		{FieldDeadLetter, &c.DeadLetter, &o.DeadLetter},
-	} {
-		if mask&f.field != 0 {
-			*f.to = *f.from
-		}
-	}
-	return c
-}
-
-// Limited tells whether there is a limit on what the queue may hold.
-func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
-
-// Plain tells whether the configuration has nothing that releases before 0.2.0 do not know.
-func (c *Config) Plain() bool { return c.MaxDeliveries|c.DeadLetter == 0 }
-
 // Producer makes a transaction safe to retry (INV-10).
 type Producer struct {
 	// ID is 1 to MaxProducerIDBytes bytes. From a Reader it aliases the payload.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -299,11 +300,12 @@ func TestReaderRefuses(t *testing.T) {
 }
 
 func TestConfigOfALaterVersion(t *testing.T) {
-	c, rest, err := DecodeConfig([]byte{6, 1, 2, 0, 3, 4, 0, 'x'})
+	full := append([]byte{byte(len(configFields) + 2), 1, 2, 0, 3, 4}, make([]byte, len(configFields)-4)...)
+	c, rest, err := DecodeConfig(append(slices.Clone(full), 0, 'x'))
 	require.NoError(t, err, "a field that is not in use")
 	require.Equal(t, Config{MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: 4}, c)
 	require.Equal(t, "x", string(rest))
-	_, _, err = DecodeConfig([]byte{6, 1, 2, 0, 3, 4, 9})
+	_, _, err = DecodeConfig(append(slices.Clone(full), 9))
 	require.ErrorIs(t, err, ErrNewerVersion)
 	_, _, err = DecodeConfig([]byte{3, 1, 2})
 	require.ErrorIs(t, err, ErrMalformed)
@@ -317,6 +319,31 @@ func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{2, 7, 9}, AppendConfig(nil, Config{MaxMessages: 7, MaxBytes: 9}))
 	require.Equal(t, []byte{4, 0, 0, 0, 5}, AppendConfig(nil, Config{MaxDeliveries: 5}))
 	require.Equal(t, []byte{5, 0, 0, 0, 0, 6}, AppendConfig(nil, Config{DeadLetter: 6}))
+}
+
+// TestConfigFields: each field has its bit and its place, comes back as it was, and has its limit.
+func TestConfigFields(t *testing.T) {
+	require.Equal(t, len(configFields), reflect.TypeFor[Config]().NumField())
+	require.Equal(t, AllFields, ConfigMask(1)<<len(configFields)-1)
+	for i, f := range configFields {
+		var c Config
+		reflect.ValueOf(&c).Elem().Field(i).SetUint(1)
+		require.EqualValues(t, 1, *f.of(&c), "the table has the order of the struct")
+		require.Equal(t, ConfigMask(1)<<i, c.Fields())
+		*f.of(&c) = f.most
+		encoded := AppendConfig(nil, c)
+		got, rest, err := DecodeConfig(encoded)
+		require.NoError(t, err)
+		require.Empty(t, rest)
+		require.Equal(t, c, got)
+		require.Equal(t, c, Config{}.With(c, 1<<i))
+		require.Equal(t, Config{}, Config{}.With(c, AllFields&^(1<<i)))
+		if f.most != noLimit {
+			*f.of(&c) = f.most + 1
+			_, _, err = DecodeConfig(AppendConfig(nil, c))
+			require.ErrorIs(t, err, ErrMalformed)
+		}
+	}
 }
 
 // TestAlterMask: a change of what releases before 0.2.0 know has the bytes that they write; any other one stops them,
@@ -337,17 +364,17 @@ func TestAlterMask(t *testing.T) {
 	o, body := op(Config{MaxMessages: 7}, PlainFields)
 	require.Equal(t, []byte{1, 2, 7, 0}, body)
 	require.Equal(t, PlainFields, o.Mask)
+	o, body = op(Config{MaxBytes: 5, TTL: 6}, FieldTTL)
+	require.Equal(t, []byte{1, 6, 0, 5, byte(FieldTTL), 0, 0, 6}, body)
+	require.Equal(t, FieldTTL, o.Mask)
 	o, body = op(Config{}, FieldMaxDeliveries)
 	require.Equal(t, []byte{1, 3, 0, 0, byte(FieldMaxDeliveries)}, body, "the third field stops an older release")
 	require.Equal(t, FieldMaxDeliveries, o.Mask)
 	_, _, err := DecodeConfig(body[1:])
 	require.ErrorIs(t, err, ErrMalformed, "no queue has a mask")
-	d := decoder{b: []byte{3, 0, 0, byte(AllFields + 1)}}
+	d := decoder{b: binary.AppendUvarint([]byte{3, 0, 0}, uint64(AllFields+1))}
 	d.config()
 	require.ErrorIs(t, d.err, ErrNewerVersion)
-	all := Config{1, 2, 3, 4}
-	require.Equal(t, Config{1, 0, 0, 4}, Config{}.With(all, FieldMaxMessages|FieldDeadLetter))
-	require.Equal(t, all, Config{}.With(all, AllFields))
 }
 
 // TestGolden holds the bytes of version 1: a log that was written once must be readable for good.
