@@ -8,9 +8,10 @@
 // and registers them with the server here.
 //
 // The parts are server/serving (the session that clients are served with), server/dispatch (deliveries to consumers),
-// server/maintenance (scans, rewrites, backups, plans, jobs), server/verify (scrub, repair, comparison of the nodes),
-// server/settings (what holds now), server/peers (the other node), server/conditions (what an operator may have to
-// know), server/state (all that is known of a node at a moment) and server/metrics, which exports it.
+// server/sweep (what is due by the clock), server/maintenance (scans, rewrites, backups, plans, jobs), server/verify
+// (scrub, repair, comparison of the nodes), server/settings (what holds now), server/peers (the other node),
+// server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment) and
+// server/metrics, which exports it.
 //
 // One call: the request is checked against every limit, names become numbers, and a transaction is encoded
 // (server/queue); replication commits it; the store applies it; the answer is made from the result. Consume hands over

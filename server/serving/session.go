@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/sweep"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -34,6 +35,8 @@ type Session struct {
 	Primary *replication.Primary
 	// Consumers are those attached.
 	Consumers *dispatch.Registry
+	// sweeper does what is due by the clock.
+	sweeper *sweep.Sweeper
 
 	// features, by name, that both nodes have been seen to know.
 	features sync.Map
@@ -52,10 +55,12 @@ func NewSession(
 	load := newPressure(p.CommitLSN)
 	limits := deliveryLimits(l)
 	limits.Busy, limits.Counters = load.Busy, counters
-	return &Session{
+	session := &Session{
 		Primary: p, ended: make(chan struct{}),
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
 	}
+	session.sweeper = sweep.New(sweep.Options{Store: s, Primary: p, Consumers: session.Consumers, Log: logger})
+	return session
 }
 
 // deliveryLimits are the part that is about deliveries.
@@ -78,12 +83,14 @@ func (s *Session) SetPaused(paused bool) {
 // Paused tells whether nothing may be delivered.
 func (s *Session) Paused() bool { return s.paused.Load() }
 
-// End ends all consumers and streams with the given reason and waits for the dispatchers.
+// End ends all consumers and streams with the given reason and waits for the dispatchers, and for what is done by the
+// clock.
 func (s *Session) End(reason error) {
 	s.once.Do(func() {
 		s.reason = reason
 		close(s.ended)
 	})
+	s.sweeper.Stop()
 	s.Consumers.Close(reason)
 }
 
