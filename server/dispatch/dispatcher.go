@@ -3,7 +3,6 @@
 package dispatch
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 	"sync"
@@ -31,12 +30,11 @@ type dispatcher struct {
 
 	mu        sync.Mutex // guards what is below, and the consumers' fields
 	consumers []*Consumer
+	order     order
 	turn      int // index of the consumer whose turn it is
 	paused    bool
 	stopped   error
-	next      uint64    // first sequence not yet read
-	ready     []Message // read, not yet given to a consumer
-	redeliver sequences // given back; not yet given out again
+	next      uint64 // above every sequence that was read
 	// could not be read; tried again now and then, and skipped meanwhile so that they hold up no other message
 	damaged   sequences
 	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
@@ -49,11 +47,13 @@ type dispatcher struct {
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
-	return &dispatcher{
+	d := &dispatcher{
 		registry: r, key: key, paused: paused, next: 1,
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
-		redeliver: sequences{member: make(map[uint64]struct{})}, damaged: sequences{member: make(map[uint64]struct{})},
+		damaged: newSequences(),
 	}
+	d.order = &fifo{d: d, redeliver: newSequences()}
+	return d
 }
 
 // signal wakes the receiver of a coalescing channel.
@@ -96,7 +96,7 @@ func (d *dispatcher) stop(reason error) {
 		c.err = d.stopped
 		signal(c.notify)
 	}
-	d.ready = nil
+	d.order.stop()
 	d.cancel()
 }
 
@@ -126,9 +126,8 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	defer cancel()
 	again := time.NewTicker(damagedAgain)
 	defer again.Stop()
-	atEnd := false
 	for {
-		progressed, end, err := d.step(ctx, atEnd)
+		progressed, err := d.step(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -136,7 +135,6 @@ func (d *dispatcher) deliver(ctx context.Context) {
 			d.registry.fail(d, err)
 			return
 		}
-		atEnd = atEnd || end
 		if progressed {
 			continue
 		}
@@ -149,7 +147,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 			return
 		case <-d.wake:
 		case <-news:
-			atEnd = false
+			d.news()
 		case <-again.C:
 			d.retryDamaged()
 		}
@@ -171,19 +169,26 @@ func (d *dispatcher) retryDamaged() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.damaged.len() > 0 {
-		d.redeliver.push(d.damaged.pop())
+		d.order.giveBack([]uint64{d.damaged.pop()})
 	}
 }
 
-// step hands out one batch. end tells that the last message of the queue was read.
-func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool, err error) {
+// news tells that the queue has changed.
+func (d *dispatcher) news() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.order.news()
+}
+
+// step hands out one batch.
+func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.limits.Load().BatchBytes
 	if d.registry.throttle.isBusy() {
 		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
 	}
-	want, again := d.demand(atEnd, maxMessages)
+	want, again, from := d.demand(maxMessages)
 	if want == 0 {
-		return false, false, nil
+		return false, nil
 	}
 	var messages []Message
 	if len(again) > 0 {
@@ -191,61 +196,42 @@ func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool
 		d.handOutAgain(messages)
 		progressed = true
 	} else {
-		messages, progressed, end, err = d.readOn(ctx, want, maxBytes)
+		messages, progressed, err = d.readOn(ctx, from, want, maxBytes)
 	}
 	d.registry.throttle.pay(ctx, messages)
-	return progressed, end, err
+	return progressed, err
 }
 
 // readOn reads new messages and hands them out.
 func (d *dispatcher) readOn(
-	ctx context.Context, want, maxBytes int,
-) (messages []Message, progressed, end bool, err error) {
-	from := d.next // only this goroutine changes it
-	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, maxBytes, nil)
+	ctx context.Context, from order, want, maxBytes int,
+) (messages []Message, progressed bool, err error) {
+	messages, next, err := from.read(ctx, want, maxBytes)
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	messages = d.endRead(messages, most)
 	if err != nil {
-		return messages, false, false, err
+		return messages, false, err
 	}
-	d.next = next
-	d.ready = append(d.ready, messages...)
-	if !d.returning {
-		d.handOut()
-	}
-	return messages, next != from, next == from, nil
+	return messages, d.order.handOut(messages, next), nil
 }
 
-// demand gives out what is ready and tells how many more messages the consumers can take: those in `again` first, which
-// were given back, and otherwise new ones; not more than most. Unless want is 0 the caller must now read, and end with
-// endRead.
-func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
+// demand gives out what waits in memory and tells how many more messages the consumers can take, not more than most:
+// those in `again` first, and otherwise new ones, which from is to read. Unless want is 0 the caller must now read, and
+// end with endRead.
+func (d *dispatcher) demand(most int) (want int, again []uint64, from order) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused || d.stopped != nil {
 		d.noneTakes = true
-		return 0, nil
+		return 0, nil, nil
 	}
-	if d.redeliver.len() == 0 && !d.returning {
-		d.handOut()
-	}
-	for _, c := range d.consumers {
-		want += c.canTake()
-	}
-	want = min(want, most)
-	d.noneTakes = want == 0
-	for len(again) < want && d.redeliver.len() > 0 {
-		again = append(again, d.redeliver.pop())
-	}
-	if len(again) == 0 && (atEnd || len(d.ready) > 0 || d.returning) {
-		return 0, nil
-	}
+	want, again = d.order.demand(most)
 	if want > 0 {
 		d.reading = true
 	}
-	return want, again
+	return want, again, d.order
 }
 
 // endRead drops from the result what was acknowledged while it was read, which no consumer may get any more, and what
@@ -258,23 +244,6 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 		messages = d.setDead(messages, most)
 	}
 	return messages
-}
-
-// handOut gives ready messages to the consumers, each to the next one in turn that can take it.
-func (d *dispatcher) handOut() {
-	given := 0
-	for _, m := range d.ready {
-		c := d.nextConsumer()
-		if c == nil {
-			break
-		}
-		given++
-		c.give(m, min((len(d.ready)-given)/len(d.consumers), c.canTake()))
-	}
-	d.ready = d.ready[given:]
-	if len(d.ready) == 0 {
-		d.ready = nil // let go of the records
-	}
 }
 
 // nextConsumer finds the next consumer in turn that can take a message; nil if none can.
@@ -328,16 +297,7 @@ func (d *dispatcher) handOutAgain(messages []Message) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	given := uint64(0)
-	for _, m := range d.endRead(messages, most) {
-		if c := d.nextConsumer(); c != nil {
-			c.give(m, 0)
-			given++
-		} else {
-			d.redeliver.push(m.Sequence)
-		}
-	}
-	if given > 0 {
+	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}
 }
@@ -358,9 +318,8 @@ func (d *dispatcher) forget(acks []Range) {
 	if d.reading {
 		d.ackedInRead = append(d.ackedInRead, acks...)
 	}
-	d.ready = withoutRanges(d.ready, acks)
+	d.order.forget(acks)
 	for _, r := range acks {
-		d.redeliver.removeRange(r)
 		d.damaged.removeRange(r)
 	}
 	d.takeFromConsumers(acks)
@@ -385,9 +344,7 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
 	}
-	for _, s := range sequences {
-		d.redeliver.push(s)
-	}
+	d.order.giveBack(sequences)
 	signal(d.wake)
 }
 
@@ -425,61 +382,4 @@ func (d *dispatcher) detach(c *Consumer) {
 			zap.Int("messages", len(sent)))
 	}
 	d.registry.detached()
-}
-
-// sequences is a set that gives its lowest member first.
-type sequences struct {
-	heap   sequenceHeap
-	member map[uint64]struct{} // the truth; the heap may hold sequences that were removed
-}
-
-func (s *sequences) len() int { return len(s.member) }
-
-func (s *sequences) push(sequence uint64) {
-	if _, there := s.member[sequence]; there {
-		return
-	}
-	s.member[sequence] = struct{}{}
-	heap.Push(&s.heap, sequence)
-}
-
-// pop must not be called on an empty set.
-func (s *sequences) pop() uint64 {
-	for {
-		sequence, _ := heap.Pop(&s.heap).(uint64)
-		if _, there := s.member[sequence]; there {
-			delete(s.member, sequence)
-			return sequence
-		}
-	}
-}
-
-// removeRange costs the smaller of the range and the set.
-func (s *sequences) removeRange(r Range) {
-	if r.Last-r.First < uint64(len(s.member)) {
-		for i := range r.Last - r.First + 1 {
-			delete(s.member, r.First+i)
-		}
-	} else {
-		for sequence := range s.member {
-			if r.First <= sequence && sequence <= r.Last {
-				delete(s.member, sequence)
-			}
-		}
-	}
-	if len(s.member) == 0 {
-		s.heap = s.heap[:0]
-	}
-}
-
-type sequenceHeap []uint64
-
-func (h sequenceHeap) Len() int           { return len(h) }
-func (h sequenceHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h sequenceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) } // only push calls it
-func (h *sequenceHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "container/heap"
+
+// sequences is a set that gives its lowest member first.
+type sequences struct {
+	heap   sequenceHeap
+	member map[uint64]struct{} // the truth; the heap may hold sequences that were removed
+}
+
+func newSequences() sequences { return sequences{member: make(map[uint64]struct{})} }
+
+func (s *sequences) len() int { return len(s.member) }
+
+func (s *sequences) push(sequence uint64) {
+	if _, there := s.member[sequence]; there {
+		return
+	}
+	s.member[sequence] = struct{}{}
+	heap.Push(&s.heap, sequence)
+}
+
+// pop must not be called on an empty set.
+func (s *sequences) pop() uint64 {
+	for {
+		sequence, _ := heap.Pop(&s.heap).(uint64)
+		if _, there := s.member[sequence]; there {
+			delete(s.member, sequence)
+			return sequence
+		}
+	}
+}
+
+// removeRange costs the smaller of the range and the set.
+func (s *sequences) removeRange(r Range) {
+	if r.Last-r.First < uint64(len(s.member)) {
+		for i := range r.Last - r.First + 1 {
+			delete(s.member, r.First+i)
+		}
+	} else {
+		for sequence := range s.member {
+			if r.First <= sequence && sequence <= r.Last {
+				delete(s.member, sequence)
+			}
+		}
+	}
+	if len(s.member) == 0 {
+		s.heap = s.heap[:0]
+	}
+}
+
+type sequenceHeap []uint64
+
+func (h sequenceHeap) Len() int           { return len(h) }
+func (h sequenceHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h sequenceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) } // only push calls it
+func (h *sequenceHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
