@@ -53,6 +53,8 @@ const (
 	DefaultPriority = 4
 	// MaxTimeMS is the latest time that a message may name, in milliseconds since 1970: the end of the year 9999.
 	MaxTimeMS = 253_402_300_799_999
+	// MaxFilterBytes is the greatest length of a subscription's filter.
+	MaxFilterBytes = 4 << 10
 	// MaxSubscriptions is the greatest number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )
