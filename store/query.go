@@ -40,6 +40,8 @@ type SubscriptionInfo struct {
 	Start uint64
 	// Backlog is how many messages are not acknowledged.
 	Backlog uint64
+	// Filter is the expression that its messages have to match; "" if it gets all of them.
+	Filter string
 }
 
 // Subscription returns the subscription of that name.
@@ -62,7 +64,9 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	}
 	for s := range q.Subs {
 		info.Subscriptions = append(info.Subscriptions,
-			SubscriptionInfo{ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog()})
+			SubscriptionInfo{
+				ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Filter: s.Filter(),
+			})
 	}
 	return info
 }
@@ -130,6 +134,17 @@ func (s *Store) Exhausted(id uint64, sub uint32, sequences []uint64) (exhausted 
 		}
 	}
 	return exhausted
+}
+
+// Filter is the expression that the messages of a subscription have to match; "" if it gets all of them, or is not
+// there.
+func (s *Store) Filter(id uint64, sub uint32) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil && q.Sub(sub) != nil {
+		return q.Sub(sub).Filter()
+	}
+	return ""
 }
 
 // QueueCount is the number of queues.

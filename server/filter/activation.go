@@ -134,4 +134,6 @@ func (estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 const maxProperties = 1000
 
 // EstimateCallCost implements cost.Estimator: CEL's own estimates are taken.
-func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate { return nil }
+func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+	return nil
+}

@@ -142,7 +142,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkConfig(q, &c)
 	case txn.OpMove:
 		return s.checkMove(o, sub)
-	case txn.OpCreateSubscription:
+	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
 		if q.SubByName(string(o.Name)) != nil {
 			return txn.ErrSubscriptionExists
 		}
@@ -273,9 +273,12 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.deleteQueue(q)
 	case txn.OpPurge:
 		r.Changed = s.purge(q, o.Sub)
-	case txn.OpCreateSubscription:
-		r.ID = uint64(s.createSub(q, string(o.Name), o.Start).id)
+	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
+		r.ID = uint64(s.createSub(q, string(o.Name), o.SubscriptionOptions().Filter, o.Start).id)
 		q.digest = mix(mix(q.digest, r.ID), uint64(crc32.Checksum(o.Name, s.crc)))
+		if len(o.Raw) > 0 {
+			q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+		}
 	case txn.OpDeleteSubscription:
 		r.Changed = s.deleteSub(q, q.Sub(o.Sub))
 	case txn.OpPublish:
@@ -385,7 +388,7 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	s.addQueue(q)
 	s.mark(q)
 	for name := range o.Subscriptions {
-		s.createSub(q, string(name), txn.StartLatest)
+		s.createSub(q, string(name), "", txn.StartLatest)
 	}
 	q.subs = slices.Clip(q.subs)
 	return q.id
@@ -426,8 +429,9 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-func (s *State) createSub(q *Queue, name string, start txn.Start) *Sub {
-	sub := &Sub{q: q, id: q.nextSub, name: name, dirty: true}
+func (s *State) createSub(q *Queue, name, filter string, start txn.Start) *Sub {
+	sub := &Sub{q: q, id: q.nextSub, dirty: true}
+	sub.setText(name, filter)
 	q.nextSub++
 	sub.acks.floor = q.nextSeq
 	if start == txn.StartEarliest {

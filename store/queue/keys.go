@@ -36,6 +36,9 @@ const (
 // valueVersion begins the values of k, m, p, q and s.
 const valueVersion = 1
 
+// optionsVersion begins the value of an s that has options: releases before 0.2.0 stop at it.
+const optionsVersion = 2
+
 // KeyRange is what lies between two keys: From is in it, To is not.
 type KeyRange struct{ From, To []byte }
 
@@ -87,10 +90,15 @@ func (q *Queue) appendValue(dst []byte) []byte {
 }
 
 func (s *Sub) appendValue(dst []byte) []byte {
-	dst = append(dst, valueVersion)
-	dst = appendString(dst, s.name)
+	version := byte(valueVersion)
+	if s.Filter() != "" {
+		version = optionsVersion
+	}
+	dst = append(dst, version)
+	dst = appendString(dst, s.Name())
 	dst = binary.AppendUvarint(dst, s.start)
-	return binary.AppendUvarint(dst, s.acks.floor)
+	dst = binary.AppendUvarint(dst, s.acks.floor)
+	return txn.AppendSubscriptionOptions(dst, txn.SubscriptionOptions{Filter: s.Filter()})
 }
 
 // appendValue gives nothing for a chunk that is full.

@@ -193,13 +193,29 @@ func (l *Loader) queue(k, v *cursor) {
 
 func (l *Loader) sub(k, v *cursor) {
 	sub := l.getSub(k)
-	v.version()
-	sub.name = string(v.take(v.uvarint(txn.MaxNameBytes)))
+	hasOptions := len(v.b) > 0 && v.b[0] == optionsVersion
+	if hasOptions {
+		v.u8()
+	} else {
+		v.version()
+	}
+	name := string(v.take(v.uvarint(txn.MaxNameBytes)))
 	sub.start = v.uvarint(math.MaxUint64)
 	sub.acks.floor = v.uvarint(math.MaxUint64)
-	if v.err == nil && (sub.acks.floor == 0 || txn.CheckName(sub.name) != nil) {
+	if v.err == nil && (sub.acks.floor == 0 || txn.CheckName(name) != nil) {
 		v.fail("an impossible number or name")
 	}
+	if v.err != nil {
+		return
+	}
+	var options txn.SubscriptionOptions
+	if hasOptions {
+		options, v.err = txn.DecodeSubscriptionOptions(v.b)
+		if v.b = nil; v.err == nil && options == (txn.SubscriptionOptions{}) {
+			v.fail("a subscription with options that has none")
+		}
+	}
+	sub.setText(name, options.Filter)
 	sub.loaded, sub.stored = true, true
 }
 

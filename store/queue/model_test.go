@@ -38,6 +38,7 @@ type modelQueue struct {
 type modelSub struct {
 	id      uint32
 	name    string
+	filter  string
 	needs   map[uint64]uint32 // delivery count by message
 	queueID uint64
 }
@@ -226,14 +227,16 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		b.Purge(q.id, 0)
 	default:
 		name, start := fmt.Sprintf("s%d", m.rng.IntN(6)), txn.Start(1+m.rng.IntN(2))
-		b.CreateSubscription(q.id, name, start)
+		filter := []string{"", "size > 3", "properties.region == \"eu\""}[m.rng.IntN(3)]
+		b.CreateSubscriptionWith(q.id, name, start, txn.SubscriptionOptions{Filter: filter})
 		for _, s := range q.subs {
 			if s.name == name {
 				want.Code, want.Op = txn.ErrSubscriptionExists, 0
 				return
 			}
 		}
-		r.ID = uint64(q.createSub(name, start).id)
+		s := q.createSub(name, start)
+		s.filter, r.ID = filter, uint64(s.id)
 	}
 	want.Ops = []txn.OpResult{r}
 }
@@ -422,6 +425,7 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 	t.Helper()
 	require.NotNil(t, s)
 	require.Equal(t, ws.id, s.ID())
+	require.Equal(t, ws.filter, s.Filter())
 	require.Equal(t, uint64(len(ws.needs)), s.Backlog())
 	n := 0
 	for seq := s.NextUnacked(1); seq < next; seq = s.NextUnacked(seq + 1) {

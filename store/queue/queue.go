@@ -56,13 +56,14 @@ func (q *Queue) leave() *leaving {
 type Sub struct {
 	q      *Queue
 	id     uint32
-	name   string
+	text   string // the name and, behind it, the filter: most have none, and need no memory for it
 	start  uint64
 	acks   ackSet
 	counts *countSet // nil if there is nothing
 	dirty  bool
 	stored bool
 	loaded bool
+	name   uint8 // length of the name
 }
 
 // chunkRange is an inclusive range of chunks.
@@ -119,7 +120,7 @@ func (q *Queue) Sub(id uint32) *Sub {
 // SubByName gives a subscription by its name; nil if there is none.
 func (q *Queue) SubByName(name string) *Sub {
 	for _, s := range q.subs {
-		if s.name == name {
+		if s.Name() == name {
 			return s
 		}
 	}
@@ -130,7 +131,13 @@ func (q *Queue) SubByName(name string) *Sub {
 func (s *Sub) ID() uint32 { return s.id }
 
 // Name of the subscription.
-func (s *Sub) Name() string { return s.name }
+func (s *Sub) Name() string { return s.text[:s.name] }
+
+// Filter is the expression that its messages have to match; "" if it gets all of them.
+func (s *Sub) Filter() string { return s.text[s.name:] }
+
+// setText sets name and filter.
+func (s *Sub) setText(name, filter string) { s.text, s.name = name+filter, uint8(len(name)) }
 
 // Queue is the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }

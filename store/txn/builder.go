@@ -125,6 +125,66 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.end()
 }
 
+// SubscriptionOptions are what a subscription may have besides its name. The zero value has none.
+type SubscriptionOptions struct {
+	// Filter is the expression that its messages have to match, 1 to MaxFilterBytes bytes; "" for all messages. The log
+	// and the state keep it as it is, and do not look into it.
+	Filter string
+}
+
+// Tags of options, as stored.
+const optionFilter = 1
+
+// CreateSubscriptionWith adds a subscription that has options. One that has none is as CreateSubscription makes it, and
+// has the same bytes.
+func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
+	if o == (SubscriptionOptions{}) {
+		b.CreateSubscription(queue, name, start)
+		return
+	}
+	if err := CheckName(name); err != nil {
+		b.fail(err)
+	}
+	if len(o.Filter) > MaxFilterBytes {
+		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
+	}
+	b.begin(OpCreateSubscriptionWith)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = append(b.buf, byte(start))
+	b.buf = appendString(b.buf, name)
+	b.buf = AppendSubscriptionOptions(b.buf, o)
+	b.end()
+}
+
+// AppendSubscriptionOptions appends the encoding of those that are set, which DecodeSubscriptionOptions reads: for each
+// a tag, a length and its bytes, in the order of the tags.
+func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
+	if o.Filter != "" {
+		dst = appendString(append(dst, optionFilter), o.Filter)
+	}
+	return dst
+}
+
+// DecodeSubscriptionOptions reads all of b. The errors wrap ErrMalformed or ErrNewerVersion.
+func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
+	d := decoder{b: b}
+	for last := byte(0); len(d.b) > 0; {
+		tag := d.u8()
+		switch {
+		case tag <= last:
+			d.fail("options of a subscription out of order")
+		case tag == optionFilter:
+			if o.Filter = string(d.bytes(MaxFilterBytes)); o.Filter == "" {
+				d.fail("an empty filter")
+			}
+		default:
+			return o, fmt.Errorf("%w: option %d of a subscription", ErrNewerVersion, tag)
+		}
+		last = tag
+	}
+	return o, d.err
+}
+
 // DeleteSubscription removes a subscription.
 func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
 	b.onSub(OpDeleteSubscription, queue, sub)

@@ -64,6 +64,9 @@ func FuzzReader(f *testing.F) {
 	}
 	seed(nil, func(b *Builder) { b.CreateQueue("q", Config{MaxMessages: 9}, "s", "t") })
 	seed(nil, func(b *Builder) { b.CreateSubscription(1, "u", StartLatest) })
+	seed(nil, func(b *Builder) {
+		b.CreateSubscriptionWith(1, "u", StartLatest, SubscriptionOptions{Filter: "size > 3"})
+	})
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
 	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
@@ -156,6 +159,8 @@ func copyOp(b *Builder, o *Op) {
 		b.Purge(o.Queue, o.Sub)
 	case OpCreateSubscription:
 		b.CreateSubscription(o.Queue, string(o.Name), o.Start)
+	case OpCreateSubscriptionWith:
+		b.CreateSubscriptionWith(o.Queue, string(o.Name), o.Start, o.SubscriptionOptions())
 	case OpDeleteSubscription:
 		b.DeleteSubscription(o.Queue, o.Sub)
 	case OpPublish:

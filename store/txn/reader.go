@@ -119,7 +119,7 @@ type Op struct {
 	Config Config
 	// Mask names the fields of Config that an OpAlterQueue changes.
 	Mask ConfigMask
-	// Start for OpCreateSubscription.
+	// Start for OpCreateSubscription and OpCreateSubscriptionWith.
 	Start Start
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
@@ -127,7 +127,7 @@ type Op struct {
 	// OpRelease.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, or moves. For OpPutMeta it is the
-	// value.
+	// value, for OpCreateSubscriptionWith the options.
 	Raw []byte
 }
 
@@ -149,13 +149,8 @@ func (o *Op) decode(b []byte) error {
 		o.IfEmpty = d.flag()
 	case OpPurge, OpDeleteSubscription:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
-	case OpCreateSubscription:
-		o.Queue = d.uvarint()
-		o.Start = Start(d.u8())
-		if o.Start != StartLatest && o.Start != StartEarliest {
-			d.fail("a start position that is not known")
-		}
-		o.Name = d.name()
+	case OpCreateSubscription, OpCreateSubscriptionWith:
+		o.createSubscription(&d)
 	case OpPublish:
 		o.Queue = d.uvarint()
 		o.Count = int(d.u32())
@@ -188,6 +183,31 @@ func (o *Op) decode(b []byte) error {
 		d.fail("bytes after its end")
 	}
 	return d.err
+}
+
+func (o *Op) createSubscription(d *decoder) {
+	o.Queue = d.uvarint()
+	o.Start = Start(d.u8())
+	if o.Start != StartLatest && o.Start != StartEarliest {
+		d.fail("a start position that is not known")
+	}
+	o.Name = d.name()
+	if o.Code == OpCreateSubscription || d.err != nil {
+		return
+	}
+	o.Raw, d.b = d.b, nil
+	options, err := DecodeSubscriptionOptions(o.Raw)
+	if d.err = err; err == nil && options == (SubscriptionOptions{}) {
+		d.fail("a subscription with options that has none")
+	}
+}
+
+// SubscriptionOptions are those of an OpCreateSubscriptionWith, which were checked when the operation was read.
+func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
+	if o.Code == OpCreateSubscriptionWith {
+		options, _ = DecodeSubscriptionOptions(o.Raw)
+	}
+	return options
 }
 
 func (o *Op) names(d *decoder) {

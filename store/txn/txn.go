@@ -42,6 +42,8 @@ const (
 	OpPutMeta OpCode = 16
 	// OpDeleteMeta removes one of them.
 	OpDeleteMeta OpCode = 17
+	// OpCreateSubscriptionWith adds a subscription that has options: a filter.
+	OpCreateSubscriptionWith OpCode = 18
 )
 
 // String gives the name that `store dump-log` shows.
@@ -71,6 +73,8 @@ func (c OpCode) String() string {
 		return "put-meta"
 	case OpDeleteMeta:
 		return "delete-meta"
+	case OpCreateSubscriptionWith:
+		return "create-subscription-with"
 	}
 	return "unknown"
 }
@@ -78,7 +82,7 @@ func (c OpCode) String() string {
 // Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
 // a subscription must: it makes "a refused transaction changes nothing" a matter of checking each operation against the
 // state as it is.
-func (c OpCode) Alone() bool { return c < OpPublish }
+func (c OpCode) Alone() bool { return c < OpPublish || c == OpCreateSubscriptionWith }
 
 // Start says where a new subscription begins to read.
 type Start uint8

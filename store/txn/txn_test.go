@@ -196,6 +196,15 @@ func TestSingleOperations(t *testing.T) {
 	require.Equal(t, Op{Code: OpDeleteSubscription, Queue: 9, Sub: 2}, o)
 	o = all(t, build(t, func(b *Builder) { b.CreateSubscription(9, "s", StartEarliest) }))[0]
 	require.Equal(t, Op{Code: OpCreateSubscription, Queue: 9, Name: []byte("s"), Start: StartEarliest}, o)
+	plain := build(t, func(b *Builder) { b.CreateSubscriptionWith(9, "s", StartEarliest, SubscriptionOptions{}) })
+	require.Equal(t, build(t, func(b *Builder) { b.CreateSubscription(9, "s", StartEarliest) }), plain)
+	o = all(t, build(t, func(b *Builder) {
+		b.CreateSubscriptionWith(9, "s", StartLatest, SubscriptionOptions{Filter: "size > 3"})
+	}))[0]
+	require.Equal(t, OpCreateSubscriptionWith, o.Code)
+	require.True(t, o.Code.Alone())
+	require.Equal(t, SubscriptionOptions{Filter: "size > 3"}, o.SubscriptionOptions())
+	require.Equal(t, "s", string(o.Name))
 }
 
 func TestBuilderRefuses(t *testing.T) {
@@ -225,6 +234,12 @@ func TestBuilderRefuses(t *testing.T) {
 		"name":               {ErrInvalidName, func(b *Builder) { b.CreateQueue("", Config{}) }},
 		"subscription name":  {ErrInvalidName, func(b *Builder) { b.CreateQueue("q", Config{}, "?") }},
 		"subscription name2": {ErrInvalidName, func(b *Builder) { b.CreateSubscription(1, "?", StartLatest) }},
+		"subscription name3": {ErrInvalidName, func(b *Builder) {
+			b.CreateSubscriptionWith(1, "?", StartLatest, SubscriptionOptions{Filter: "x"})
+		}},
+		"long filter": {ErrTooLarge, func(b *Builder) {
+			b.CreateSubscriptionWith(1, "s", StartLatest, SubscriptionOptions{Filter: string(body[:MaxFilterBytes+1])})
+		}},
 		"raw record": {ErrMalformed, func(b *Builder) {
 			b.BeginPublish(1)
 			b.Record([]byte("no record"))
@@ -447,4 +462,25 @@ func TestDecodingDoesNotAllocate(t *testing.T) {
 	})
 	require.Zero(t, allocs)
 	require.NotZero(t, bytes)
+}
+
+func TestSubscriptionOptions(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes []byte
+		want  error
+	}{
+		"none":         {nil, nil},
+		"filter":       {[]byte{1, 1, 'x'}, nil},
+		"empty filter": {[]byte{1, 0}, ErrMalformed},
+		"twice":        {[]byte{1, 1, 'x', 1, 1, 'y'}, ErrMalformed},
+		"tag 0":        {[]byte{0, 1, 'x'}, ErrMalformed},
+		"cut off":      {[]byte{1, 5, 'x'}, ErrMalformed},
+		"newer":        {[]byte{1, 1, 'x', 9, 1, 'y'}, ErrNewerVersion},
+	} {
+		o, err := DecodeSubscriptionOptions(c.bytes)
+		require.ErrorIs(t, err, c.want, name)
+		if err == nil {
+			require.Equal(t, c.bytes, AppendSubscriptionOptions(nil, o), name)
+		}
+	}
 }

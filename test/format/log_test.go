@@ -139,6 +139,8 @@ func operation(op *txn.Op) string {
 		s += fmt.Sprintf(" queue %d, if empty %v", op.Queue, op.IfEmpty)
 	case txn.OpCreateSubscription:
 		s += fmt.Sprintf(" queue %d, name %q, start %d", op.Queue, op.Name, op.Start)
+	case txn.OpCreateSubscriptionWith:
+		s += fmt.Sprintf(" queue %d, name %q, start %d, options %+v", op.Queue, op.Name, op.Start, op.SubscriptionOptions())
 	case txn.OpMove:
 		s += fmt.Sprintf(" queue %d, subscription %d, target %d, sequences", op.Queue, op.Sub, op.Target)
 		for sequence := range op.Moves {

@@ -37,8 +37,12 @@ var treeKinds = map[byte]struct {
 			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
 	}},
 	's': {"subscription", func(key, value *reader) string {
-		return fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),
+		s := fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),
 			value.u8(), value.text(), value.uvarint(), value.uvarint())
+		if len(value.b) > 0 {
+			s += ", options " + text(value.rest())
+		}
+		return s
 	}},
 }
 

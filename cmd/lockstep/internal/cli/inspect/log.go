@@ -266,6 +266,8 @@ func describeOp(op *txn.Op) string {
 			names = append(names, string(name))
 		}
 		s += " with subscriptions " + strings.Join(names, ", ")
+	case txn.OpCreateSubscriptionWith:
+		s += fmt.Sprintf(" with filter %q", op.SubscriptionOptions().Filter)
 	default:
 	}
 	return s
