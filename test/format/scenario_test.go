@@ -157,6 +157,9 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxMessages: 2000}, txn.PlainFields) })
 	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "audit", txn.StartEarliest) })
 	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "late", txn.StartLatest) })
+	w.commit(nil, func(b *txn.Builder) {
+		b.CreateSubscriptionWith(1, "large", txn.StartLatest, txn.SubscriptionOptions{Filter: "size > 1000"})
+	})
 	w.commit(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })
 
 	w.beginTerm(2)
