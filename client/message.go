@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -33,6 +34,27 @@ type Message struct {
 	ContentType string
 	// Subject is what the message is about, or its type.
 	Subject string
+
+	// The next fields say how the message is delivered. ErrRefused while one of the nodes is of release 0.1.0.
+
+	// Group names the messages that belong together, with at most 1,024 bytes of UTF-8: those of one group go to one
+	// consumer of a subscription at a time, and in their order, also when one of them is given back.
+	Group string
+	// Priority is 0 to 9: a queue with QueueConfig.Priorities delivers a message of a higher one first. nil means 4.
+	Priority *uint8
+	// ExpiresAt is when the message expires, by the clock of the active node: from then on it is not delivered any more.
+	// A resolution of a millisecond, from 1970 to 9999. Zero means never.
+	ExpiresAt time.Time
+	// TTL is the same as a duration from when the active accepts the message: at least a millisecond, at most 100 years;
+	// 0 means that there is none. Not with ExpiresAt, which is what is delivered.
+	TTL time.Duration
+	// DeliverAt is the time before which the message is not delivered, by the clock of the active node, with the same
+	// resolution. One that has passed has it delivered at once, whatever the queue's Delay is. Zero means none.
+	DeliverAt time.Time
+	// Delay is the same as a duration from when the active accepts the message, at most 100 years. Not with DeliverAt,
+	// which is what is delivered. 0 means that there is none: then the queue's Delay counts.
+	Delay time.Duration
+
 	// Values are properties of the application that are not texts: bool, int64 (also int), float64 or []byte. What is
 	// delivered is never an int. A key is in Properties or here, not in both.
 	Values map[string]any
@@ -95,6 +117,9 @@ func (m *Message) check(maxBody int) error {
 
 // checkFields is check for the standard fields and Values.
 func (m *Message) checkFields() error {
+	if err := m.checkDelivery(); err != nil {
+		return err
+	}
 	total := 0
 	for i, field := range m.fields() {
 		if len(field) > maxFieldBytes {
@@ -132,10 +157,40 @@ func (m *Message) checkFields() error {
 }
 
 // fieldNames are the names of fields, in their order.
-var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject"}
+var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject", "Group"}
 
-func (m *Message) fields() [5]string {
-	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject}
+func (m *Message) fields() [6]string {
+	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject, m.Group}
+}
+
+// Bounds of what says how a message is delivered.
+const (
+	maxPriority = 9
+	maxDuration = 100 * 365 * 24 * time.Hour
+	minTTL      = time.Millisecond
+	maxTimeMS   = 253_402_300_799_999
+)
+
+// checkDelivery is check for the fields that say how a message is delivered.
+func (m *Message) checkDelivery() error {
+	switch {
+	case m.Priority != nil && *m.Priority > maxPriority:
+		return fmt.Errorf("%w: Priority is %d, 0 to %d are possible", ErrInvalid, *m.Priority, maxPriority)
+	case m.TTL != 0 && (m.TTL < minTTL || m.TTL > maxDuration):
+		return fmt.Errorf("%w: TTL is %s, 1ms to 100 years are possible", ErrInvalid, m.TTL)
+	case m.Delay < 0 || m.Delay > maxDuration:
+		return fmt.Errorf("%w: Delay is %s, up to 100 years are possible", ErrInvalid, m.Delay)
+	case m.TTL != 0 && !m.ExpiresAt.IsZero():
+		return fmt.Errorf("%w: a message has ExpiresAt or TTL, not both", ErrInvalid)
+	case m.Delay != 0 && !m.DeliverAt.IsZero():
+		return fmt.Errorf("%w: a message has DeliverAt or Delay, not both", ErrInvalid)
+	}
+	for _, at := range [...]time.Time{m.ExpiresAt, m.DeliverAt} {
+		if ms := at.UnixMilli(); !at.IsZero() && (ms < 1 || ms > maxTimeMS) {
+			return fmt.Errorf("%w: the time %s; it must be after 1970 and before the year 10000", ErrInvalid, at)
+		}
+	}
+	return nil
 }
 
 // checkName refuses what cannot be sent as a name; which names are allowed is the node's to say.
@@ -170,12 +225,36 @@ func messagesToProto(ms []Message) []*pb.Message {
 		to.Body, to.Properties = m.Body, m.Properties
 		to.MessageId, to.CorrelationId, to.ReplyTo, to.ContentType, to.Subject = m.MessageID, m.CorrelationID, m.ReplyTo,
 			m.ContentType, m.Subject
+		m.deliveryToProto(to)
 		if len(m.Values) > 0 {
 			to.TypedProperties = valuesToProto(m.Values)
 		}
 		out[i] = to
 	}
 	return out
+}
+
+// deliveryToProto converts the fields that say how a message is delivered, which most messages do not have.
+func (m *Message) deliveryToProto(to *pb.Message) {
+	to.Group = m.Group
+	if m.Priority != nil {
+		to.Priority = new(uint32(*m.Priority))
+	}
+	if !m.ExpiresAt.IsZero() {
+		to.ExpiresAt = timestamppb.New(m.ExpiresAt)
+	}
+	if !m.DeliverAt.IsZero() {
+		to.DeliverAt = timestamppb.New(m.DeliverAt)
+	}
+	to.Ttl, to.Delay = durationToProto(m.TTL), durationToProto(m.Delay)
+}
+
+// durationToProto converts a duration; 0 is not sent.
+func durationToProto(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }
 
 // valuesToProto converts values that checkFields has passed.
@@ -221,9 +300,15 @@ func valuesFromProto(values map[string]*pb.PropertyValue) map[string]any {
 
 func storedFromProto(s *pb.StoredMessage) Stored {
 	m := s.GetMessage()
+	var priority *uint8
+	if m.Priority != nil {
+		priority = new(uint8(m.GetPriority()))
+	}
 	return Stored{
 		Message: Message{
-			Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
+			Group: m.GetGroup(), Priority: priority, ExpiresAt: timeFromProto(m.GetExpiresAt()),
+			DeliverAt: timeFromProto(m.GetDeliverAt()),
+			Body:      m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
 			CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(), ContentType: m.GetContentType(),
 			Subject: m.GetSubject(), Values: valuesFromProto(m.GetTypedProperties()),
 		},

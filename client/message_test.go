@@ -3,8 +3,11 @@
 package client
 
 import (
+	"math"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +18,8 @@ import (
 func TestMessageFields(t *testing.T) {
 	m := Message{
 		Body: []byte("{}"), Properties: map[string]string{"k": "v"}, MessageID: "m-1", CorrelationID: "c-1",
-		ReplyTo: "answers", ContentType: "application/json", Subject: "order",
+		ReplyTo: "answers", ContentType: "application/json", Subject: "order", Group: "g", Priority: new(uint8(0)),
+		ExpiresAt: time.UnixMilli(1).UTC(), DeliverAt: time.UnixMilli(1_800_000_000_000).UTC(),
 		Values: map[string]any{"int": 7, "long": int64(-1), "paid": true, "rate": 0.5, "blob": []byte{0, 255}},
 	}
 	require.NoError(t, m.check(100))
@@ -37,6 +41,16 @@ func TestMessageFieldLimits(t *testing.T) {
 		"ContentType has 1025 bytes":      {ContentType: long},
 		"Subject has 1025 bytes":          {Subject: long},
 		"Subject is not valid UTF-8":      {Subject: "\xff"},
+		"Group has 1025 bytes":            {Group: long},
+		"Priority is 10, 0 to 9":          {Priority: new(uint8(10))},
+		"TTL is -1s, 1ms to 100 years":    {TTL: -time.Second},
+		"TTL is 1ns, 1ms to 100 years":    {TTL: 1},
+		"Delay is -1ns, up to 100 years":  {Delay: -1},
+		"Delay is 2562047h47m16.8":        {Delay: math.MaxInt64},
+		"has ExpiresAt or TTL, not both":  {ExpiresAt: time.Unix(1, 0), TTL: time.Second},
+		"has DeliverAt or Delay, not bo":  {DeliverAt: time.Unix(1, 0), Delay: time.Second},
+		"the time 1970-01-01":             {ExpiresAt: time.Unix(0, 0).UTC()},
+		"the time 10000-01-01":            {DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		"a key of Values has 1 to 255":    {Values: map[string]any{"": true}},
 		`"k" is a text, which belongs`:    {Values: map[string]any{"k": "v"}},
 		`"k" is a uint8; bool, int64`:     {Values: map[string]any{"k": uint8(1)}},
@@ -51,4 +65,49 @@ func TestMessageFieldLimits(t *testing.T) {
 			require.ErrorIs(t, err, ErrInvalid, says)
 		}
 	}
+}
+
+// TestDurations: what is sent as a duration is what the message says; what is not set is not sent.
+func TestDurations(t *testing.T) {
+	sent := messagesToProto([]Message{{TTL: time.Hour, Delay: time.Millisecond}, {}})
+	require.Equal(t, time.Hour, sent[0].GetTtl().AsDuration())
+	require.Equal(t, time.Millisecond, sent[0].GetDelay().AsDuration())
+	require.Nil(t, sent[1].GetTtl())
+	require.Nil(t, sent[1].GetDelay())
+}
+
+// TestQueueConfig: each field of a configuration comes back as it was sent, and what no node would take is refused.
+func TestQueueConfig(t *testing.T) {
+	c := QueueConfig{
+		MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: "dead", TTL: 4 * time.Second, Delay: 5 * time.Second,
+		RedeliveryDelay: 6 * time.Second, RedeliveryMultiplier: 1.5, RedeliveryMaxDelay: 7 * time.Second,
+		RetentionAge: 8 * time.Second, RetentionBytes: 9, RetentionMessages: 10, Overflow: OverflowDeadLetterHead,
+		Priorities: true, Exclusive: true, DeadLetterExpired: true, TemporaryGrace: 11 * time.Second,
+	}
+	for i := range reflect.TypeFor[QueueConfig]().NumField() {
+		require.False(t, reflect.ValueOf(c).Field(i).IsZero(), "field %d has no value in this test", i)
+	}
+	require.NoError(t, c.check())
+	require.Equal(t, c, configFromProto(c.toProto()))
+	require.Equal(t, QueueConfig{}, configFromProto(QueueConfig{}.toProto()))
+	require.Equal(t, QueueConfig{}, configFromProto(nil))
+	for says, c := range map[string]QueueConfig{
+		"TTL is -1s; 0 to 100 years":              {TTL: -time.Second},
+		"TemporaryGrace is -1ns":                  {TemporaryGrace: -1},
+		"RedeliveryMultiplier is 0.9; 1 to 1000":  {RedeliveryMultiplier: 0.9},
+		"RedeliveryMultiplier is NaN; 1 to 1000":  {RedeliveryMultiplier: math.NaN()},
+		"overflow 3 is not known":                 {Overflow: 3},
+		"overflow -1 is not known":                {Overflow: -1},
+		"MaxDeliveries is 1000001; 1 to 1000000 ": {MaxDeliveries: 1_000_001},
+	} {
+		require.ErrorContains(t, c.check(), says)
+		require.ErrorIs(t, c.check(), ErrInvalid)
+	}
+	for o := OverflowReject; o <= OverflowDeadLetterHead; o++ {
+		got, err := ParseOverflow(o.String())
+		require.NoError(t, err)
+		require.Equal(t, o, got)
+	}
+	_, err := ParseOverflow("drop")
+	require.ErrorContains(t, err, "reject, drop-head, dead-letter-head")
 }

@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
+	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
@@ -16,11 +19,13 @@ import (
 // DefaultSubscription is the subscription of a queue that was made without naming one.
 const DefaultSubscription = "default"
 
-// QueueConfig is what can be altered on a queue. The zero value has no limits.
+// QueueConfig is what can be altered on a queue. The zero value has no limits. Durations have a resolution of a
+// millisecond, and are at most 100 years.
 type QueueConfig struct {
-	// MaxMessages: publishes are refused with ErrLimit while the queue holds this many; 0 means no limit.
+	// MaxMessages: publishes are refused with ErrLimit while the queue holds this many, or Overflow says otherwise; 0
+	// means no limit.
 	MaxMessages uint64
-	// MaxBytes: publishes are refused with ErrLimit while the queue holds this many bytes; 0 means no limit.
+	// MaxBytes: the same while the queue holds this many bytes; 0 means no limit.
 	MaxBytes uint64
 	// MaxDeliveries: a message that a subscription has given to a consumer so many times, and got back each time, is
 	// moved to DeadLetter, or dropped and counted if that is empty; 1 to 1,000,000, 0 means no limit. This and DeadLetter
@@ -30,16 +35,105 @@ type QueueConfig struct {
 	// means that they are dropped. That queue must be there and have a subscription, or it keeps nothing; it cannot be
 	// deleted as long as it is named here. While it is full, the messages stay where they are, and are not delivered.
 	DeadLetter string
+
+	// What follows is refused with ErrRefused while one of the nodes is of release 0.1.0.
+
+	// TTL is how long after it was published a message expires that does not expire earlier by itself: it is not
+	// delivered any more. 0 means never.
+	TTL time.Duration
+	// Delay is how long after it was published a message is delivered that names no time itself; 0 means at once.
+	Delay time.Duration
+	// RedeliveryDelay is how long a message waits that was given back for the first time, before it is delivered again.
+	// A new active delivers at once what waited on the one before.
+	RedeliveryDelay time.Duration
+	// RedeliveryMultiplier is what RedeliveryDelay is multiplied with for each further time: 1 to 1000, with a resolution
+	// of a hundredth; 0 means 1.
+	RedeliveryMultiplier float64
+	// RedeliveryMaxDelay is the longest that a message waits; 0 means that there is no limit.
+	RedeliveryMaxDelay time.Duration
+	// RetentionAge, RetentionBytes and RetentionMessages: if any is set, messages are kept although all subscriptions
+	// have acknowledged them, until they are older, or those that are kept are larger or more; 0 does not count.
+	RetentionAge      time.Duration
+	RetentionBytes    uint64
+	RetentionMessages uint64
+	// Overflow says what happens to a publish to a queue that is full.
+	Overflow Overflow
+	// Priorities: messages of a higher Priority are delivered first. It is decided when the queue is made.
+	Priorities bool
+	// Exclusive: only one consumer of each subscription gets messages at a time, the one that was attached first; the next
+	// one takes over when it leaves.
+	Exclusive bool
+	// DeadLetterExpired: messages that expire are moved to DeadLetter; otherwise they are dropped.
+	DeadLetterExpired bool
+	// TemporaryGrace, if not 0: the queue is deleted, with its messages, when it has had no consumer for so long.
+	TemporaryGrace time.Duration
+}
+
+// Overflow says what happens to a publish to a queue that is full.
+type Overflow int
+
+// Values of Overflow.
+const (
+	// OverflowReject refuses it with ErrLimit.
+	OverflowReject Overflow = iota
+	// OverflowDropHead drops the oldest messages to make room for it.
+	OverflowDropHead
+	// OverflowDeadLetterHead moves the oldest messages to the dead-letter queue, within a moment.
+	OverflowDeadLetterHead
+)
+
+// String gives the name that the command line uses.
+func (o Overflow) String() string {
+	if o < 0 || int(o) >= len(overflows) {
+		return fmt.Sprintf("overflow %d", int(o))
+	}
+	return overflows[o]
+}
+
+// overflows are the names of the kinds of Overflow, in their order.
+var overflows = [...]string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
+
+// ParseOverflow reads what String gives. The error wraps ErrInvalid.
+func ParseOverflow(name string) (Overflow, error) {
+	if at := slices.Index(overflows[:], name); at >= 0 {
+		return Overflow(at), nil
+	}
+	return 0, fmt.Errorf("%w: overflow %q is none of %s", ErrInvalid, name, strings.Join(overflows[:], ", "))
 }
 
 // maxMaxDeliveries is the largest QueueConfig.MaxDeliveries.
 const maxMaxDeliveries = 1_000_000
+
+// maxMultiplier is the largest QueueConfig.RedeliveryMultiplier.
+const maxMultiplier = 1000
 
 // check refuses what no node would take.
 func (c QueueConfig) check() error {
 	if c.MaxDeliveries > maxMaxDeliveries {
 		return fmt.Errorf("%w: MaxDeliveries is %d; 1 to %d are possible, and 0 for no limit", ErrInvalid,
 			c.MaxDeliveries, maxMaxDeliveries)
+	}
+	for _, d := range [...]struct {
+		name  string
+		value time.Duration
+	}{
+		{"TTL", c.TTL},
+		{"Delay", c.Delay},
+		{"RedeliveryDelay", c.RedeliveryDelay},
+		{"RedeliveryMaxDelay", c.RedeliveryMaxDelay},
+		{"RetentionAge", c.RetentionAge},
+		{"TemporaryGrace", c.TemporaryGrace},
+	} {
+		if d.value < 0 || d.value > maxDuration {
+			return fmt.Errorf("%w: %s is %s; 0 to 100 years are possible", ErrInvalid, d.name, d.value)
+		}
+	}
+	if m := c.RedeliveryMultiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // nor one that is no number
+		return fmt.Errorf("%w: RedeliveryMultiplier is %v; 1 to %d are possible, and 0, which means 1", ErrInvalid, m,
+			maxMultiplier)
+	}
+	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
+		return fmt.Errorf("%w: %s is not known", ErrInvalid, c.Overflow)
 	}
 	if c.DeadLetter == "" {
 		return nil
@@ -242,15 +336,32 @@ func read[Req, Resp any](
 }
 
 func (c QueueConfig) toProto() *pb.QueueConfig {
-	return &pb.QueueConfig{
+	out := &pb.QueueConfig{
 		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, DeadLetter: c.DeadLetter,
+		Ttl: durationToProto(c.TTL), Delay: durationToProto(c.Delay),
+		RedeliveryDelay: durationToProto(c.RedeliveryDelay), RedeliveryMultiplier: c.RedeliveryMultiplier,
+		RedeliveryMaxDelay: durationToProto(c.RedeliveryMaxDelay), RetentionAge: durationToProto(c.RetentionAge),
+		RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages, Priorities: c.Priorities,
+		Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
+		TemporaryGrace: durationToProto(c.TemporaryGrace),
 	}
+	if c.Overflow != OverflowReject {
+		out.Overflow = pb.Overflow(c.Overflow) + pb.Overflow_OVERFLOW_REJECT
+	}
+	return out
 }
 
 func configFromProto(c *pb.QueueConfig) QueueConfig {
 	return QueueConfig{
 		MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes(), MaxDeliveries: c.GetMaxDeliveries(),
-		DeadLetter: c.GetDeadLetter(),
+		DeadLetter: c.GetDeadLetter(), TTL: c.GetTtl().AsDuration(), Delay: c.GetDelay().AsDuration(),
+		RedeliveryDelay:      c.GetRedeliveryDelay().AsDuration(),
+		RedeliveryMultiplier: c.GetRedeliveryMultiplier(),
+		RedeliveryMaxDelay:   c.GetRedeliveryMaxDelay().AsDuration(), RetentionAge: c.GetRetentionAge().AsDuration(),
+		RetentionBytes: c.GetRetentionBytes(), RetentionMessages: c.GetRetentionMessages(),
+		Priorities: c.GetPriorities(), Exclusive: c.GetExclusive(), DeadLetterExpired: c.GetDeadLetterExpired(),
+		TemporaryGrace: c.GetTemporaryGrace().AsDuration(),
+		Overflow:       max(Overflow(c.GetOverflow())-Overflow(pb.Overflow_OVERFLOW_REJECT), OverflowReject),
 	}
 }
 

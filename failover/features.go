@@ -35,10 +35,15 @@ const FeatureAttributes = "attributes"
 // know them stops at the first record that has any.
 const FeatureDeadLetters = "dead-letters"
 
+// FeatureQueues is what release 0.2.0 knows of queues besides: times, priorities and groups of messages, retention,
+// filters, prepared transactions, and the fields of a configuration that go with them. A store that does not know them
+// stops at the first record that has any.
+const FeatureQueues = "queues"
+
 // KnownFeatures are those of this build.
 func KnownFeatures() Features {
 	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes +
-		" " + FeatureDeadLetters
+		" " + FeatureDeadLetters + " " + FeatureQueues
 }
 
 // Has tells whether a feature is named.

@@ -167,9 +167,13 @@ func producer(b []byte, m *pb.Producer) bool {
 	})
 }
 
-// message decodes a message; its body is a part of b. Typed properties are left to the library.
+// message decodes a message; its body is a part of b. Times and typed properties are left to the library.
 func message(b []byte, m *pb.Message) bool {
-	return fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
+		if field == 9 && typ == protowire.VarintType {
+			m.Priority = new(uint32(number))
+			return true
+		}
 		if typ != protowire.BytesType {
 			return false
 		}
@@ -190,6 +194,8 @@ func message(b []byte, m *pb.Message) bool {
 			text = &m.ContentType
 		case 7:
 			text = &m.Subject
+		case 8:
+			text = &m.Group
 		default:
 			return false
 		}

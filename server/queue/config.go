@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -25,12 +26,8 @@ const noSuchQueue = math.MaxUint64
 func (s *Service) config(
 	session *serving.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
-	c = txn.Config{
-		MaxMessages: in.GetMaxMessages(), MaxBytes: in.GetMaxBytes(), MaxDeliveries: uint64(in.GetMaxDeliveries()),
-	}
-	if c.MaxDeliveries > txn.MaxDeliveries {
-		return c, 0, fmt.Errorf("%w: max_deliveries is %d, at most %d are possible; 0 means no limit", wire.ErrInvalid,
-			c.MaxDeliveries, txn.MaxDeliveries)
+	if c, err = wire.Config(in); err != nil {
+		return c, 0, err
 	}
 	if name := in.GetDeadLetter(); name != "" && mask&txn.FieldDeadLetter != 0 {
 		c.DeadLetter, err = s.find(name)
@@ -46,30 +43,33 @@ func (s *Service) config(
 	if mask&^txn.PlainFields == 0 {
 		return c, mask, nil
 	}
-	err = s.serving.Require(session, failover.FeatureDeadLetters)
+	feature := failover.FeatureQueues
+	if mask&^deadLetterFields == 0 {
+		feature = failover.FeatureDeadLetters
+	}
+	err = s.serving.Require(session, feature)
 	if err != nil && c.Plain() && mask == txn.AllFields {
 		return c, txn.PlainFields, nil // of a pair that does not know the others, that is all of them
 	}
 	return c, mask, err
 }
 
+// deadLetterFields are those that a pair knows that knows failover.FeatureDeadLetters.
+const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
+
 // configMask converts the names of the fields that are to be changed.
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
 	if len(in.GetPaths()) == 0 {
 		return txn.PlainFields, nil
 	}
+	names := wire.ConfigFields()
 	for _, name := range in.GetPaths() {
-		switch name {
-		case "*":
+		at := slices.Index(names, name)
+		switch {
+		case name == "*":
 			mask |= txn.AllFields
-		case "max_messages":
-			mask |= txn.FieldMaxMessages
-		case "max_bytes":
-			mask |= txn.FieldMaxBytes
-		case "max_deliveries":
-			mask |= txn.FieldMaxDeliveries
-		case "dead_letter":
-			mask |= txn.FieldDeadLetter
+		case at >= 0:
+			mask |= 1 << at
 		default:
 			return 0, fmt.Errorf("%w: update_mask: %.100q is no field of QueueConfig", wire.ErrInvalid, name)
 		}

@@ -154,7 +154,7 @@ func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Messa
 			b.Message(timeMS, props, m.GetBody())
 			continue
 		}
-		a := wire.Attributes(m)
+		a := wire.Attributes(m, timeMS)
 		b.MessageWith(timeMS, &a, props, m.GetBody())
 	}
 	b.EndPublish()

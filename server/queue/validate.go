@@ -65,6 +65,11 @@ func (s *Service) checkMessages(session *serving.Session, messages []*pb.Message
 		if err := s.serving.Require(session, failover.FeatureAttributes); err != nil {
 			return 0, fmt.Errorf("message %d has standard fields or typed properties: %w", i, err)
 		}
+		if wire.SaysHowDelivered(m) {
+			if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+				return 0, fmt.Errorf("message %d says how it is delivered: %w", i, err)
+			}
+		}
 		n, err = wire.CheckAttributes(m)
 		if err != nil {
 			return 0, fmt.Errorf("message %d: %w", i, err)

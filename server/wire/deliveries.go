@@ -46,6 +46,7 @@ const (
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
 	fieldMessage, fieldDeadLetter                       = 4, 5
 	fieldBody, fieldProperties                          = 1, 2
+	fieldPriority, fieldExpiresAt, fieldDeliverAt       = 9, 10, 12
 	fieldTypedProperties                                = 14
 	fieldKey, fieldValue                                = 1, 2
 	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
@@ -90,11 +91,7 @@ func (d *Deliveries) Forget() { clear(d.parts) }
 
 // measure finds the lengths.
 func (p *deliveryPart) measure() {
-	seconds, millis := p.message.TimestampMS/1000, p.message.TimestampMS%1000
-	if millis < 0 { // before 1970
-		seconds, millis = seconds-1, millis+1000
-	}
-	p.seconds, p.nanos = uint64(seconds), uint64(millis)*1_000_000
+	p.seconds, p.nanos = secondsAndNanos(p.message.TimestampMS)
 	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
 	p.messageBytes = 0
 	p.referred = 0
@@ -113,6 +110,9 @@ func (p *deliveryPart) measure() {
 		for _, text := range p.message.Texts {
 			p.messageBytes += lengthBytes(len(text))
 		}
+		for tag, v := range p.message.Numbers {
+			p.messageBytes += attributeBytes(tag, v)
+		}
 		for k, v := range p.message.Values {
 			p.messageBytes += lengthBytes(lengthBytes(len(k)) + lengthBytes(valueBytes(v)))
 		}
@@ -122,6 +122,34 @@ func (p *deliveryPart) measure() {
 	if p.dead != nil {
 		p.storedBytes += lengthBytes(len(p.dead))
 	}
+}
+
+// secondsAndNanos are the fields of a Timestamp.
+func secondsAndNanos(ms int64) (seconds, nanos uint64) {
+	s, millis := ms/1000, ms%1000
+	if millis < 0 { // before 1970
+		s, millis = s-1, millis+1000
+	}
+	return uint64(s), uint64(millis) * 1_000_000
+}
+
+// attributeBytes is the length of the field of an attribute that is a number.
+func attributeBytes(tag txn.Attribute, v int64) int {
+	if tag == txn.AttributePriority {
+		return tagBytes + protowire.SizeVarint(uint64(v)) // it is there also when it is 0
+	}
+	seconds, nanos := secondsAndNanos(v)
+	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
+}
+
+// appendAttribute appends the field of an attribute that is a number: tags are the numbers of fields.
+func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
+	if tag == txn.AttributePriority {
+		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
+	}
+	seconds, nanos := secondsAndNanos(v)
+	b = appendLength(b, byte(tag), numberBytes(seconds)+numberBytes(nanos))
+	return appendNumber(appendNumber(b, fieldSeconds, seconds), fieldNanos, nanos)
 }
 
 // encodeDeadLetter has the library encode what few messages have.
@@ -200,6 +228,9 @@ func (p *deliveryPart) appendProperties(b []byte) []byte {
 func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	for tag, text := range p.message.Texts {
 		b = append(appendLength(b, byte(tag), len(text)), text...)
+	}
+	for tag, v := range p.message.Numbers {
+		b = appendAttribute(b, tag, v)
 	}
 	for k, v := range p.message.Values {
 		n := valueBytes(v)

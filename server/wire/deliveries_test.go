@@ -52,6 +52,12 @@ func TestDeliveries(t *testing.T) {
 			},
 		})},
 		{Sequence: 7, Record: described(t, now, &pb.Message{Subject: "s"})},
+		{Sequence: 9, Record: described(t, now, &pb.Message{
+			Group: "g", Priority: new(uint32(0)), ExpiresAt: timestamppb.New(time.UnixMilli(1)),
+			DeliverAt: timestamppb.New(time.UnixMilli(txn.MaxTimeMS)), Subject: "s",
+			TypedProperties: map[string]*pb.PropertyValue{"n": {Kind: &pb.PropertyValue_IntValue{}}},
+		})},
+		{Sequence: 10, Record: described(t, now, &pb.Message{Priority: new(uint32(9))})},
 		{Sequence: 8, DeliveryCount: 1, Record: dead(t, record(now, []byte("body"), nil))},
 	}
 	var d Deliveries // used again, as by a stream
@@ -105,7 +111,7 @@ func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	require.True(t, HasAttributes(m))
 	_, err := CheckAttributes(m)
 	require.NoError(t, err)
-	a := Attributes(m)
+	a := Attributes(m, timeMS)
 	b, err := txn.AppendMessage(nil, timeMS, &a, txn.Properties(m.GetProperties()), m.GetBody())
 	require.NoError(t, err)
 	stored, err := StoredMessages([]dispatch.Message{{Sequence: 1, Record: b}}, false)
@@ -146,6 +152,8 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 			"message_id": int(txn.AttributeMessageID), "correlation_id": int(txn.AttributeCorrelationID),
 			"reply_to": int(txn.AttributeReplyTo), "content_type": int(txn.AttributeContentType),
 			"subject": int(txn.AttributeSubject), "typed_properties": fieldTypedProperties,
+			"group": int(txn.AttributeGroup), "priority": fieldPriority, "expires_at": fieldExpiresAt,
+			"deliver_at": fieldDeliverAt, "ttl": 11, "delay": 13, // what is stored has the times in their place
 		},
 		message.Fields().ByName("typed_properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.PropertyValue{}).ProtoReflect().Descriptor(): {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -16,14 +17,26 @@ import (
 // HasAttributes tells whether a message has standard fields or typed properties.
 func HasAttributes(m *pb.Message) bool {
 	return m.GetMessageId() != "" || m.GetCorrelationId() != "" || m.GetReplyTo() != "" || m.GetContentType() != "" ||
-		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0
+		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0 || SaysHowDelivered(m)
 }
 
-// CheckAttributes refuses a typed property without a type, and returns how many bytes the attributes take at least. The
+// SaysHowDelivered tells whether a message has one of the fields that say how it is delivered.
+func SaysHowDelivered(m *pb.Message) bool {
+	return m.Group != "" || m.Priority != nil || m.ExpiresAt != nil || m.Ttl != nil || m.DeliverAt != nil || m.Delay != nil
+}
+
+// CheckAttributes refuses a typed property without a type, a priority that there is not, and times that make no sense,
+// and returns how many bytes the attributes take at least. The
 // limits of each are checked when they are encoded.
 func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	sizeBytes = len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
-		len(m.GetSubject())
+		len(m.GetSubject()) + len(m.GetGroup())
+	if SaysHowDelivered(m) {
+		if err := checkHowDelivered(m); err != nil {
+			return 0, err
+		}
+		sizeBytes += timesBytes
+	}
 	for k, v := range m.GetTypedProperties() {
 		if v.GetKind() == nil {
 			return 0, fmt.Errorf("%w: the typed property %.40q has no value; a text belongs into `properties`", ErrInvalid,
@@ -34,11 +47,78 @@ func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	return sizeBytes, nil
 }
 
-// Attributes converts the standard fields and typed properties of a message that CheckAttributes has passed.
-func Attributes(m *pb.Message) txn.Attributes {
+// timesBytes is about what a priority and two times take.
+const timesBytes = 16
+
+// checkHowDelivered is CheckAttributes for the fields that say how a message is delivered.
+func checkHowDelivered(m *pb.Message) error {
+	if m.Priority != nil && m.GetPriority() > txn.MaxPriority {
+		return fmt.Errorf("%w: priority is %d; 0 to %d are possible", ErrInvalid, m.GetPriority(), txn.MaxPriority)
+	}
+	if err := checkTime("expires_at", m.GetExpiresAt(), "ttl", m.GetTtl()); err != nil {
+		return err
+	}
+	if m.Ttl != nil && m.GetTtl().AsDuration() < time.Millisecond {
+		return fmt.Errorf("%w: ttl is %s; at least a millisecond is possible", ErrInvalid, m.GetTtl().AsDuration())
+	}
+	return checkTime("deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
+}
+
+// checkTime checks one of the times of a message, which it can have in either of two ways.
+func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration) error {
+	switch {
+	case at != nil && in != nil:
+		return fmt.Errorf("%w: a message has %s or %s, not both", ErrInvalid, atName, inName)
+	case in != nil:
+		_, err := Millis(inName, in)
+		return err
+	case at == nil:
+		return nil
+	}
+	if ms := at.AsTime().UnixMilli(); !at.IsValid() || ms < 1 || ms > txn.MaxTimeMS {
+		return fmt.Errorf("%w: %s is %d s and %d ns since 1970; it must be after 1970 and before the year 10000",
+			ErrInvalid, atName, at.GetSeconds(), at.GetNanos())
+	}
+	return nil
+}
+
+// Millis converts a duration, which may be nil: 0 to txn.MaxTime, rounded up to a millisecond.
+func Millis(name string, d *durationpb.Duration) (uint64, error) {
+	if d == nil {
+		return 0, nil
+	}
+	if !d.IsValid() || d.GetSeconds() < 0 || d.GetNanos() < 0 || d.GetSeconds() > txn.MaxTime/1000 {
+		return 0, fmt.Errorf("%w: %s is %d s and %d ns; 0 to 100 years are possible", ErrInvalid, name, d.GetSeconds(),
+			d.GetNanos())
+	}
+	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil
+}
+
+// atOrIn is the time that a message has in one of two ways, in milliseconds since 1970; 0 if it has none.
+func atOrIn(nowMS int64, at *timestamppb.Timestamp, in *durationpb.Duration) int64 {
+	switch {
+	case at != nil:
+		return at.AsTime().UnixMilli()
+	case in != nil:
+		ms, _ := Millis("", in) // checked before
+		return min(nowMS+int64(ms), txn.MaxTimeMS)
+	}
+	return 0
+}
+
+// Attributes converts the standard fields and typed properties of a message that CheckAttributes has passed, and that
+// is accepted at nowMS, in milliseconds since 1970.
+func Attributes(m *pb.Message, nowMS int64) txn.Attributes {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),
-		ContentType: m.GetContentType(), Subject: m.GetSubject(),
+		ContentType: m.GetContentType(), Subject: m.GetSubject(), Group: m.GetGroup(),
+	}
+	if SaysHowDelivered(m) {
+		if m.Priority != nil {
+			a.Priority = new(uint8(m.GetPriority()))
+		}
+		a.ExpiresAtMS, a.DeliverAtMS = atOrIn(nowMS, m.GetExpiresAt(), m.GetTtl()), atOrIn(nowMS, m.GetDeliverAt(),
+			m.GetDelay())
 	}
 	if n := len(m.GetTypedProperties()); n > 0 {
 		a.Values = make([]txn.TypedProperty, 0, n)
@@ -73,14 +153,26 @@ func setAttributes(to *pb.Message, m *txn.Message) {
 		return
 	}
 	a := m.Attributes()
-	to.MessageId, to.CorrelationId, to.ReplyTo, to.ContentType, to.Subject = a.MessageID, a.CorrelationID, a.ReplyTo,
-		a.ContentType, a.Subject
+	to.MessageId, to.CorrelationId, to.ReplyTo, to.ContentType, to.Subject, to.Group = a.MessageID, a.CorrelationID,
+		a.ReplyTo, a.ContentType, a.Subject, a.Group
+	if a.Priority != nil {
+		to.Priority = new(uint32(*a.Priority))
+	}
+	to.ExpiresAt, to.DeliverAt = millisToProto(a.ExpiresAtMS), millisToProto(a.DeliverAtMS)
 	if len(a.Values) > 0 {
 		to.TypedProperties = make(map[string]*pb.PropertyValue, len(a.Values))
 	}
 	for _, p := range a.Values {
 		to.TypedProperties[p.Key] = propertyValueToProto(p.Value)
 	}
+}
+
+// millisToProto converts milliseconds since 1970; 0 is none.
+func millisToProto(ms int64) *timestamppb.Timestamp {
+	if ms == 0 {
+		return nil
+	}
+	return timestamppb.New(time.UnixMilli(ms))
 }
 
 func propertyValueToProto(v txn.Value) *pb.PropertyValue {

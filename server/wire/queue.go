@@ -22,10 +22,7 @@ import (
 func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint64, attached uint32)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID,
-		Config: &pb.QueueConfig{
-			MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: uint32(q.Config.MaxDeliveries),
-			DeadLetter: q.DeadLetter,
-		},
+		Config:       ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}

@@ -497,17 +497,36 @@ func (m *Message) Attributes() Attributes {
 
 // numbers copies those that are numbers.
 func (m *Message) numbers(a *Attributes) {
-	d := decoder{b: m.attributes}
-	for len(d.b) > 0 {
-		tag, v := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
+	for tag, v := range m.Numbers {
 		switch tag {
 		case AttributePriority:
-			a.Priority = new(v[0])
+			a.Priority = new(uint8(v))
 		case AttributeExpiresAt:
-			a.ExpiresAtMS = timeOf(v)
-		case AttributeDeliverAt:
-			a.DeliverAtMS = timeOf(v)
+			a.ExpiresAtMS = v
 		default:
+			a.DeliverAtMS = v
+		}
+	}
+}
+
+// Numbers iterates over the priority and the times, in the order of their tags.
+func (m *Message) Numbers(yield func(tag Attribute, v int64) bool) {
+	d := decoder{b: m.attributes}
+	for len(d.b) > 0 {
+		tag, b := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
+		v := int64(0)
+		switch tag {
+		case AttributePriority:
+			v = int64(b[0])
+		case AttributeExpiresAt, AttributeDeliverAt:
+			v = timeOf(b)
+		case AttributeValues, AttributeDeadLetter:
+			return
+		default:
+			continue
+		}
+		if !yield(tag, v) {
+			return
 		}
 	}
 }

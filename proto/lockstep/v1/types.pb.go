@@ -80,6 +80,63 @@ func (DeadLetterReason) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
+// Overflow says what happens to a publish to a queue that is full.
+type Overflow int32
+
+const (
+	// As OVERFLOW_REJECT.
+	Overflow_OVERFLOW_UNSPECIFIED Overflow = 0
+	// It is refused with RESOURCE_EXHAUSTED.
+	Overflow_OVERFLOW_REJECT Overflow = 1
+	// The oldest messages are dropped to make room for it.
+	Overflow_OVERFLOW_DROP_HEAD Overflow = 2
+	// The oldest messages are moved to `dead_letter`, within a moment. It is refused while that is full, too.
+	Overflow_OVERFLOW_DEAD_LETTER_HEAD Overflow = 3
+)
+
+// Enum value maps for Overflow.
+var (
+	Overflow_name = map[int32]string{
+		0: "OVERFLOW_UNSPECIFIED",
+		1: "OVERFLOW_REJECT",
+		2: "OVERFLOW_DROP_HEAD",
+		3: "OVERFLOW_DEAD_LETTER_HEAD",
+	}
+	Overflow_value = map[string]int32{
+		"OVERFLOW_UNSPECIFIED":      0,
+		"OVERFLOW_REJECT":           1,
+		"OVERFLOW_DROP_HEAD":        2,
+		"OVERFLOW_DEAD_LETTER_HEAD": 3,
+	}
+)
+
+func (x Overflow) Enum() *Overflow {
+	p := new(Overflow)
+	*p = x
+	return p
+}
+
+func (x Overflow) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Overflow) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1_types_proto_enumTypes[1].Descriptor()
+}
+
+func (Overflow) Type() protoreflect.EnumType {
+	return &file_lockstep_v1_types_proto_enumTypes[1]
+}
+
+func (x Overflow) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Overflow.Descriptor instead.
+func (Overflow) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
 // StartPosition says where a new subscription begins to read.
 type StartPosition int32
 
@@ -117,11 +174,11 @@ func (x StartPosition) String() string {
 }
 
 func (StartPosition) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1_types_proto_enumTypes[1].Descriptor()
+	return file_lockstep_v1_types_proto_enumTypes[2].Descriptor()
 }
 
 func (StartPosition) Type() protoreflect.EnumType {
-	return &file_lockstep_v1_types_proto_enumTypes[1]
+	return &file_lockstep_v1_types_proto_enumTypes[2]
 }
 
 func (x StartPosition) Number() protoreflect.EnumNumber {
@@ -130,7 +187,7 @@ func (x StartPosition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StartPosition.Descriptor instead.
 func (StartPosition) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 // Message is one message as a publisher hands it in and a consumer gets it.
@@ -150,6 +207,23 @@ type Message struct {
 	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// What the message is about, or its type.
 	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Names the messages that belong together: those of one group go to one consumer of a subscription at a time, and in their order, also
+	// when one of them is given back. At most 1,024 bytes. Empty: the message belongs to no group.
+	Group string `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
+	// 0 to 9: a queue with `priorities` delivers a message of a higher one first. Not set: as 4, which is the middle.
+	Priority *uint32 `protobuf:"varint,9,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
+	// When the message expires, by the clock of the active node: from then on it is not delivered any more. From 1970 to 9999, with a
+	// resolution of a millisecond. Not set: never. A time that has passed is possible: the message is not delivered at all.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The same as a duration from when the active accepts the message: more than 0, at most 100 years. Not with `expires_at`. What is
+	// delivered has `expires_at`, and not this.
+	Ttl *durationpb.Duration `protobuf:"bytes,11,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// The time before which the message is not delivered, by the clock of the active node. From 1970 to 9999, with a resolution of a
+	// millisecond. Not set: it is delivered at once, or after the `delay` of the queue.
+	DeliverAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deliver_at,json=deliverAt,proto3" json:"deliver_at,omitempty"`
+	// The same as a duration from when the active accepts the message: 0 to 100 years; 0 is "at once", whatever the queue's `delay`. Not with
+	// `deliver_at`. What is delivered has `deliver_at`, and not this.
+	Delay *durationpb.Duration `protobuf:"bytes,13,opt,name=delay,proto3" json:"delay,omitempty"`
 	// Application properties that are not texts. A key is in `properties` or here, not in both.
 	TypedProperties map[string]*PropertyValue `protobuf:"bytes,14,rep,name=typed_properties,json=typedProperties,proto3" json:"typed_properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields   protoimpl.UnknownFields
@@ -233,6 +307,48 @@ func (x *Message) GetSubject() string {
 		return x.Subject
 	}
 	return ""
+}
+
+func (x *Message) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Message) GetPriority() uint32 {
+	if x != nil && x.Priority != nil {
+		return *x.Priority
+	}
+	return 0
+}
+
+func (x *Message) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Message) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *Message) GetDeliverAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeliverAt
+	}
+	return nil
+}
+
+func (x *Message) GetDelay() *durationpb.Duration {
+	if x != nil {
+		return x.Delay
+	}
+	return nil
 }
 
 func (x *Message) GetTypedProperties() map[string]*PropertyValue {
@@ -594,9 +710,9 @@ func (x *SequenceRange) GetLast() uint64 {
 // QueueConfig is what can be altered on a queue.
 type QueueConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Publishes are refused with RESOURCE_EXHAUSTED while the queue holds this many messages; 0 means no limit.
+	// While the queue holds this many messages, publishes are refused with RESOURCE_EXHAUSTED, or `overflow` says otherwise; 0 means no limit.
 	MaxMessages uint64 `protobuf:"varint,1,opt,name=max_messages,json=maxMessages,proto3" json:"max_messages,omitempty"`
-	// Publishes are refused with RESOURCE_EXHAUSTED while the queue holds this many bytes; 0 means no limit.
+	// While the queue holds this many bytes, publishes are refused with RESOURCE_EXHAUSTED, or `overflow` says otherwise; 0 means no limit.
 	MaxBytes uint64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// How many times a message is given to a consumer of a subscription at most, 1 to 1,000,000; 0 means no limit. One that was given back so
 	// often, by a nack or because its consumer was lost, is moved to `dead_letter`, or dropped and counted if that is empty.
@@ -607,9 +723,38 @@ type QueueConfig struct {
 	// those that a consumer rejected. It must be there, cannot be deleted as long as it is named here, and its own `dead_letter` must not lead
 	// back here. It needs a subscription, or it keeps nothing. While it is full, the messages stay where they are, and are not delivered.
 	// Empty: they are dropped.
-	DeadLetter    string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DeadLetter string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
+	// How long after it was published a message expires that does not expire earlier by itself: it is not delivered any more. 0: never.
+	Ttl *durationpb.Duration `protobuf:"bytes,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// How long after it was published a message is delivered that names no time itself. 0: at once.
+	Delay *durationpb.Duration `protobuf:"bytes,6,opt,name=delay,proto3" json:"delay,omitempty"`
+	// How long a message waits that was given back for the first time, before it is delivered again. 0: not at all. A new active delivers at
+	// once what waited on the one before.
+	RedeliveryDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=redelivery_delay,json=redeliveryDelay,proto3" json:"redelivery_delay,omitempty"`
+	// What `redelivery_delay` is multiplied with for each further time: 1 to 1000, with a resolution of a hundredth; 0 means 1.
+	RedeliveryMultiplier float64 `protobuf:"fixed64,8,opt,name=redelivery_multiplier,json=redeliveryMultiplier,proto3" json:"redelivery_multiplier,omitempty"`
+	// The longest that a message waits. 0: there is no limit.
+	RedeliveryMaxDelay *durationpb.Duration `protobuf:"bytes,9,opt,name=redelivery_max_delay,json=redeliveryMaxDelay,proto3" json:"redelivery_max_delay,omitempty"`
+	// How long a message is kept although all subscriptions have acknowledged it, for others to read it from the start, or again. If any of the
+	// three retentions is set, messages are kept until one of them says that they go. 0: age does not matter.
+	RetentionAge *durationpb.Duration `protobuf:"bytes,10,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
+	// How many bytes of messages are kept at most because of a retention; 0: their size does not matter.
+	RetentionBytes uint64 `protobuf:"varint,11,opt,name=retention_bytes,json=retentionBytes,proto3" json:"retention_bytes,omitempty"`
+	// How many messages are kept at most because of a retention; 0: their number does not matter.
+	RetentionMessages uint64 `protobuf:"varint,12,opt,name=retention_messages,json=retentionMessages,proto3" json:"retention_messages,omitempty"`
+	// What happens to a publish while the queue holds `max_messages` or `max_bytes`.
+	Overflow Overflow `protobuf:"varint,13,opt,name=overflow,proto3,enum=lockstep.v1.Overflow" json:"overflow,omitempty"`
+	// Deliver messages of a higher priority first. It is decided when the queue is made, and cannot be altered.
+	Priorities bool `protobuf:"varint,14,opt,name=priorities,proto3" json:"priorities,omitempty"`
+	// Only one consumer of each subscription gets messages at a time: the one that was attached first. The next one takes over when it leaves.
+	Exclusive bool `protobuf:"varint,15,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
+	// Messages that expire are moved to `dead_letter`; otherwise they are dropped.
+	DeadLetterExpired bool `protobuf:"varint,16,opt,name=dead_letter_expired,json=deadLetterExpired,proto3" json:"dead_letter_expired,omitempty"`
+	// If not 0, the queue is temporary: it is deleted, with its messages, when it has had no consumer for so long. A new active counts from when
+	// it took over.
+	TemporaryGrace *durationpb.Duration `protobuf:"bytes,17,opt,name=temporary_grace,json=temporaryGrace,proto3" json:"temporary_grace,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *QueueConfig) Reset() {
@@ -668,6 +813,97 @@ func (x *QueueConfig) GetDeadLetter() string {
 		return x.DeadLetter
 	}
 	return ""
+}
+
+func (x *QueueConfig) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetDelay() *durationpb.Duration {
+	if x != nil {
+		return x.Delay
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetRedeliveryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliveryDelay
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetRedeliveryMultiplier() float64 {
+	if x != nil {
+		return x.RedeliveryMultiplier
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRedeliveryMaxDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliveryMaxDelay
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetRetentionAge() *durationpb.Duration {
+	if x != nil {
+		return x.RetentionAge
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetRetentionBytes() uint64 {
+	if x != nil {
+		return x.RetentionBytes
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRetentionMessages() uint64 {
+	if x != nil {
+		return x.RetentionMessages
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetOverflow() Overflow {
+	if x != nil {
+		return x.Overflow
+	}
+	return Overflow_OVERFLOW_UNSPECIFIED
+}
+
+func (x *QueueConfig) GetPriorities() bool {
+	if x != nil {
+		return x.Priorities
+	}
+	return false
+}
+
+func (x *QueueConfig) GetExclusive() bool {
+	if x != nil {
+		return x.Exclusive
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDeadLetterExpired() bool {
+	if x != nil {
+		return x.DeadLetterExpired
+	}
+	return false
+}
+
+func (x *QueueConfig) GetTemporaryGrace() *durationpb.Duration {
+	if x != nil {
+		return x.TemporaryGrace
+	}
+	return nil
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -1099,7 +1335,7 @@ var File_lockstep_v1_types_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\x03\n" +
+	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x06\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04body\x18\x01 \x01(\fR\x04body\x12D\n" +
 	"\n" +
@@ -1110,14 +1346,24 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x0ecorrelation_id\x18\x04 \x01(\tR\rcorrelationId\x12\x19\n" +
 	"\breply_to\x18\x05 \x01(\tR\areplyTo\x12!\n" +
 	"\fcontent_type\x18\x06 \x01(\tR\vcontentType\x12\x18\n" +
-	"\asubject\x18\a \x01(\tR\asubject\x12T\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12\x14\n" +
+	"\x05group\x18\b \x01(\tR\x05group\x12\x1f\n" +
+	"\bpriority\x18\t \x01(\rH\x00R\bpriority\x88\x01\x01\x129\n" +
+	"\n" +
+	"expires_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12+\n" +
+	"\x03ttl\x18\v \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x129\n" +
+	"\n" +
+	"deliver_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tdeliverAt\x12/\n" +
+	"\x05delay\x18\r \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12T\n" +
 	"\x10typed_properties\x18\x0e \x03(\v2).lockstep.v1.Message.TypedPropertiesEntryR\x0ftypedProperties\x1a=\n" +
 	"\x0fPropertiesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a^\n" +
 	"\x14TypedPropertiesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
-	"\x05value\x18\x02 \x01(\v2\x1a.lockstep.v1.PropertyValueR\x05value:\x028\x01\"\x9f\x01\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.lockstep.v1.PropertyValueR\x05value:\x028\x01B\v\n" +
+	"\t_priority\"\x9f\x01\n" +
 	"\rPropertyValue\x12\x1f\n" +
 	"\n" +
 	"bool_value\x18\x01 \x01(\bH\x00R\tboolValue\x12\x1d\n" +
@@ -1145,13 +1391,29 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bmoved_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\amovedAt\"9\n" +
 	"\rSequenceRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\x04R\x04last\"\x95\x01\n" +
+	"\x04last\x18\x02 \x01(\x04R\x04last\"\xb8\x06\n" +
 	"\vQueueConfig\x12!\n" +
 	"\fmax_messages\x18\x01 \x01(\x04R\vmaxMessages\x12\x1b\n" +
 	"\tmax_bytes\x18\x02 \x01(\x04R\bmaxBytes\x12%\n" +
 	"\x0emax_deliveries\x18\x03 \x01(\rR\rmaxDeliveries\x12\x1f\n" +
 	"\vdead_letter\x18\x04 \x01(\tR\n" +
-	"deadLetter\"\x8d\x01\n" +
+	"deadLetter\x12+\n" +
+	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12/\n" +
+	"\x05delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12D\n" +
+	"\x10redelivery_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0fredeliveryDelay\x123\n" +
+	"\x15redelivery_multiplier\x18\b \x01(\x01R\x14redeliveryMultiplier\x12K\n" +
+	"\x14redelivery_max_delay\x18\t \x01(\v2\x19.google.protobuf.DurationR\x12redeliveryMaxDelay\x12>\n" +
+	"\rretention_age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\fretentionAge\x12'\n" +
+	"\x0fretention_bytes\x18\v \x01(\x04R\x0eretentionBytes\x12-\n" +
+	"\x12retention_messages\x18\f \x01(\x04R\x11retentionMessages\x121\n" +
+	"\boverflow\x18\r \x01(\x0e2\x15.lockstep.v1.OverflowR\boverflow\x12\x1e\n" +
+	"\n" +
+	"priorities\x18\x0e \x01(\bR\n" +
+	"priorities\x12\x1c\n" +
+	"\texclusive\x18\x0f \x01(\bR\texclusive\x12.\n" +
+	"\x13dead_letter_expired\x18\x10 \x01(\bR\x11deadLetterExpired\x12B\n" +
+	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\x8d\x01\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -1186,7 +1448,12 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x10DeadLetterReason\x12\"\n" +
 	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x12%\n" +
 	"!DEAD_LETTER_REASON_MAX_DELIVERIES\x10\x01\x12\x1f\n" +
-	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02*g\n" +
+	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02*p\n" +
+	"\bOverflow\x12\x18\n" +
+	"\x14OVERFLOW_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fOVERFLOW_REJECT\x10\x01\x12\x16\n" +
+	"\x12OVERFLOW_DROP_HEAD\x10\x02\x12\x1d\n" +
+	"\x19OVERFLOW_DEAD_LETTER_HEAD\x10\x03*g\n" +
 	"\rStartPosition\x12\x1e\n" +
 	"\x1aSTART_POSITION_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15START_POSITION_LATEST\x10\x01\x12\x1b\n" +
@@ -1204,44 +1471,56 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_types_proto_rawDescData
 }
 
-var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
-	(StartPosition)(0),            // 1: lockstep.v1.StartPosition
-	(*Message)(nil),               // 2: lockstep.v1.Message
-	(*PropertyValue)(nil),         // 3: lockstep.v1.PropertyValue
-	(*StoredMessage)(nil),         // 4: lockstep.v1.StoredMessage
-	(*DeadLetter)(nil),            // 5: lockstep.v1.DeadLetter
-	(*SequenceRange)(nil),         // 6: lockstep.v1.SequenceRange
-	(*QueueConfig)(nil),           // 7: lockstep.v1.QueueConfig
-	(*Subscription)(nil),          // 8: lockstep.v1.Subscription
-	(*Queue)(nil),                 // 9: lockstep.v1.Queue
-	(*Producer)(nil),              // 10: lockstep.v1.Producer
-	(*Position)(nil),              // 11: lockstep.v1.Position
-	(*NotActive)(nil),             // 12: lockstep.v1.NotActive
-	nil,                           // 13: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 14: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(Overflow)(0),                 // 1: lockstep.v1.Overflow
+	(StartPosition)(0),            // 2: lockstep.v1.StartPosition
+	(*Message)(nil),               // 3: lockstep.v1.Message
+	(*PropertyValue)(nil),         // 4: lockstep.v1.PropertyValue
+	(*StoredMessage)(nil),         // 5: lockstep.v1.StoredMessage
+	(*DeadLetter)(nil),            // 6: lockstep.v1.DeadLetter
+	(*SequenceRange)(nil),         // 7: lockstep.v1.SequenceRange
+	(*QueueConfig)(nil),           // 8: lockstep.v1.QueueConfig
+	(*Subscription)(nil),          // 9: lockstep.v1.Subscription
+	(*Queue)(nil),                 // 10: lockstep.v1.Queue
+	(*Producer)(nil),              // 11: lockstep.v1.Producer
+	(*Position)(nil),              // 12: lockstep.v1.Position
+	(*NotActive)(nil),             // 13: lockstep.v1.NotActive
+	nil,                           // 14: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 15: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	13, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	14, // 1: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	15, // 2: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
-	2,  // 3: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
-	5,  // 4: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
-	0,  // 5: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	15, // 6: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	7,  // 7: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	8,  // 8: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	16, // 9: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	3,  // 10: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	16, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	17, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	16, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	17, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	15, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	16, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
+	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
+	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
+	16, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	17, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	17, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	17, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	17, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	17, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
+	17, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	8,  // 18: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	9,  // 19: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	17, // 20: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 21: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -1249,6 +1528,7 @@ func file_lockstep_v1_types_proto_init() {
 	if File_lockstep_v1_types_proto != nil {
 		return
 	}
+	file_lockstep_v1_types_proto_msgTypes[0].OneofWrappers = []any{}
 	file_lockstep_v1_types_proto_msgTypes[1].OneofWrappers = []any{
 		(*PropertyValue_BoolValue)(nil),
 		(*PropertyValue_IntValue)(nil),
@@ -1260,7 +1540,7 @@ func file_lockstep_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -53,6 +53,10 @@ type Content struct {
 	ReplyTo       string            `json:"reply_to,omitempty"`
 	ContentType   string            `json:"content_type,omitempty"`
 	Subject       string            `json:"subject,omitempty"`
+	Group         string            `json:"group,omitempty"`
+	Priority      *uint8            `json:"priority,omitempty"`
+	ExpiresAt     time.Time         `json:"expires_at,omitzero"`
+	DeliverAt     time.Time         `json:"deliver_at,omitzero"`
 	// TypedProperties are true, false, numbers and, for bytes, {"base64": …}. What is no number of JSON is a text.
 	TypedProperties map[string]any `json:"typed_properties,omitempty"`
 
@@ -67,7 +71,8 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount,
 		Content: Content{
 			Properties: m.Properties, MessageID: m.MessageID, CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo,
-			ContentType: m.ContentType, Subject: m.Subject,
+			ContentType: m.ContentType, Subject: m.Subject, Group: m.Group, Priority: m.Priority,
+			ExpiresAt: utc(m.ExpiresAt), DeliverAt: utc(m.DeliverAt),
 		},
 	}
 	if d := m.DeadLetter; d != nil {
@@ -91,6 +96,14 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 		j.BodyBase64 = base64.StdEncoding.EncodeToString(m.Body)
 	}
 	return j
+}
+
+// utc leaves the zero time as it is, which is left out.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC()
 }
 
 // typed makes a value one that JSON can say.

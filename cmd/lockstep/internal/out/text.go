@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -57,6 +58,22 @@ func deliveries(n uint32) string {
 	return Count(n) + " deliveries"
 }
 
+// priority is empty for a message that has none.
+func priority(p *uint8) string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprint(*p)
+}
+
+// moment is empty for a time that is not set.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
 // Properties shows what a message has beside its body: the standard fields, and then the properties in the order of
 // their keys.
 func Properties(m *client.Message) string {
@@ -67,6 +84,10 @@ func Properties(m *client.Message) string {
 		{"reply-to", m.ReplyTo},
 		{"content-type", m.ContentType},
 		{"subject", m.Subject},
+		{"group", m.Group},
+		{"priority", priority(m.Priority)},
+		{"expires-at", moment(m.ExpiresAt)},
+		{"deliver-at", moment(m.DeliverAt)},
 	} {
 		if field.text != "" {
 			parts = append(parts, field.name+": "+Body([]byte(field.text)))

@@ -40,7 +40,8 @@ func content(m txn.Message) client.Message {
 	a := m.Attributes()
 	c := client.Message{
 		Body: m.Body, Properties: m.PropertyMap(), MessageID: a.MessageID, CorrelationID: a.CorrelationID,
-		ReplyTo: a.ReplyTo, ContentType: a.ContentType, Subject: a.Subject,
+		ReplyTo: a.ReplyTo, ContentType: a.ContentType, Subject: a.Subject, Group: a.Group, Priority: a.Priority,
+		ExpiresAt: timeOf(a.ExpiresAtMS), DeliverAt: timeOf(a.DeliverAtMS),
 	}
 	if len(a.Values) > 0 {
 		c.Values = make(map[string]any, len(a.Values))
@@ -49,6 +50,14 @@ func content(m txn.Message) client.Message {
 		c.Values[p.Key] = p.Value.Any()
 	}
 	return c
+}
+
+// timeOf converts milliseconds since 1970; 0 is none.
+func timeOf(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
 }
 
 // logFlags choose what dump-log shows.

@@ -29,6 +29,7 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 	var files, properties, typed []string
 	var create bool
 	var m client.Message // what each of them has
+	priority := -1
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages: arguments, files, or the lines of standard input",
@@ -40,6 +41,7 @@ says how many, and how to find out.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
+  lockstep publish orders "four" --group customer-17 --priority 7 --ttl 1h --delay 30s
   seq 1000 | lockstep publish orders`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -48,6 +50,12 @@ says how many, and how to find out.`,
 			}
 			if m.Values, err = parseTyped(typed); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("priority") {
+				if priority < 0 || priority > 9 {
+					return cli.Usage("--priority is %d; 0 to 9 are possible", priority)
+				}
+				m.Priority = new(uint8(priority))
 			}
 			if len(files) > 0 && len(args) > 1 {
 				return cli.Usage("give messages as arguments or as files, not both")
@@ -82,6 +90,12 @@ says how many, and how to find out.`,
 	cmd.Flags().StringArrayVar(&typed, "typed-property", nil,
 		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
 	standardFields(cmd, &m)
+	cmd.Flags().StringVar(&m.Group, "group", "",
+		"messages of one group go to one consumer at a time, and in their order")
+	cmd.Flags().IntVar(&priority, "priority", priority,
+		"0 to 9: a queue with --priorities delivers higher ones first; not given: as 4")
+	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "the message expires after this time, such as 30s or 24h; 0: never")
+	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
 	return cmd
 }

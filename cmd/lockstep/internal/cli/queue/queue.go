@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
-	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // Command makes `lockstep queue`.
@@ -30,15 +29,16 @@ func Command(env *cli.Env) *cobra.Command {
 
 // queueState is a queue for programs.
 type queueState struct {
-	Name          string              `json:"name"`
-	ID            uint64              `json:"id"`
-	Messages      uint64              `json:"messages"`
-	Bytes         uint64              `json:"bytes"`
-	NextSequence  uint64              `json:"next_sequence"`
-	MaxMessages   uint64              `json:"max_messages"`
-	MaxBytes      uint64              `json:"max_bytes"`
-	MaxDeliveries uint32              `json:"max_deliveries,omitempty"`
-	DeadLetter    string              `json:"dead_letter,omitempty"`
+	Name          string `json:"name"`
+	ID            uint64 `json:"id"`
+	Messages      uint64 `json:"messages"`
+	Bytes         uint64 `json:"bytes"`
+	NextSequence  uint64 `json:"next_sequence"`
+	MaxMessages   uint64 `json:"max_messages"`
+	MaxBytes      uint64 `json:"max_bytes"`
+	MaxDeliveries uint32 `json:"max_deliveries,omitempty"`
+	DeadLetter    string `json:"dead_letter,omitempty"`
+	behaviour
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
 }
@@ -56,52 +56,13 @@ func newQueueState(q client.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
-		DeadLetter: q.Config.DeadLetter, Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
+		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config),
+		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {
 		j.Subscriptions = append(j.Subscriptions, subscriptionState(s))
 	}
 	return j
-}
-
-// configFlags are the flags of a queue's configuration.
-type configFlags struct {
-	config   client.QueueConfig
-	maxBytes string
-}
-
-func (f *configFlags) register(cmd *cobra.Command) {
-	cmd.Flags().Uint64Var(&f.config.MaxMessages, "max-messages", 0,
-		"refuse publishes while the queue holds this many messages; 0: no limit")
-	cmd.Flags().StringVar(&f.maxBytes, "max-bytes", "0",
-		"refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
-	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
-		"a message that was given back this many times is moved to --dead-letter, or dropped; 0: no limit")
-	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
-		"queue that messages are moved to that were given back too often, or rejected; empty: they are dropped")
-}
-
-func (f *configFlags) parse() (err error) {
-	size, err := config.ParseSize(f.maxBytes)
-	if err != nil {
-		return cli.Usage("--max-bytes: %v", err)
-	}
-	f.config.MaxBytes = uint64(size)
-	return nil
-}
-
-// alter changes in c what flags were given for.
-func (f *configFlags) alter(cmd *cobra.Command, c *client.QueueConfig) {
-	for flag, set := range map[string]func(){
-		"max-messages":   func() { c.MaxMessages = f.config.MaxMessages },
-		"max-bytes":      func() { c.MaxBytes = f.config.MaxBytes },
-		"max-deliveries": func() { c.MaxDeliveries = f.config.MaxDeliveries },
-		"dead-letter":    func() { c.DeadLetter = f.config.DeadLetter },
-	} {
-		if cmd.Flags().Changed(flag) {
-			set()
-		}
-	}
 }
 
 func createCommand(env *cli.Env) *cobra.Command {
@@ -113,13 +74,16 @@ func createCommand(env *cli.Env) *cobra.Command {
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
-  lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead`,
+  lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead
+  lockstep queue create mails --priorities --ttl 24h --redelivery-delay 5s --redelivery-multiplier 2
+  lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := given.parse(); err != nil {
+			config, err := given.parse()
+			if err != nil {
 				return err
 			}
-			o.Config = given.config
+			given.change(cmd, config, &o.Config)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, created, err := c.CreateQueue(ctx, args[0], o)
 				if err != nil {
@@ -196,41 +160,6 @@ func showCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// showQueue prints all about one queue.
-func showQueue(env *cli.Env, q client.Queue) error {
-	if err := env.Print.Object(newQueueState(q)); err != nil {
-		return err
-	}
-	limit := func(n uint64, text string) string {
-		if n == 0 {
-			return "none"
-		}
-		return text
-	}
-	deadLetters := "are dropped"
-	if q.Config.DeadLetter != "" {
-		deadLetters = "are moved to " + q.Config.DeadLetter
-	}
-	err := env.Print.Pairs([][2]string{
-		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
-		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
-		{"Next sequence", fmt.Sprint(q.NextSequence)},
-		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries of a message: %s",
-			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
-			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)),
-			limit(uint64(q.Config.MaxDeliveries), out.Count(q.Config.MaxDeliveries)))},
-		{"Dead letters", deadLetters},
-		{"Digest", fmt.Sprintf("%016x", q.Digest)},
-	})
-	if err != nil || len(q.Subscriptions) == 0 {
-		return err
-	}
-	if err := env.Print.Sentence(""); err != nil {
-		return err
-	}
-	return printSubscriptions(env, q)
-}
-
 func printSubscriptions(env *cli.Env, q client.Queue) error {
 	rows := make([][]any, 0, len(q.Subscriptions))
 	for _, s := range q.Subscriptions {
@@ -242,15 +171,18 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 func alterCommand(env *cli.Env) *cobra.Command {
 	var given configFlags
 	cmd := &cobra.Command{
-		Use: "alter NAME", Short: "Change the limits of a queue, and where its dead letters go",
-		Long: "Change the limits of a queue, and where its dead letters go. What is not given stays as it is.",
+		Use: "alter NAME", Short: "Change the limits of a queue and what it does with messages",
+		Long: `Change the limits of a queue and what it does with messages. What is not given stays as it is. A flag with =false turns
+off what was turned on, and 0 or "" is what a new queue has.`,
 		Example: `  lockstep queue alter orders --max-messages 1000000
   lockstep queue alter orders --max-bytes 0
   lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
-  lockstep queue alter orders --dead-letter ""`,
+  lockstep queue alter orders --dead-letter ""
+  lockstep queue alter orders --retention-age 168h --exclusive=false`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := given.parse(); err != nil {
+			config, err := given.parse()
+			if err != nil {
 				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -258,7 +190,7 @@ func alterCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				given.alter(cmd, &q.Config)
+				given.change(cmd, config, &q.Config)
 				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
 					return err
 				}
@@ -267,7 +199,7 @@ func alterCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	given.register(cmd)
-	cmd.MarkFlagsOneRequired("max-messages", "max-bytes", "max-deliveries", "dead-letter")
+	cmd.MarkFlagsOneRequired(configFlagNames()...)
 	return cmd
 }
 

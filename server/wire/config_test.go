@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestConfigFields: each field of a configuration is converted in both directions, and has the bit that it is altered
+// by.
+func TestConfigFields(t *testing.T) {
+	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
+	require.Len(t, ConfigFields(), fields.Len())
+	for i, name := range ConfigFields() {
+		in := &pb.QueueConfig{}
+		set(t, in, name)
+		c, err := Config(in)
+		require.NoError(t, err, name)
+		if name != "dead_letter" {
+			require.Equal(t, txn.ConfigMask(1)<<i, c.Fields(), name)
+		}
+		require.True(t, proto.Equal(in, ConfigToProto(&c, in.GetDeadLetter())), "%s: %v", name, in)
+	}
+}
+
+// set gives a field of a configuration a value.
+func set(t *testing.T, in *pb.QueueConfig, name string) {
+	t.Helper()
+	m := in.ProtoReflect()
+	f := m.Descriptor().Fields().ByName(protoreflect.Name(name))
+	require.NotNil(t, f, name)
+	switch f.Kind() {
+	case protoreflect.Uint64Kind:
+		m.Set(f, protoreflect.ValueOfUint64(7))
+	case protoreflect.Uint32Kind:
+		m.Set(f, protoreflect.ValueOfUint32(7))
+	case protoreflect.StringKind:
+		m.Set(f, protoreflect.ValueOfString("dead"))
+	case protoreflect.BoolKind:
+		m.Set(f, protoreflect.ValueOfBool(true))
+	case protoreflect.DoubleKind:
+		m.Set(f, protoreflect.ValueOfFloat64(1.25))
+	case protoreflect.EnumKind:
+		m.Set(f, protoreflect.ValueOfEnum(pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD.Number()))
+	case protoreflect.MessageKind:
+		m.Set(f, protoreflect.ValueOfMessage((&durationpb.Duration{Seconds: 90, Nanos: 5_000_000}).ProtoReflect()))
+	default:
+		t.Fatalf("%s is of a kind that this test does not know: %s", name, f.Kind())
+	}
+}
+
+// TestBadConfig: what a queue cannot have is refused with the name of the field and what is possible.
+func TestBadConfig(t *testing.T) {
+	for want, in := range map[string]*pb.QueueConfig{
+		"max_deliveries is 1000001": {MaxDeliveries: 1_000_001},
+		"ttl is -1 s":               {Ttl: &durationpb.Duration{Seconds: -1}},
+		"delay is 0 s and -1 ns":    {Delay: &durationpb.Duration{Nanos: -1}},
+		"redelivery_delay is 3153600001 s": {
+			RedeliveryDelay: &durationpb.Duration{Seconds: 3_153_600_001},
+		},
+		"redelivery_max_delay is 1 s and 2000000000 ns": {
+			RedeliveryMaxDelay: &durationpb.Duration{Seconds: 1, Nanos: 2e9},
+		},
+		"retention_age is 9223372036854775807 s":               {RetentionAge: &durationpb.Duration{Seconds: math.MaxInt64}},
+		"temporary_grace is -5 s":                              {TemporaryGrace: &durationpb.Duration{Seconds: -5}},
+		"redelivery_multiplier is 0.5; 1 to 1000 are possible": {RedeliveryMultiplier: 0.5},
+		"redelivery_multiplier is NaN":                         {RedeliveryMultiplier: math.NaN()},
+		"redelivery_multiplier is 1001":                        {RedeliveryMultiplier: 1001},
+		"overflow 4 is not known":                              {Overflow: 4},
+	} {
+		_, err := Config(in)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestBadMessage: what a message cannot have is refused with the name of the field and what is possible.
+func TestBadMessage(t *testing.T) {
+	for want, m := range map[string]*pb.Message{
+		"priority is 10; 0 to 9 are possible":           {Priority: new(uint32(10))},
+		"a message has expires_at or ttl, not both":     {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
+		"a message has deliver_at or delay, not both":   {DeliverAt: timestamppb.Now(), Delay: durationpb.New(1e9)},
+		"ttl is 0s; at least a millisecond":             {Ttl: &durationpb.Duration{}},
+		"ttl is -1 s and 0 ns; 0 to 100 years":          {Ttl: &durationpb.Duration{Seconds: -1}},
+		"delay is 3153600001 s":                         {Delay: &durationpb.Duration{Seconds: 3_153_600_001}},
+		"expires_at is 0 s and 0 ns since 1970":         {ExpiresAt: &timestamppb.Timestamp{}},
+		"deliver_at is 253402300800 s":                  {DeliverAt: &timestamppb.Timestamp{Seconds: 253_402_300_800}},
+		"deliver_at is 1 s and -1 ns since 1970":        {DeliverAt: &timestamppb.Timestamp{Seconds: 1, Nanos: -1}},
+		"the typed property \"k\" has no value; a text": {TypedProperties: map[string]*pb.PropertyValue{"k": {}}},
+	} {
+		require.True(t, HasAttributes(m))
+		_, err := CheckAttributes(m)
+		require.ErrorIs(t, err, ErrInvalid, want)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestTimesOfAMessage: a duration counts from when the active accepted the message, and is rounded up.
+func TestTimesOfAMessage(t *testing.T) {
+	a := Attributes(&pb.Message{Ttl: durationpb.New(1_500_000_001), Delay: &durationpb.Duration{}}, 1000)
+	require.EqualValues(t, 2501, a.ExpiresAtMS)
+	require.EqualValues(t, 1000, a.DeliverAtMS, "at once, whatever the queue says")
+	a = Attributes(&pb.Message{ExpiresAt: &timestamppb.Timestamp{Seconds: 7, Nanos: 1_999_999}}, 1000)
+	require.EqualValues(t, 7001, a.ExpiresAtMS)
+	require.Zero(t, a.DeliverAtMS)
+}
