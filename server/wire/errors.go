@@ -169,6 +169,7 @@ var errorTable = []mapping{
 	{txn.ErrTooManyReleased, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED},
 	{txn.ErrMixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MIXED},
 	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
+	{txn.ErrNoDeadLetter, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER},
 	{txn.ErrDeadLetterCycle, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
 	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
 	{ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},

@@ -17,6 +17,8 @@ type Counts struct {
 	Released uint64
 	// Moved messages: dead letters, and those that were moved back. Dropped ones had no queue to be moved to.
 	Moved, Dropped uint64
+	// Overflowed messages: dropped from the head of a full queue.
+	Overflowed uint64
 }
 
 // Counts are what was applied since CountAfter.

@@ -124,7 +124,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	}
 	var sub *Sub
 	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
-		o.Code == txn.OpPurge && o.Sub != 0 {
+		o.Code == txn.OpPurge && o.Sub != 0 || o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
 		}
@@ -146,13 +146,20 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		if q.SubByName(string(o.Name)) != nil {
 			return txn.ErrSubscriptionExists
 		}
-		if len(q.subs) >= txn.MaxSubscriptions {
+		if q.SubCount() >= txn.MaxSubscriptions {
 			return txn.ErrTooManySubscriptions
+		}
+		if o.Sequence > q.nextSeq {
+			return txn.ErrBeyondEnd
 		}
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
+	case txn.OpSeek:
+		if o.Sequence > q.nextSeq {
+			return txn.ErrBeyondEnd
+		}
 	case txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	return txn.OK
@@ -180,27 +187,6 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 		return codeOf(err)
 	}
 	return s.checkRoom(q, o.Count, len(o.Raw))
-}
-
-// checkRoom tells whether a queue may hold so many more messages.
-func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
-	if len(q.subs) == 0 || !q.config.Limited() {
-		return txn.OK // nothing will be kept, or there is no limit
-	}
-	if int(q.pending) >= len(s.pending) || s.pending[q.pending].q != q {
-		q.pending = uint32(len(s.pending))
-		s.pending = append(s.pending, pending{q: q})
-	}
-	p := &s.pending[q.pending]
-	p.messages += uint64(messages)
-	p.bytes += uint64(bytes)
-	if limit := q.config.MaxMessages; limit > 0 && q.messages+p.messages > limit {
-		return txn.ErrQueueFull
-	}
-	if limit := q.config.MaxBytes; limit > 0 && q.bytes+p.bytes > limit {
-		return txn.ErrQueueFull
-	}
-	return txn.OK
 }
 
 func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
@@ -247,7 +233,9 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		s.changeOp(o, &r.Ops[i])
 		if counted {
 			s.counts.count(o, &r.Ops[i])
+			s.counts.Overflowed += s.overflowed
 		}
+		s.overflowed = 0
 	}
 	return fingerprint
 }
@@ -267,6 +255,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	switch o.Code {
 	case txn.OpAlterQueue:
 		s.setConfig(q, q.config.With(o.Config, o.Mask))
+		s.setRetention(q)
 		q.mixConfig()
 	case txn.OpDeleteQueue:
 		r.Changed = q.messages
@@ -274,10 +263,13 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPurge:
 		r.Changed = s.purge(q, o.Sub)
 	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
-		r.ID = uint64(s.createSub(q, string(o.Name), o.SubscriptionOptions().Filter, o.Start).id)
+		r.ID = uint64(s.createSub(q, string(o.Name), o.SubscriptionOptions().Filter, o.Start, o.Sequence).id)
 		q.digest = mix(mix(q.digest, r.ID), uint64(crc32.Checksum(o.Name, s.crc)))
 		if len(o.Raw) > 0 {
 			q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+		}
+		if o.Start == txn.StartSequence {
+			q.digest = mix(q.digest, o.Sequence)
 		}
 	case txn.OpDeleteSubscription:
 		r.Changed = s.deleteSub(q, q.Sub(o.Sub))
@@ -294,6 +286,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		r.Changed = s.release(q, o)
 	case txn.OpMove:
 		s.move(q, o, r)
+	case txn.OpSeek:
+		s.seek(q, o, r)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	q.digest = mix(q.digest, r.Changed)
@@ -306,6 +300,7 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		q.nextSeq += uint64(o.Count)
 		return
 	}
+	s.makeRoom(q, o.Count, len(o.Raw))
 	if q.tail.n == 0 {
 		q.tail.first = q.nextSeq
 		q.tail.reserve(o.Count)
@@ -388,8 +383,9 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	s.addQueue(q)
 	s.mark(q)
 	for name := range o.Subscriptions {
-		s.createSub(q, string(name), "", txn.StartLatest)
+		s.createSub(q, string(name), "", txn.StartLatest, 0)
 	}
+	s.setRetention(q)
 	q.subs = slices.Clip(q.subs)
 	return q.id
 }
@@ -429,16 +425,20 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-func (s *State) createSub(q *Queue, name, filter string, start txn.Start) *Sub {
+func (s *State) createSub(q *Queue, name, filter string, start txn.Start, seq uint64) *Sub {
 	sub := &Sub{q: q, id: q.nextSub, dirty: true}
 	sub.setText(name, filter)
 	q.nextSub++
 	sub.acks.floor = q.nextSeq
-	if start == txn.StartEarliest {
+	switch start {
+	case txn.StartEarliest:
 		s.copyAcks(q, &sub.acks)
+	case txn.StartSequence:
+		sub.acks = s.deadFrom(q, seq)
+	case txn.StartLatest:
 	}
 	sub.start = sub.acks.floor
-	q.subs = append(q.subs, sub)
+	q.subs = slices.Insert(q.subs, len(q.clients()), sub)
 	return sub
 }
 

@@ -21,6 +21,9 @@ func (s *State) Check() []string {
 			bad("queue %d %.40q: its dead letters go to queue %d, which is not there or leads back", q.id, q.name,
 				q.config.DeadLetter)
 		}
+		if q.config.Retains() != (q.retention() != nil) {
+			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
+		}
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes

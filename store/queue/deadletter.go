@@ -40,6 +40,9 @@ func (s *State) countDeadLetters(target uint64, more int) {
 // checkConfig tells whether a queue may have a configuration; q is nil for one that is to be made. As it is checked
 // each time, the way from one dead-letter queue to the next always ends.
 func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
+	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
+		return txn.ErrNoDeadLetter
+	}
 	for id := c.DeadLetter; id != txn.NoQueue; {
 		target := s.queues.get(id)
 		switch target {
@@ -112,6 +115,7 @@ func (s *State) append(q *Queue, rec []byte) {
 		q.nextSeq++
 		return
 	}
+	s.makeRoom(q, 1, len(rec))
 	if q.tail.n == 0 {
 		q.tail.first = q.nextSeq
 		s.linkTail(q)

@@ -110,7 +110,7 @@ func (l *Loader) finishQueue(q *Queue) error {
 	}
 	slices.SortFunc(q.subs, func(a, b *Sub) int { return cmp.Compare(a.id, b.id) })
 	for _, sub := range q.subs {
-		if !sub.loaded || sub.id >= q.nextSub || sub.acks.floor > q.nextSeq || sub.start > sub.acks.floor {
+		if !sub.loaded || sub.id >= q.nextSub && sub.id != txn.RetentionSub || sub.acks.floor > q.nextSeq || sub.start > sub.acks.floor {
 			return fmt.Errorf("%w: the record of subscription %d is missing or impossible", ErrCorrupt, sub.id)
 		}
 		if !sub.place(l.maxChunks) {
@@ -202,7 +202,11 @@ func (l *Loader) sub(k, v *cursor) {
 	name := string(v.take(v.uvarint(txn.MaxNameBytes)))
 	sub.start = v.uvarint(math.MaxUint64)
 	sub.acks.floor = v.uvarint(math.MaxUint64)
-	if v.err == nil && (sub.acks.floor == 0 || txn.CheckName(name) != nil) {
+	badName := name != ""
+	if sub.id != txn.RetentionSub {
+		badName = txn.CheckName(name) != nil
+	}
+	if v.err == nil && (sub.acks.floor == 0 || badName) {
 		v.fail("an impossible number or name")
 	}
 	if v.err != nil {

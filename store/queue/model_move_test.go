@@ -21,11 +21,14 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	if m.rng.IntN(20) == 0 {
 		c.DeadLetter = m.nextID + 7
 	}
-	return c
+	return m.someLog(c)
 }
 
 // checkConfig is why q may not have c; q is nil for a queue to be made.
 func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
+	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == 0 {
+		return txn.ErrNoDeadLetter
+	}
 	for id := c.DeadLetter; id != 0; {
 		target := m.queues[id]
 		if target == nil {
@@ -86,7 +89,7 @@ func (m *model) move(
 	}
 	b.EndMove()
 	if code == txn.OK && target != nil {
-		code = target.room(added, len(sequences))
+		code = m.room(target, added, len(sequences))
 	}
 	return code, func() {
 		r := &want.Ops[i]
@@ -100,28 +103,17 @@ func (m *model) move(
 			delete(s.needs, sequence)
 			r.Changed++
 			if target != nil {
+				target.makeRoom(1)
 				target.add(records[n])
 			}
 		}
 	}
 }
 
-// room is why a queue may not hold n more messages; added is what the transaction adds.
-func (q *modelQueue) room(added map[uint64]uint64, n int) txn.Code {
-	if len(q.subs) == 0 {
-		return txn.OK
-	}
-	added[q.id] += uint64(n)
-	if limit := q.config.MaxMessages; limit > 0 && uint64(q.alive())+added[q.id] > limit {
-		return txn.ErrQueueFull
-	}
-	return txn.OK
-}
-
 // add puts a message at the end.
 func (q *modelQueue) add(rec []byte) {
 	q.records[q.next] = rec
-	for _, s := range q.subs {
+	for _, s := range q.everyone() {
 		s.needs[q.next] = 0
 	}
 	q.next++

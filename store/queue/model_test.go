@@ -31,6 +31,7 @@ type modelQueue struct {
 	name     string
 	config   txn.Config
 	subs     map[uint32]*modelSub
+	hidden   *modelSub // what is retained; nil if nothing is
 	nextSub  uint32
 	records  map[uint64][]byte
 }
@@ -52,11 +53,8 @@ func newModel(seed uint64) *model {
 
 func (q *modelQueue) alive() (n int) {
 	for seq := range q.records {
-		for _, s := range q.subs {
-			if _, ok := s.needs[seq]; ok {
-				n++
-				break
-			}
+		if q.needed(seq) {
+			n++
 		}
 	}
 	return n
@@ -157,20 +155,21 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	m.nextID++
 	m.queues[q.id] = q
 	for _, s := range subs {
-		q.createSub(s, txn.StartLatest)
+		q.createSub(s, txn.StartLatest, 0)
 	}
+	q.setRetention()
 	want.Ops = []txn.OpResult{{ID: q.id}}
 }
 
-func (q *modelQueue) createSub(name string, start txn.Start) *modelSub {
+func (q *modelQueue) createSub(name string, start txn.Start, from uint64) *modelSub {
 	s := &modelSub{id: q.nextSub, name: name, needs: map[uint64]uint32{}, queueID: q.id}
 	q.nextSub++
-	if start == txn.StartEarliest {
-		for _, other := range q.subs {
-			for seq := range other.needs {
-				s.needs[seq] = 0
-			}
-		}
+	switch start {
+	case txn.StartEarliest:
+		q.needAlive(s, 1)
+	case txn.StartSequence:
+		q.needAlive(s, from)
+	case txn.StartLatest:
 	}
 	q.subs[s.id] = s
 	return s
@@ -210,6 +209,7 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			return
 		}
 		q.config = config
+		q.setRetention()
 	case k < 10 && s != nil:
 		before := q.alive()
 		delete(q.subs, s.id)
@@ -220,22 +220,27 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		clear(s.needs)
 		b.Purge(q.id, s.id)
 	case k < 15:
-		for _, s := range q.subs {
+		for _, s := range q.everyone() {
 			r.Changed = max(r.Changed, uint64(len(s.needs)))
 			clear(s.needs)
 		}
 		b.Purge(q.id, 0)
 	default:
-		name, start := fmt.Sprintf("s%d", m.rng.IntN(6)), txn.Start(1+m.rng.IntN(2))
+		name, start := fmt.Sprintf("s%d", m.rng.IntN(6)), txn.Start(1+m.rng.IntN(3))
 		filter := []string{"", "size > 3", "properties.region == \"eu\""}[m.rng.IntN(3)]
-		b.CreateSubscriptionWith(q.id, name, start, txn.SubscriptionOptions{Filter: filter})
+		from, options := 1+m.rng.Uint64N(q.next), txn.SubscriptionOptions{Filter: filter}
+		if start == txn.StartSequence {
+			b.CreateSubscriptionAt(q.id, name, from, options)
+		} else {
+			b.CreateSubscriptionWith(q.id, name, start, options)
+		}
 		for _, s := range q.subs {
 			if s.name == name {
 				want.Code, want.Op = txn.ErrSubscriptionExists, 0
 				return
 			}
 		}
-		s := q.createSub(name, start)
+		s := q.createSub(name, start, from)
 		s.filter, r.ID = filter, uint64(s.id)
 	}
 	want.Ops = []txn.OpResult{r}
@@ -288,6 +293,9 @@ func (m *model) operation(
 	}
 	if k == 7 && m.rng.IntN(2) == 0 {
 		return m.move(b, q, s, added, want, i)
+	}
+	if m.rng.IntN(12) == 0 {
+		return m.seek(b, q, s, want, i)
 	}
 	ranges, beyond := m.ranges(q, s)
 	code := txn.OK
@@ -346,8 +354,9 @@ func (m *model) publish(
 		records = append(records, rec)
 	}
 	b.EndPublish()
-	return q.room(added, n), func() {
+	return m.room(q, added, n), func() {
 		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
+		q.makeRoom(n)
 		for _, rec := range records {
 			q.add(rec)
 		}
@@ -400,11 +409,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, len(want.subs), q.SubCount())
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
-			needed := false
-			for _, s := range want.subs {
-				_, ok := s.needs[seq]
-				needed = needed || ok
-			}
+			needed := want.needed(seq)
 			if needed {
 				require.Equal(t, seq, alive)
 				require.Equal(t, want.records[seq], r.read(q, seq), "queue %d message %d", id, seq)
@@ -417,6 +422,11 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, want.next, alive)
 		for _, ws := range want.subs {
 			ws.check(t, q.SubByName(ws.name), want.next)
+		}
+		if floor, ok := q.Retained(); want.hidden != nil || ok {
+			require.True(t, ok)
+			want.hidden.check(t, q.retention(), want.next)
+			require.Equal(t, want.hidden.first(want.next), floor)
 		}
 	}
 }

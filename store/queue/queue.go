@@ -14,7 +14,7 @@ type Queue struct {
 	name     string
 	config   *txn.Config // noConfig if there is none
 	nextSeq  uint64
-	subs     []*Sub // by id
+	subs     []*Sub // by id; a hidden one at the end if there is a retention, see retention.go
 	messages uint64 // alive
 	bytes    uint64 // of those
 	digest   uint64
@@ -81,7 +81,7 @@ func (q *Queue) Config() txn.Config { return *q.config }
 // NextSequence is the sequence that the next message will get.
 func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 
-// Messages is the number of messages that some subscription has still to acknowledge.
+// Messages is the number of messages that some subscription has still to acknowledge, or that are retained.
 func (q *Queue) Messages() uint64 { return q.messages }
 
 // Bytes of those messages, as stored. When messages of different sizes were acknowledged out of a group of 64, the
@@ -92,11 +92,11 @@ func (q *Queue) Bytes() uint64 { return q.bytes }
 func (q *Queue) Digest() uint64 { return q.digest }
 
 // SubCount is the number of subscriptions.
-func (q *Queue) SubCount() int { return len(q.subs) }
+func (q *Queue) SubCount() int { return len(q.clients()) }
 
 // Subs iterates over the subscriptions in the order of their numbers.
 func (q *Queue) Subs(yield func(*Sub) bool) {
-	for _, s := range q.subs {
+	for _, s := range q.clients() {
 		if !yield(s) {
 			return
 		}
@@ -109,7 +109,7 @@ func (q *Queue) Sub(id uint32) *Sub {
 	if i := int(id) - 1; i >= 0 && i < len(q.subs) && q.subs[i].id == id {
 		return q.subs[i]
 	}
-	for _, s := range q.subs {
+	for _, s := range q.clients() {
 		if s.id == id {
 			return s
 		}
@@ -119,7 +119,7 @@ func (q *Queue) Sub(id uint32) *Sub {
 
 // SubByName gives a subscription by its name; nil if there is none.
 func (q *Queue) SubByName(name string) *Sub {
-	for _, s := range q.subs {
+	for _, s := range q.clients() {
 		if s.Name() == name {
 			return s
 		}
@@ -142,7 +142,8 @@ func (s *Sub) setText(name, filter string) { s.text, s.name = name+filter, uint8
 // Queue is the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start is the sequence below which everything was acknowledged when the subscription was made.
+// Start is the sequence below which everything was acknowledged when the subscription was made, or the one that it was
+// moved back to.
 func (s *Sub) Start() uint64 { return s.start }
 
 // Floor: every sequence below it is acknowledged.

@@ -41,13 +41,14 @@ type State struct {
 	tailOldest, tailNewest *Queue
 	tailQueues             int // in that list
 
-	crc      *crc32.Table
-	ackPool  pool[ackChunk]
-	sizePool pool[sizeChunk]
-	reader   txn.Reader
-	newly    words
-	opSlab   []txn.OpResult
-	pending  []pending // what the transaction that is being checked would add to queues that have a limit
+	crc        *crc32.Table
+	ackPool    pool[ackChunk]
+	sizePool   pool[sizeChunk]
+	reader     txn.Reader
+	newly      words
+	opSlab     []txn.OpResult
+	overflowed uint64    // messages that the operation that is carried out has dropped from the head of a queue
+	pending    []pending // what the transaction that is being checked would add to queues that have a limit
 }
 
 type pending struct {

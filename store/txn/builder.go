@@ -115,14 +115,7 @@ func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
 
 // CreateSubscription adds a subscription to a queue.
 func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
-	if err := CheckName(name); err != nil {
-		b.fail(err)
-	}
-	b.begin(OpCreateSubscription)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = append(b.buf, byte(start))
-	b.buf = appendString(b.buf, name)
-	b.end()
+	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
 // SubscriptionOptions are what a subscription may have besides its name. The zero value has none.
@@ -138,22 +131,44 @@ const optionFilter = 1
 // CreateSubscriptionWith adds a subscription that has options. One that has none is as CreateSubscription makes it, and
 // has the same bytes.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
-	if o == (SubscriptionOptions{}) {
-		b.CreateSubscription(queue, name, start)
-		return
+	if start == StartSequence {
+		b.fail(fmt.Errorf("%w: a start at a sequence without one", ErrMalformed))
 	}
+	b.createSubscription(queue, name, start, 0, o)
+}
+
+// CreateSubscriptionAt adds a subscription, which may have options, that begins at a sequence.
+func (b *Builder) CreateSubscriptionAt(queue uint64, name string, sequence uint64, o SubscriptionOptions) {
+	b.checkSequence(sequence)
+	b.createSubscription(queue, name, StartSequence, sequence, o)
+}
+
+func (b *Builder) createSubscription(queue uint64, name string, start Start, sequence uint64, o SubscriptionOptions) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
 	}
 	if len(o.Filter) > MaxFilterBytes {
 		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
 	}
-	b.begin(OpCreateSubscriptionWith)
+	code := OpCreateSubscription
+	if o != (SubscriptionOptions{}) {
+		code = OpCreateSubscriptionWith
+	}
+	b.begin(code)
 	b.buf = binary.AppendUvarint(b.buf, queue)
 	b.buf = append(b.buf, byte(start))
+	if start == StartSequence {
+		b.buf = binary.AppendUvarint(b.buf, sequence)
+	}
 	b.buf = appendString(b.buf, name)
 	b.buf = AppendSubscriptionOptions(b.buf, o)
 	b.end()
+}
+
+func (b *Builder) checkSequence(sequence uint64) {
+	if sequence == 0 {
+		b.fail(fmt.Errorf("%w: sequences begin at 1", ErrMalformed))
+	}
 }
 
 // AppendSubscriptionOptions appends the encoding of those that are set, which DecodeSubscriptionOptions reads: for each
@@ -285,6 +300,32 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 		last = r.Last
 	}
 	b.end()
+}
+
+// Seek moves a subscription to a sequence.
+func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
+	if sub == RetentionSub {
+		b.fail(fmt.Errorf("%w: a retention is moved by Trim", ErrMalformed))
+	}
+	b.seek(queue, sub, sequence)
+	b.end()
+}
+
+// Trim ends the retention of what is below a sequence, if c's retention is still that of the queue when it is applied.
+func (b *Builder) Trim(queue, sequence uint64, c *Config) {
+	b.seek(queue, RetentionSub, sequence)
+	b.buf = binary.AppendUvarint(b.buf, c.RetentionAge)
+	b.buf = binary.AppendUvarint(b.buf, c.RetentionBytes)
+	b.buf = binary.AppendUvarint(b.buf, c.RetentionMessages)
+	b.end()
+}
+
+func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
+	b.checkSequence(sequence)
+	b.begin(OpSeek)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.buf = binary.AppendUvarint(b.buf, sequence)
 }
 
 // PutMeta sets one of the pair's own entries. A value of no bytes is a value.

@@ -56,6 +56,9 @@ const (
 	// ErrProducerForgotten is returned when a producer is not known, but might have been: its outcome cannot be told.
 	ErrProducerForgotten Code = 32
 
+	// ErrNoDeadLetter is returned when a queue is to have the overflow dead-letter-head, and no dead-letter queue.
+	ErrNoDeadLetter Code = 60
+
 	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
 	ErrTooManyMeta Code = 40
 )
@@ -105,6 +108,8 @@ func (c Code) Error() string {
 		return "the producer's sequence is older than the results that are kept: its outcome is not known any more"
 	case ErrProducerForgotten:
 		return "the producer is not known any more: the outcome of what it sent cannot be told; open a new producer"
+	case ErrNoDeadLetter:
+		return "overflow dead-letter-head needs a dead-letter queue: name one, or take another overflow first"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
 	}

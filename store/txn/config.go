@@ -154,6 +154,12 @@ func (c *Config) Values(yield func(field ConfigMask, v uint64) bool) {
 // Limited tells whether there is a limit on what the queue may hold.
 func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
 
+// Retention names the fields of a Config that keep messages although all subscriptions have acknowledged them.
+const Retention = FieldRetentionAge | FieldRetentionBytes | FieldRetentionMessages
+
+// Retains tells whether messages are kept although all subscriptions have acknowledged them.
+func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.RetentionMessages != 0 }
+
 // Plain tells whether the configuration has nothing that releases before 0.2.0 do not know.
 func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 

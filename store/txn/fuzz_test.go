@@ -67,6 +67,8 @@ func FuzzReader(f *testing.F) {
 	seed(nil, func(b *Builder) {
 		b.CreateSubscriptionWith(1, "u", StartLatest, SubscriptionOptions{Filter: "size > 3"})
 	})
+	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 300, SubscriptionOptions{}) })
+	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 1, SubscriptionOptions{Filter: "size > 3"}) })
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
 	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
@@ -90,6 +92,10 @@ func FuzzReader(f *testing.F) {
 		b.BeginMove(1, 2, NoQueue)
 		b.Move(5, nil)
 		b.EndMove()
+	})
+	seed(nil, func(b *Builder) {
+		b.Seek(1, 2, 9)
+		b.Trim(1, 300, &Config{RetentionAge: 1, RetentionBytes: 2, RetentionMessages: 300})
 	})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
@@ -157,10 +163,12 @@ func copyOp(b *Builder, o *Op) {
 		b.DeleteQueue(o.Queue, o.IfEmpty)
 	case OpPurge:
 		b.Purge(o.Queue, o.Sub)
-	case OpCreateSubscription:
-		b.CreateSubscription(o.Queue, string(o.Name), o.Start)
-	case OpCreateSubscriptionWith:
-		b.CreateSubscriptionWith(o.Queue, string(o.Name), o.Start, o.SubscriptionOptions())
+	case OpCreateSubscription, OpCreateSubscriptionWith:
+		if o.Start == StartSequence {
+			b.CreateSubscriptionAt(o.Queue, string(o.Name), o.Sequence, o.SubscriptionOptions())
+		} else {
+			b.CreateSubscriptionWith(o.Queue, string(o.Name), o.Start, o.SubscriptionOptions())
+		}
 	case OpDeleteSubscription:
 		b.DeleteSubscription(o.Queue, o.Sub)
 	case OpPublish:
@@ -179,6 +187,12 @@ func copyOp(b *Builder, o *Op) {
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:
 		b.Release(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
+	case OpSeek:
+		if o.Sub == RetentionSub {
+			b.Trim(o.Queue, o.Sequence, &o.Config)
+		} else {
+			b.Seek(o.Queue, o.Sub, o.Sequence)
+		}
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpDeleteMeta:

@@ -10,6 +10,8 @@ const (
 	NoQueue = 0
 	// NoSub is the number of no subscription: acknowledging for it is refused with ErrSubscriptionNotFound.
 	NoSub = 1<<32 - 1
+	// RetentionSub is the number of the hidden subscription that keeps the messages of a queue that has a retention.
+	RetentionSub = NoSub - 1
 	// MaxNameBytes is the greatest length of a queue's or subscription's name, in bytes.
 	MaxNameBytes = 255
 	// MaxOps is the greatest number of operations in one transaction.

@@ -109,13 +109,17 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue.
 	Queue uint64
-	// Sub is the number of the subscription, for OpAck, OpRelease, OpMove, OpDeleteSubscription and OpPurge (0 = all).
+	// Sub is the number of the subscription, for OpAck, OpRelease, OpMove, OpSeek, OpDeleteSubscription and OpPurge (0 =
+	// all).
 	Sub uint32
 	// Target is the number of the queue that an OpMove moves to; NoQueue if it drops.
 	Target uint64
 	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta.
 	Name []byte
-	// Config for OpCreateQueue and OpAlterQueue.
+	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
+	Sequence uint64
+	// Config for OpCreateQueue and OpAlterQueue. Of an OpSeek of RetentionSub it is the retention that it was decided
+	// under.
 	Config Config
 	// Mask names the fields of Config that an OpAlterQueue changes.
 	Mask ConfigMask
@@ -168,6 +172,8 @@ func (o *Op) decode(b []byte) error {
 			d.fail("a number of messages that is impossible")
 		}
 		o.Raw, d.b = d.b, nil
+	case OpSeek:
+		o.seek(&d)
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {
@@ -187,10 +193,7 @@ func (o *Op) decode(b []byte) error {
 
 func (o *Op) createSubscription(d *decoder) {
 	o.Queue = d.uvarint()
-	o.Start = Start(d.u8())
-	if o.Start != StartLatest && o.Start != StartEarliest {
-		d.fail("a start position that is not known")
-	}
+	o.start(d)
 	o.Name = d.name()
 	if o.Code == OpCreateSubscription || d.err != nil {
 		return
@@ -208,6 +211,35 @@ func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 		options, _ = DecodeSubscriptionOptions(o.Raw)
 	}
 	return options
+}
+
+func (o *Op) seek(d *decoder) {
+	o.Queue, o.Sub = d.uvarint(), d.sub()
+	o.Sequence = d.sequence()
+	if o.Sub == RetentionSub {
+		o.Config.RetentionAge, o.Config.RetentionBytes = d.uvarint(), d.uvarint()
+		o.Config.RetentionMessages = d.uvarint()
+	}
+}
+
+// start reads where a new subscription begins.
+func (o *Op) start(d *decoder) {
+	o.Start = Start(d.u8())
+	switch o.Start {
+	case StartLatest, StartEarliest:
+	case StartSequence:
+		o.Sequence = d.sequence()
+	default:
+		d.fail("a start position that is not known")
+	}
+}
+
+func (d *decoder) sequence() uint64 {
+	v := d.uvarint()
+	if v == 0 {
+		d.fail("a sequence of 0")
+	}
+	return v
 }
 
 func (o *Op) names(d *decoder) {

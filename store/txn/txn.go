@@ -13,7 +13,7 @@ const opHeaderBytes = 5
 
 const flagProducer = 1
 
-// OpCode is the kind of an operation. 10 and 12 to 15 are kept for expire, prepare, commit and rollback.
+// OpCode is the kind of an operation. 10 and 12 to 14 are kept for expire, prepare, commit and rollback.
 type OpCode uint8
 
 // Operation codes. They are stored in the log and keep their meaning for good.
@@ -38,6 +38,9 @@ const (
 	OpRelease OpCode = 9
 	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
 	OpMove OpCode = 11
+	// OpSeek moves a subscription to a sequence: what is below it is acknowledged, and what is alive from there on is not.
+	// Of RetentionSub it moves the floor, up only, and only while the retention is the one that the operation names.
+	OpSeek OpCode = 15
 	// OpPutMeta sets one of the pair's own small entries.
 	OpPutMeta OpCode = 16
 	// OpDeleteMeta removes one of them.
@@ -69,6 +72,8 @@ func (c OpCode) String() string {
 		return "release"
 	case OpMove:
 		return "move"
+	case OpSeek:
+		return "seek"
 	case OpPutMeta:
 		return "put-meta"
 	case OpDeleteMeta:
@@ -93,6 +98,8 @@ const (
 	StartLatest Start = 1
 	// StartEarliest: also what some other subscription has still to acknowledge.
 	StartEarliest Start = 2
+	// StartSequence: what some other subscription has still to acknowledge, or is retained, from a sequence on.
+	StartSequence Start = 3
 )
 
 // Producer makes a transaction safe to retry (INV-10).
@@ -129,11 +136,13 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target; for
+	// a seek, the first one that is not acknowledged.
 	FirstSequence uint64
 	// ID is the number of the queue or subscription that was made.
 	ID uint64
-	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted.
+	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted; for a seek
+	// of a client's subscription, of those that are not acknowledged now.
 	Changed uint64
 }
 

@@ -175,6 +175,8 @@ const (
 	ErrorReason_ERROR_REASON_CANCELED ErrorReason = 182
 	// INTERNAL: a failure that the node cannot explain, and that another attempt probably meets as well. The request may be carried out.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 183
+	// INVALID_ARGUMENT: the overflow of a queue would be `dead-letter-head`, and it has no `dead_letter`.
+	ErrorReason_ERROR_REASON_NO_DEAD_LETTER ErrorReason = 192
 )
 
 // Enum value maps for ErrorReason.
@@ -250,6 +252,7 @@ var (
 		181: "ERROR_REASON_DEADLINE",
 		182: "ERROR_REASON_CANCELED",
 		183: "ERROR_REASON_INTERNAL",
+		192: "ERROR_REASON_NO_DEAD_LETTER",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -322,6 +325,7 @@ var (
 		"ERROR_REASON_DEADLINE":               181,
 		"ERROR_REASON_CANCELED":               182,
 		"ERROR_REASON_INTERNAL":               183,
+		"ERROR_REASON_NO_DEAD_LETTER":         192,
 	}
 )
 
@@ -356,7 +360,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x84\x11\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xa6\x11\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -427,7 +431,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_NEWER_VERSION\x10\xb4\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_DEADLINE\x10\xb5\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_CANCELED\x10\xb6\x01\x12\x1a\n" +
-	"\x15ERROR_REASON_INTERNAL\x10\xb7\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x15ERROR_REASON_INTERNAL\x10\xb7\x01\x12 \n" +
+	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file is the model of queues that retain messages, of subscriptions that are moved, and of queues that overflow.
+
+// someLog draws a retention and what a full queue does.
+func (m *model) someLog(c txn.Config) txn.Config {
+	c.RetentionAge, c.RetentionBytes, c.RetentionMessages = 0, 0, 0
+	switch m.rng.IntN(6) {
+	case 0:
+		c.RetentionAge = 1 + m.rng.Uint64N(2)
+	case 1:
+		c.RetentionBytes = 1 + m.rng.Uint64N(2)
+	case 2:
+		c.RetentionMessages = 1
+	}
+	c.Overflow = m.rng.Uint64N(3)
+	return c
+}
+
+// everyone are the subscriptions, the hidden one included.
+func (q *modelQueue) everyone() []*modelSub {
+	subs := slices.Collect(maps.Values(q.subs))
+	if q.hidden != nil {
+		subs = append(subs, q.hidden)
+	}
+	return subs
+}
+
+func (q *modelQueue) needed(seq uint64) bool {
+	if q.hidden != nil {
+		if _, ok := q.hidden.needs[seq]; ok {
+			return true
+		}
+	}
+	for _, s := range q.subs {
+		if _, ok := s.needs[seq]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// needAlive has s need, for the first time, what is alive from a sequence on.
+func (q *modelQueue) needAlive(s *modelSub, from uint64) {
+	for _, other := range q.everyone() {
+		for seq := range other.needs {
+			if seq >= from {
+				s.needs[seq] = 0
+			}
+		}
+	}
+}
+
+func (q *modelQueue) setRetention() {
+	switch {
+	case !q.config.Retains():
+		q.hidden = nil
+	case q.hidden == nil:
+		hidden := &modelSub{id: txn.RetentionSub, needs: map[uint64]uint32{}, queueID: q.id}
+		q.needAlive(hidden, 1)
+		q.hidden = hidden
+	}
+}
+
+// first is the first message that s needs; next if there is none.
+func (s *modelSub) first(next uint64) uint64 {
+	for seq := range s.needs {
+		next = min(next, seq)
+	}
+	return next
+}
+
+// ackBelow has s need nothing below a sequence and gives how many messages that changes.
+func (s *modelSub) ackBelow(sequence uint64) (changed uint64) {
+	for seq := range s.needs {
+		if seq < sequence {
+			delete(s.needs, seq)
+			changed++
+		}
+	}
+	return changed
+}
+
+// seek moves a subscription, or ends the retention of what is old: now and then for another retention than there is.
+func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Result, i int) (txn.Code, func()) {
+	sequence, code := 1+m.rng.Uint64N(q.next), txn.OK
+	if m.rng.IntN(4) == 0 {
+		sequence = max(1, q.next-min(q.next, m.rng.Uint64N(40)))
+	}
+	if m.rng.IntN(30) == 0 {
+		sequence, code = q.next+1, txn.ErrBeyondEnd
+	}
+	if m.rng.IntN(2) == 0 {
+		b.Seek(q.id, s.id, sequence)
+		return code, func() {
+			s.ackBelow(sequence)
+			q.needAlive(s, sequence)
+			for seq := range s.needs {
+				s.needs[seq] = 0
+			}
+			want.Ops[i] = txn.OpResult{FirstSequence: s.first(q.next), Changed: uint64(len(s.needs))}
+		}
+	}
+	decided := q.config
+	if m.rng.IntN(4) == 0 {
+		decided.RetentionMessages += 7
+	}
+	b.Trim(q.id, sequence, &decided)
+	return code, func() {
+		want.Ops[i] = txn.OpResult{FirstSequence: q.next}
+		if q.hidden == nil {
+			return
+		}
+		if decided.With(q.config, txn.Retention) == decided {
+			want.Ops[i].Changed = q.hidden.ackBelow(sequence)
+		}
+		want.Ops[i].FirstSequence = q.hidden.first(q.next)
+	}
+}
+
+// room is why a queue may not hold n more messages; added is what the transaction adds.
+func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
+	if len(q.everyone()) == 0 {
+		return txn.OK
+	}
+	added[q.id] += uint64(n)
+	limit, alive := q.config.MaxMessages, uint64(q.alive())
+	switch {
+	case limit == 0 || alive+added[q.id] <= limit:
+		return txn.OK
+	case q.config.Overflow == txn.OverflowReject || added[q.id] > limit:
+		return txn.ErrQueueFull
+	case q.config.Overflow == txn.OverflowDeadLetterHead && (q.atSlack() || m.queues[q.config.DeadLetter].isFull()):
+		return txn.ErrQueueFull
+	}
+	return txn.OK
+}
+
+func (q *modelQueue) atSlack() bool {
+	limit := q.config.MaxMessages
+	return limit > 0 && uint64(q.alive()) >= limit+limit/10+1000
+}
+
+func (q *modelQueue) isFull() bool {
+	switch limit := q.config.MaxMessages; {
+	case len(q.everyone()) == 0 || limit == 0:
+		return false
+	case q.config.Overflow == txn.OverflowReject:
+		return uint64(q.alive()) >= limit
+	case q.config.Overflow == txn.OverflowDeadLetterHead:
+		return q.atSlack()
+	}
+	return false
+}
+
+// makeRoom drops the oldest messages, if the queue does that, until n more are within its limit.
+func (q *modelQueue) makeRoom(n int) {
+	limit := int(q.config.MaxMessages)
+	if limit == 0 || q.config.Overflow != txn.OverflowDropHead || len(q.everyone()) == 0 {
+		return
+	}
+	excess := q.alive() + n - limit
+	for seq := uint64(1); seq < q.next && excess > 0; seq++ {
+		if !q.needed(seq) {
+			continue
+		}
+		for _, s := range q.everyone() {
+			delete(s.needs, seq)
+		}
+		excess--
+	}
+}
