@@ -20,6 +20,8 @@ func (q *memoryQueue) MaxDeliveries(uint64) uint64 {
 	return q.most
 }
 
+func (q *memoryQueue) Filter(dispatch.Key) (func([]byte) bool, error) { return q.matches, q.noFilter }
+
 func (q *memoryQueue) Exhausted(_ dispatch.Key, sequences []uint64) (dst []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,6 +15,8 @@
 //   - A message that was delivered as often as its queue allows for, or that a consumer has rejected, is moved to the
 //     queue's dead-letter queue, and a reject is confirmed when that is committed. While there is no room for it, it
 //     stays where it is, with no consumer.
+//   - A message that does not match the filter of its subscription is acknowledged, and given to no consumer. That takes
+//     a moment, and happens while a consumer waits for messages.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
 //     be, or until it is acknowledged from elsewhere.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
@@ -79,6 +81,9 @@ type Source interface {
 	// Exhausted returns those of the sequences, of messages that were given back, that were delivered as often as they
 	// may be.
 	Exhausted(key Key, sequences []uint64) []uint64
+	// Filter returns what tells of a stored record whether the subscription gets that message; nil if it gets all of
+	// them. The error says why its filter cannot be used.
+	Filter(key Key) (matches func(record []byte) bool, err error)
 	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
@@ -131,6 +136,8 @@ type Counters struct {
 	// Delivered messages and their bytes, redelivered ones among them. Redelivered were given back before, or their
 	// consumer was lost.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
+	// Filtered messages did not match the filter of their subscription, and were acknowledged instead.
+	Filtered atomic.Uint64
 }
 
 // Registry holds the dispatchers of one term in which the node is active.
@@ -186,6 +193,9 @@ func (r *Registry) Attach(key Key) (*Consumer, error) {
 	d := r.byKey[key]
 	if d == nil {
 		d = newDispatcher(r, key, r.paused)
+		if err := d.setFilter(); err != nil {
+			return nil, err
+		}
 		r.byKey[key] = d
 		r.start(d)
 	}

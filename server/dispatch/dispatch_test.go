@@ -31,6 +31,9 @@ type memoryQueue struct {
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
 	moveFails error
+
+	matches  func([]byte) bool
+	noFilter error
 }
 
 func newMemoryQueue() *memoryQueue {

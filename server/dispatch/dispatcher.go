@@ -25,6 +25,10 @@ type dispatcher struct {
 	work     chan struct{} // to the settling goroutine: something to commit
 	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
 	cancel   context.CancelFunc
+	// matches tells whether a message matches the subscription's filter; nil if it has none.
+	matches func(record []byte) bool
+	// others is how many messages of a turn did not match. Of the delivering goroutine alone.
+	others int
 	// noneTakes: no consumer can be given anything. Of the delivering goroutine alone.
 	noneTakes bool
 
@@ -40,6 +44,7 @@ type dispatcher struct {
 	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
 	reading   bool // a read is going on, outside the lock
 	pending   settlement
+	skipped   skipped
 	// deadWait: it is not yet time to try again to move the dead messages that are pending. deadFull: it was said why.
 	deadWait, deadFull bool
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
@@ -103,7 +108,7 @@ func (d *dispatcher) stop(reason error) {
 func (d *dispatcher) stopIfIdle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.consumers) > 0 || !d.pending.empty() {
+	if len(d.consumers) > 0 || !d.pending.empty() || len(d.skipped.acks) > 0 {
 		return false
 	}
 	d.stopped = ErrClosed
@@ -190,15 +195,24 @@ func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
 	if want == 0 {
 		return false, nil
 	}
+	if d.matches != nil {
+		want = max(want, min(maxMessages, filterReadMessages))
+		if err := d.waitForRoom(ctx); err != nil {
+			return false, err
+		}
+	}
 	var messages []Message
 	if len(again) > 0 {
 		messages, err = d.readAgain(ctx, again)
-		d.handOutAgain(messages)
+		matching, others := d.match(messages)
+		d.handOutAgain(matching, others)
+		messages = matching
 		progressed = true
 	} else {
 		messages, progressed, err = d.readOn(ctx, from, want, maxBytes)
 	}
-	d.registry.throttle.pay(ctx, messages)
+	d.registry.throttle.pay(ctx, messages, d.others)
+	d.others = 0
 	return progressed, err
 }
 
@@ -207,10 +221,12 @@ func (d *dispatcher) readOn(
 	ctx context.Context, from order, want, maxBytes int,
 ) (messages []Message, progressed bool, err error) {
 	messages, next, err := from.read(ctx, want, maxBytes)
-	most := d.maxDeliveries(messages)
+	matching, others := d.match(messages)
+	most := d.maxDeliveries(matching)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	messages = d.endRead(messages, most)
+	d.skip(others)
+	messages = d.endRead(matching, most)
 	if err != nil {
 		return messages, false, err
 	}
@@ -292,11 +308,12 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 	return found, nil
 }
 
-// handOutAgain gives messages out for another time; those that no consumer can take now go back to wait.
-func (d *dispatcher) handOutAgain(messages []Message) {
+// handOutAgain gives messages out for another time, and skips others, which do not match (they were damaged before); those that no consumer can take now go back to wait.
+func (d *dispatcher) handOutAgain(messages []Message, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.skip(others)
 	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}

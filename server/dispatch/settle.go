@@ -127,6 +127,9 @@ func (d *dispatcher) settle(ctx context.Context) {
 func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.pending.empty() || len(d.consumers) == 0 {
+		d.settleSkipped() // it costs little more
+	}
 	batch = d.pending
 	d.pending = settlement{}
 	if d.deadWait {

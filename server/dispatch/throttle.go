@@ -84,17 +84,17 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that gave out the messages. It returns at once while only dispatchers want the processors,
+// pay waits after a turn that gave out the messages, and has looked at others that do not match a filter. It returns at once while only dispatchers want the processors,
 // and soon when ctx ends.
-func (t *throttle) pay(ctx context.Context, messages []Message) {
-	if len(messages) == 0 || !t.isBusy() {
+func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
+	if len(messages)+others == 0 || !t.isBusy() {
 		return
 	}
 	bytes := 0
 	for i := range messages {
 		bytes += len(messages[i].Record)
 	}
-	wait, idle := t.charge(time.Now(), turnCost+price(len(messages), bytes))
+	wait, idle := t.charge(time.Now(), turnCost+price(len(messages)+others, bytes))
 	if wait <= 0 {
 		return
 	}

@@ -37,7 +37,7 @@ func TestThrottleShare(t *testing.T) {
 				for ctx.Err() == nil {
 					cost[i] += turnCost + time.Duration(len(turn))*messageCost +
 						time.Duration(len(turn)*200)*kibCost/1024
-					p.pay(ctx, turn)
+					p.pay(ctx, turn, 0)
 				}
 			})
 		}
@@ -69,7 +69,7 @@ func TestThrottleKeepsUp(t *testing.T) {
 			running.Go(func() {
 				for ctx.Err() == nil {
 					delivered[i] += turnMessages
-					p.pay(ctx, ofBytes(turnMessages, 200))
+					p.pay(ctx, ofBytes(turnMessages, 200), 0)
 				}
 			})
 		}
@@ -92,15 +92,15 @@ func TestThrottleLittle(t *testing.T) {
 		for range 50 {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					p.pay(ctx, ofBytes(turnMessages, 200))
+					p.pay(ctx, ofBytes(turnMessages, 200), 0)
 				}
 			})
 		}
 		<-time.After(time.Second) // the bubble's clock does not wait
 		begin := time.Now()
-		p.pay(ctx, ofBytes(1, 200))
+		p.pay(ctx, ofBytes(1, 200), 0)
 		little := time.Since(begin)
-		p.pay(ctx, ofBytes(turnMessages, 200))
+		p.pay(ctx, ofBytes(turnMessages, 200), 0)
 		much := time.Since(begin) - little
 		require.Less(t, little, much/10)
 		cancel() // and all who wait come back
@@ -116,13 +116,13 @@ func TestThrottleIdle(t *testing.T) {
 		p := newThrottle(busy.Load, 0.001)
 		begin := time.Now()
 		for range 1000 {
-			p.pay(t.Context(), ofBytes(turnMessages, 200))
+			p.pay(t.Context(), ofBytes(turnMessages, 200), 0)
 		}
 		require.Zero(t, time.Since(begin))
 		busy.Store(true)
 		var waiting sync.WaitGroup
 		for range 10 {
-			waiting.Go(func() { p.pay(t.Context(), ofBytes(turnMessages, 200)) })
+			waiting.Go(func() { p.pay(t.Context(), ofBytes(turnMessages, 200), 0) })
 		}
 		synctest.Wait()
 		require.Zero(t, time.Since(begin))
@@ -136,6 +136,6 @@ func TestThrottleIdle(t *testing.T) {
 // TestThrottleNobodyElse: without a Busy there is never anything to pay.
 func TestThrottleNobodyElse(t *testing.T) {
 	p := newThrottle(nil, 0)
-	p.pay(t.Context(), ofBytes(turnMessages, 200))
+	p.pay(t.Context(), ofBytes(turnMessages, 200), 0)
 	require.False(t, p.isBusy())
 }

@@ -133,6 +133,9 @@ func ofMessages() []family {
 		counter("messages_redelivered_total", "Messages that were handed out again, because they were given back or "+
 			"their consumer was lost.",
 			func(s *snapshot) float64 { return float64(s.more.Redelivered) }),
+		counter("messages_filtered_total", "Messages that did not match the filter of a subscription, and that this node "+
+			"has acknowledged for it instead.",
+			func(s *snapshot) float64 { return float64(s.more.Filtered) }),
 		counter("transactions_total", "Transactions that were applied on this node since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Transactions) }),
 		counter("transactions_refused_total", "Transactions that were committed and changed nothing, because a limit "+

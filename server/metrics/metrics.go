@@ -40,6 +40,8 @@ type More struct {
 	DiskLow bool
 	// Delivered messages, their bytes, and the redelivered ones among them.
 	Delivered, DeliveredBytes, Redelivered uint64
+	// Filtered messages did not match the filter of a subscription.
+	Filtered uint64
 	// Consumers that are attached. Connections that are open, and Accepted ever.
 	Consumers             int
 	Connections, Accepted uint64

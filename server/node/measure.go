@@ -32,7 +32,7 @@ func (n *node) more() metrics.More {
 	m := metrics.More{
 		DiskLow:   n.serving.DiskLow(),
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
-		Redelivered: n.deliveries.Redelivered.Load(),
+		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.monitor.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 	}

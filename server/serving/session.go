@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/sweep"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -123,6 +124,19 @@ func (s storeSource) MaxDeliveries(id uint64) uint64 { return s.store.MaxDeliver
 // Exhausted returns those of the sequences that were delivered as often as they may be.
 func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {
 	return s.store.Exhausted(key.Queue, key.Sub, sequences)
+}
+
+// Filter compiles the filter of a subscription, if it has one.
+func (s storeSource) Filter(key dispatch.Key) (func([]byte) bool, error) {
+	text := s.store.Filter(key.Queue, key.Sub)
+	if text == "" {
+		return nil, nil //nolint:nilnil // it gets all messages
+	}
+	f, err := filter.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("%q, which another release has taken: %w", text, err)
+	}
+	return f.Match, nil
 }
 
 // Watch tells of changes of the queue.
