@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
@@ -244,8 +246,11 @@ func (s *Service) CreateSubscription(
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}
+	if err := s.checkFilter(req.GetFilter()); err != nil {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
 	session, _, err := s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
-		b.CreateSubscription(id, req.GetName(), start)
+		b.CreateSubscriptionWith(id, req.GetName(), start, txn.SubscriptionOptions{Filter: req.GetFilter()})
 	})
 	created := err == nil
 	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
@@ -264,6 +269,21 @@ func (s *Service) CreateSubscription(
 		return nil, s.status(err)
 	}
 	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
+}
+
+// checkFilter refuses a filter that is not possible, or that a node of the pair would not understand.
+func (s *Service) checkFilter(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := filter.Compile(text); err != nil {
+		return err
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return err
+	}
+	return s.serving.Require(session, failover.FeatureQueues)
 }
 
 // DeleteSubscription removes a cursor; messages that only it had still to read are gone.

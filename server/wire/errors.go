@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -170,6 +171,7 @@ var errorTable = []mapping{
 	{txn.ErrMixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MIXED},
 	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
 	{txn.ErrNoDeadLetter, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER},
+	{filter.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_FILTER},
 	{txn.ErrDeadLetterCycle, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
 	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
 	{ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},

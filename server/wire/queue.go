@@ -27,7 +27,9 @@ func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint6
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
 	for _, sub := range q.Subscriptions {
-		described := &pb.Subscription{Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog}
+		described := &pb.Subscription{
+			Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog, Filter: sub.Filter,
+		}
 		described.InFlight, described.Consumers = consumers(sub.ID)
 		out.Subscriptions = append(out.Subscriptions, described)
 	}

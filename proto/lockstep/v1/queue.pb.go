@@ -740,7 +740,19 @@ type CreateSubscriptionRequest struct {
 	IfNotExists bool `protobuf:"varint,4,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
 	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
 	// to 0.1.0 ignore it.
-	Producer      *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
+	Producer *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
+	// If not empty: the subscription gets only the messages that match, an expression in CEL (https://cel.dev) of 1 to 4,096 bytes of UTF-8 that
+	// gives a bool. It sees `properties` (a map; a property of `typed_properties` keeps its type), the texts `message_id`, `correlation_id`,
+	// `reply_to`, `content_type`, `subject` and `group`, the int `priority` (4 if there is none), the timestamps `published_at`, `expires_at`
+	// (the end of the year 9999 if there is none) and `deliver_at` (`published_at` if there is none), and the int `size` of the body in bytes:
+	// `properties.region == "eu" && priority >= 5`. A message for which it gives an error, such as one without the property, does not match;
+	// `has(properties.region)` asks first. INVALID_FILTER if it is wrong, gives something else, or could cost too much; the text of the error
+	// names line and column. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	//
+	// The active looks at messages when it reads them for a consumer, and acknowledges those that do not match. Until then they count in the
+	// subscription's `backlog` and in the queue's `messages`: with a filter these are upper bounds, and without a consumer they only grow. A
+	// filter cannot be altered: make another subscription.
+	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -808,6 +820,13 @@ func (x *CreateSubscriptionRequest) GetProducer() *Producer {
 		return x.Producer
 	}
 	return nil
+}
+
+func (x *CreateSubscriptionRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
 }
 
 // CreateSubscriptionResponse holds the subscription.
@@ -2431,13 +2450,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"h\n" +
 	"\x12ListQueuesResponse\x12*\n" +
 	"\x06queues\x18\x01 \x03(\v2\x12.lockstep.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xce\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe6\x01\n" +
 	"\x19CreateSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
 	"\x05start\x18\x03 \x01(\x0e2\x1a.lockstep.v1.StartPositionR\x05start\x12\"\n" +
 	"\rif_not_exists\x18\x04 \x01(\bR\vifNotExists\x121\n" +
-	"\bproducer\x18\x05 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"u\n" +
+	"\bproducer\x18\x05 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12\x16\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\"u\n" +
 	"\x1aCreateSubscriptionResponse\x12=\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x19.lockstep.v1.SubscriptionR\fsubscription\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"x\n" +

@@ -918,7 +918,10 @@ type Subscription struct {
 	// Messages handed to consumers and not yet answered (known on the active only).
 	InFlight uint64 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Consumers attached now (known on the active only).
-	Consumers     uint32 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	Consumers uint32 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	// The filter that it was made with; empty if it gets all messages. With a filter `backlog` is an upper bound: messages that do not match are
+	// in it until the active has read them for a consumer.
+	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,6 +989,13 @@ func (x *Subscription) GetConsumers() uint32 {
 		return x.Consumers
 	}
 	return 0
+}
+
+func (x *Subscription) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
 }
 
 // Queue describes a queue.
@@ -1413,13 +1423,14 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"priorities\x12\x1c\n" +
 	"\texclusive\x18\x0f \x01(\bR\texclusive\x12.\n" +
 	"\x13dead_letter_expired\x18\x10 \x01(\bR\x11deadLetterExpired\x12B\n" +
-	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\x8d\x01\n" +
+	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\xa5\x01\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
 	"\abacklog\x18\x03 \x01(\x04R\abacklog\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x04R\binFlight\x12\x1c\n" +
-	"\tconsumers\x18\x05 \x01(\rR\tconsumers\"\x8d\x02\n" +
+	"\tconsumers\x18\x05 \x01(\rR\tconsumers\x12\x16\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\"\x8d\x02\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +

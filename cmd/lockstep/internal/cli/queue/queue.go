@@ -6,6 +6,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -50,6 +51,7 @@ type subscriptionState struct {
 	Backlog   uint64 `json:"backlog"`
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
+	Filter    string `json:"filter,omitempty"`
 }
 
 func newQueueState(q client.Queue) queueState {
@@ -160,12 +162,25 @@ func showCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
+// hasFilter tells whether a subscription of the queue has a filter: otherwise tables have no column for it.
+func hasFilter(q client.Queue) bool {
+	return slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return s.Filter != "" })
+}
+
 func printSubscriptions(env *cli.Env, q client.Queue) error {
-	rows := make([][]any, 0, len(q.Subscriptions))
+	rows, filtered := make([][]any, 0, len(q.Subscriptions)), hasFilter(q)
 	for _, s := range q.Subscriptions {
-		rows = append(rows, []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
+		row := []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
+		if filtered {
+			row = append(row, s.Filter)
+		}
+		rows = append(rows, row)
 	}
-	return env.Print.Table([]string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}, rows)
+	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
+	if filtered {
+		head = append(head, "Filter")
+	}
+	return env.Print.Table(head, rows)
 }
 
 func alterCommand(env *cli.Env) *cobra.Command {

@@ -28,22 +28,27 @@ A message is stored once, and kept until every subscription has acknowledged it.
 
 func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var start string
-	var ifNotExists bool
+	var o client.SubscriptionOptions
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Add a subscription",
-		Example: "  lockstep subscription create prices audit --start earliest",
-		Args:    cobra.ExactArgs(2),
+		Long: `Add a subscription. With --filter it gets only the messages that match: an expression in CEL (https://cel.dev) over
+properties, message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at,
+deliver_at and size. The others are acknowledged when a consumer has the node read them, and count in the backlog until
+then. A filter cannot be changed.`,
+		Example: `  lockstep subscription create prices audit --start earliest
+  lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
+  lockstep subscription create orders urgent --filter 'priority >= 7 || subject.startsWith("alarm.")'`,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from := client.StartLatest
 			switch start {
 			case "latest":
 			case "earliest":
-				from = client.StartEarliest
+				o.Start = client.StartEarliest
 			default:
 				return cli.Usage("--start %q is neither latest nor earliest", start)
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				s, created, err := c.CreateSubscription(ctx, args[0], args[1], from, ifNotExists)
+				s, created, err := c.CreateSubscriptionWith(ctx, args[0], args[1], o)
 				if err != nil {
 					return err
 				}
@@ -60,7 +65,8 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
 		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge")
-	cmd.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it is there already")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when it is there already")
 	return cmd
 }
 
@@ -138,13 +144,13 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 			if err != nil {
 				return err
 			}
-			rows = append(rows, []any{q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
+			rows = append(rows, []any{q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor, s.Filter})
 		}
 	}
 	if len(rows) == 0 {
 		return env.Print.Sentence("no subscriptions")
 	}
 	return env.Print.Table([]string{
-		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below",
+		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter",
 	}, rows)
 }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/filter"
+)
+
+// subscribe adds a subscription with a filter.
+func (n *testNode) subscribe(queue, name, filter string) error {
+	n.t.Helper()
+	_, err := n.queues.CreateSubscription(n.t.Context(), &pb.CreateSubscriptionRequest{
+		Queue: queue, Name: name, Filter: filter, Start: pb.StartPosition_START_POSITION_EARLIEST,
+	})
+	return err
+}
+
+func (n *testNode) subscription(queue, name string) *pb.Subscription {
+	n.t.Helper()
+	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: queue})
+	require.NoError(n.t, err)
+	for _, s := range q.GetQueue().GetSubscriptions() {
+		if s.GetName() == name {
+			return s
+		}
+	}
+	require.Fail(n.t, "no subscription "+name)
+	return nil
+}
+
+// attach consumes as the first request says.
+func (n *testNode) attach(a *pb.Attach, credit uint32) *consumer {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	n.t.Cleanup(cancel)
+	stream, err := n.queues.Consume(ctx)
+	require.NoError(n.t, err)
+	require.NoError(n.t, stream.Send(&pb.ConsumeRequest{Attach: a, Credit: credit}))
+	resp, err := stream.Recv()
+	require.NoError(n.t, err)
+	require.True(n.t, resp.GetAttached())
+	return &consumer{t: n.t, stream: stream}
+}
+
+// publishRegions publishes n messages, of which every tenth is of the region "eu".
+func (n *testNode) publishRegions(queue string, count int) {
+	n.t.Helper()
+	var messages []*pb.Message
+	for i := range count {
+		region := "us"
+		if i%10 == 3 {
+			region = "eu"
+		}
+		messages = append(messages, &pb.Message{
+			Body: fmt.Appendf(nil, "%s %d", region, i), Properties: map[string]string{"region": region},
+			TypedProperties: map[string]*pb.PropertyValue{
+				"number": {Kind: &pb.PropertyValue_IntValue{IntValue: int64(i)}},
+			},
+		})
+	}
+	_, err := n.queues.Publish(n.t.Context(), &pb.PublishRequest{Queue: queue, Messages: messages})
+	require.NoError(n.t, err)
+}
+
+// TestFilteredSubscription: a subscription gets what matches, the rest is acknowledged for it; others are not
+// concerned; the filter is there after a failover and a restart.
+func TestFilteredSubscription(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("orders")
+	require.NoError(t, active.subscribe("orders", "eu", `properties.region == "eu" && properties.number < 150`))
+	require.Equal(t, `properties.region == "eu" && properties.number < 150`,
+		active.subscription("orders", "eu").GetFilter())
+	require.Empty(t, active.subscription("orders", "default").GetFilter())
+
+	active.publishRegions("orders", 100)
+	require.Equal(t, uint64(100), active.subscription("orders", "eu").GetBacklog(), "an upper bound")
+	c := active.attach(&pb.Attach{Queue: "orders", Subscription: "eu"}, 5)
+	first := c.take(5)
+	for i, m := range first {
+		require.Equal(t, fmt.Sprintf("eu %d", i*10+3), string(m.GetMessage().GetBody()))
+	}
+	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[3].GetSequence()}}})
+	require.Eventually(t, func() bool { return active.subscription("orders", "eu").GetBacklog() <= 60 }, patience,
+		5*time.Millisecond)
+
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Equal(t, `properties.region == "eu" && properties.number < 150`,
+		standby.subscription("orders", "eu").GetFilter())
+	standby.publishRegions("orders", 200)
+	c = standby.attach(&pb.Attach{Queue: "orders", Subscription: "eu"}, 100)
+	rest := c.take(6 + 15)
+	require.Equal(t, first[4].GetSequence(), rest[0].GetSequence(), "was not acknowledged")
+	for _, m := range rest {
+		require.True(t, strings.HasPrefix(string(m.GetMessage().GetBody()), "eu "))
+	}
+	c.answer(&pb.ConsumeRequest{
+		Ack: []*pb.SequenceRange{{First: 1, Last: rest[len(rest)-1].GetSequence()}},
+	})
+	require.Eventually(t, func() bool { return standby.subscription("orders", "eu").GetBacklog() == 0 }, patience,
+		5*time.Millisecond)
+	require.Equal(t, uint64(300), standby.subscription("orders", "default").GetBacklog())
+}
+
+// TestBadFilters: each is refused with a reason and a place, and nothing is made.
+func TestBadFilters(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	for name, c := range map[string]struct{ filter, text string }{
+		"syntax":    {`properties.region =`, "1:19: Syntax error"},
+		"unknown":   {`properties.a == "b" && body == "x"`, "1:24: undeclared reference to 'body'"},
+		"no bool":   {`size + 1`, "it gives int, and must give bool"},
+		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "the limit is 4096"},
+		"too large": {`properties.all(a, properties.all(b, a != b))`, "nesting limit"},
+		"costly":    {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "cost too much"},
+		"blank":     {"  ", "it is empty"},
+	} {
+		err := n.subscribe("q", "s", c.filter)
+		require.ErrorIs(t, kind(err), filter.ErrInvalid, name)
+		require.ErrorContains(t, err, c.text, name)
+		require.ErrorContains(t, err, "InvalidArgument", name)
+	}
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
+}
