@@ -212,11 +212,11 @@ func (r *reading) fromTail() (stored bool, err error) {
 	return true, nil
 }
 
-// nextWanted is the first sequence at or after from that sub has not acknowledged, or that any subscription still
+// nextWanted is the first sequence at or after from that sub has not acknowledged and may be delivered, or that any subscription still
 // wants.
 func nextWanted(q *queue.Queue, sub *queue.Sub, from uint64) uint64 {
 	if sub != nil {
-		return sub.NextUnacked(from)
+		return sub.NextDeliverable(from)
 	}
 	return q.NextAlive(from)
 }

@@ -37,7 +37,7 @@ func (c *Counts) count(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPublish:
 		c.Published += r.Changed
 		c.PublishedBytes += uint64(len(o.Raw))
-	case txn.OpAck:
+	case txn.OpAck, txn.OpTake:
 		c.Acknowledged += r.Changed
 	case txn.OpRelease:
 		c.Released += r.Changed

@@ -117,6 +117,10 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkPutMeta(o)
 	case txn.OpDeleteMeta:
 		return txn.OK
+	case txn.OpPrepare:
+		return s.checkPrepare(o)
+	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
+		return s.checkDecide(o)
 	}
 	q := s.queues.get(o.Queue)
 	if q == nil {
@@ -124,7 +128,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	}
 	var sub *Sub
 	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
-		o.Code == txn.OpPurge && o.Sub != 0 || o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
+		o.Code == txn.OpTake || o.Code == txn.OpPurge && o.Sub != 0 ||
+		o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
 		}
@@ -136,6 +141,9 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		}
 		if s.deadLettersTo[q.id] > 0 {
 			return txn.ErrQueueInUse
+		}
+		if s.held(q).ops > 0 {
+			return txn.ErrPreparedInUse
 		}
 	case txn.OpAlterQueue:
 		c := q.config.With(o.Config, o.Mask)
@@ -160,7 +168,25 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		if o.Sequence > q.nextSeq {
 			return txn.ErrBeyondEnd
 		}
-	case txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
+		if sub != nil && sub.reserved != nil {
+			return txn.ErrPreparedInUse
+		}
+	case txn.OpTake:
+		return s.checkTake(o, sub, released)
+	case txn.OpPurge, txn.OpDeleteSubscription:
+		return checkNotReserved(q, o.Sub)
+	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
+		txn.OpRollbackPrepared:
+	}
+	return txn.OK
+}
+
+// checkNotReserved tells whether all messages of a subscription may go; of all subscriptions when id is 0.
+func checkNotReserved(q *Queue, id uint32) txn.Code {
+	for _, sub := range q.subs {
+		if sub.reserved != nil && (id == 0 || sub.id == id) {
+			return txn.ErrPreparedInUse
+		}
 	}
 	return txn.OK
 }
@@ -230,7 +256,11 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		if wanted {
 			fingerprint = o.Fingerprint(fingerprint, s.crc)
 		}
-		s.changeOp(o, &r.Ops[i])
+		if o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared {
+			s.changePrepared(o, r.LSN, counted, &r.Ops[i])
+		} else {
+			s.changeOp(o, &r.Ops[i])
+		}
 		if counted {
 			s.counts.count(o, &r.Ops[i])
 			s.counts.Overflowed += s.overflowed
@@ -276,7 +306,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPublish:
 		r.FirstSequence, r.Changed = q.nextSeq, uint64(o.Count)
 		s.publish(q, o)
-	case txn.OpAck:
+	case txn.OpAck, txn.OpTake:
 		sub := q.Sub(o.Sub)
 		for rg := range o.Ranges {
 			r.Changed += s.ack(sub, rg.First, rg.Last)
@@ -288,7 +318,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.move(q, o, r)
 	case txn.OpSeek:
 		s.seek(q, o, r)
-	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
+	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
+		txn.OpRollbackPrepared:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }

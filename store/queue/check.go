@@ -35,6 +35,7 @@ func (s *State) Check() []string {
 		bad("the queues have %d bytes in memory, the state counts %d", tailBytes, s.tailBytes)
 	}
 	s.producers.check(bad)
+	s.prepared.check(s, bad)
 	return problems
 }
 

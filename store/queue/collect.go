@@ -86,6 +86,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		q.leaving, q.dirty = nil, false
 	}
 	c.subs(queues)
+	c.prepared(s.prepared)
 	b.DeletedQueues = s.deleted
 	s.deleted = nil
 	return b

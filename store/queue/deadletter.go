@@ -93,6 +93,9 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 		if sub.acks.has(sequence) && !mutate.Off("INV-14-a-message-is-moved-twice") {
 			continue // INV-14
 		}
+		if sub.reserved.has(sequence) {
+			continue // a prepared transaction has processed it
+		}
 		s.ack(sub, sequence, sequence)
 		r.Changed++
 		if target != nil {

@@ -4,6 +4,7 @@ package queue
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -37,6 +38,16 @@ func FuzzApply(f *testing.F) {
 		b.DeleteMeta("k")
 		b.PutMeta("k", []byte("w"))
 	})...), seed(nil, func(b *txn.Builder) { b.DeleteMeta("k") })...))
+	take := func(b *txn.Builder) {
+		b.Take(1, 1, txn.Range{First: 2, Last: 9})
+		publish(b, 1, 1, 1)
+	}
+	f.Add(slices.Concat(create, some, seed(nil, take),
+		seed(nil, func(b *txn.Builder) { b.Prepare("a", encode(f, take)) }),
+		seed(nil, func(b *txn.Builder) { b.Prepare("b", encode(f, one)) }),
+		seed(nil, func(b *txn.Builder) { b.CommitPrepared("a", txn.ByCoordinator, 0) }),
+		seed(nil, func(b *txn.Builder) { b.RollbackPrepared("b", txn.ByOperator, 5) }),
+		seed(nil, func(b *txn.Builder) { b.CommitPrepared("b", txn.ByCoordinator, 0) })))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {

@@ -21,6 +21,8 @@ import (
 //	p id                         a producer
 //	q queue(8)                   a queue
 //	s queue(8) sub(4)            a subscription
+//	x kind lsn(8)                a prepared transaction, or the outcome of one
+//	x kind lsn(8) part(4)        a piece of a prepared transaction
 const (
 	keyAcks     = 'a'
 	keySizes    = 'b'
@@ -31,9 +33,10 @@ const (
 	keyProducer = 'p'
 	keyQueue    = 'q'
 	keySub      = 's'
+	keyPrepared = 'x'
 )
 
-// valueVersion begins the values of k, m, p, q and s.
+// valueVersion begins the values of k, m, p, q and s, and those of x but for pieces.
 const valueVersion = 1
 
 // optionsVersion begins the value of an s that has options: releases before 0.2.0 stop at it.

@@ -13,6 +13,16 @@ const (
 	// messages in the page file may cover: DeadRange.AllDead could not tell about a longer one.
 	MaxRunSpan = ChunkSize
 
+	// MaxPrepared is the greatest number of transactions that wait for a decision.
+	MaxPrepared = 10_000
+	// MaxPreparedBytes is the greatest length of all of them together, as encoded.
+	MaxPreparedBytes = 256 << 20
+	// MaxTaken is the greatest number of messages that one transaction may acknowledge on the condition that they are
+	// not acknowledged, as each one that is prepared does.
+	MaxTaken = 65_536
+	// PreparedOutcomes is the number of transactions that are remembered after they were decided.
+	PreparedOutcomes = 10_000
+
 	// ProducerWindow is the number of results that are kept for a producer: the number of transactions it may have
 	// outstanding at most.
 	ProducerWindow = 256
@@ -30,14 +40,16 @@ const (
 
 // limits are the limits that tests lower.
 type limits struct {
-	queues, meta, released             int
+	queues, meta, released, taken      int
+	prepared, preparedBytes, outcomes  int
 	producers, producerOps, totalOps   int
 	producerWindow, forgottenThreshold int
 }
 
 func defaultLimits() limits {
 	return limits{
-		queues: MaxQueues, meta: MaxMeta, released: MaxReleased,
+		queues: MaxQueues, meta: MaxMeta, released: MaxReleased, taken: MaxTaken,
+		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
 		producerWindow: ProducerWindow, forgottenThreshold: ProducerWindow,
 	}

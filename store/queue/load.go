@@ -22,7 +22,9 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	count   int
+	// preparing are the prepared transactions, by the LSN of their records; nil if there are none
+	preparing map[uint64]*loading
+	count     int
 	// maxChunks is how far apart the chunks of one queue may be, because all in between take a little memory.
 	maxChunks uint64
 }
@@ -59,6 +61,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.queue(&k, &v)
 	case keySub:
 		l.sub(&k, &v)
+	case keyPrepared:
+		l.prepared(&k, &v)
 	default:
 		k.fail("a key of the unknown kind %q", kind)
 	}
@@ -87,6 +91,9 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 		if err := l.finishQueue(q); err != nil {
 			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
 		}
+	}
+	if err := l.finishPrepared(); err != nil {
+		return nil, err
 	}
 	if err := s.producers.finish(); err != nil {
 		return nil, err
@@ -447,6 +454,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	for id, p := range s.producers.byID {
 		add(producerKey(nil, id), p.appendValue)
 	}
+	s.prepared.all(add)
 	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		for i := range q.sizes.slots {

@@ -101,6 +101,9 @@ func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Resul
 	}
 	if m.rng.IntN(2) == 0 {
 		b.Seek(q.id, s.id, sequence)
+		if code == txn.OK && m.isReserved(q, s.id) {
+			code = txn.ErrPreparedInUse
+		}
 		return code, func() {
 			s.ackBelow(sequence)
 			q.needAlive(s, sequence)
@@ -135,7 +138,7 @@ func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	added[q.id] += uint64(n)
 	limit, alive := q.config.MaxMessages, uint64(q.alive())
 	switch {
-	case limit == 0 || alive+added[q.id] <= limit:
+	case limit == 0 || alive+added[q.id]+uint64(m.held(q)) <= limit:
 		return txn.OK
 	case q.config.Overflow == txn.OverflowReject || added[q.id] > limit:
 		return txn.ErrQueueFull

@@ -97,7 +97,7 @@ func (m *model) move(
 			r.FirstSequence = target.next
 		}
 		for n, sequence := range sequences {
-			if _, needed := s.needs[sequence]; !needed {
+			if _, needed := s.needs[sequence]; !needed || m.reserved(q.id, s.id)[sequence] {
 				continue
 			}
 			delete(s.needs, sequence)

@@ -24,6 +24,10 @@ type model struct {
 	done   map[string]txn.Result // by producer, epoch and sequence
 	epochs map[string]uint32
 	meta   map[string]string
+	lsn    uint64 // of the transaction that is made
+
+	prepared map[string]*modelPrepared
+	outcomes map[string]*modelOutcome
 }
 
 type modelQueue struct {
@@ -48,6 +52,7 @@ func newModel(seed uint64) *model {
 	return &model{
 		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1,
 		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
+		prepared: map[string]*modelPrepared{}, outcomes: map[string]*modelOutcome{},
 	}
 }
 
@@ -87,6 +92,7 @@ func (m *model) pickSub(q *modelQueue) *modelSub {
 // next makes a transaction, applies it to the model and gives the result that is expected.
 func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result) {
 	t.Helper()
+	m.lsn = lsn
 	var b txn.Builder
 	producer, key := m.producer()
 	b.Begin(nil, int64(lsn), producer)
@@ -125,6 +131,8 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 		m.createQueue(b, want)
 	} else if k < 8 {
 		m.configure(b, want, q)
+	} else if k < 20 {
+		m.twoPhase(b, want)
 	} else {
 		m.transaction(b, want)
 	}
@@ -185,6 +193,10 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			want.Code, want.Op = txn.ErrQueueInUse, 0
 			return
 		}
+		if m.isHeld(q) {
+			want.Code, want.Op = txn.ErrPreparedInUse, 0
+			return
+		}
 		r.Changed = uint64(q.alive())
 		delete(m.queues, q.id)
 	case k < 5:
@@ -195,6 +207,10 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		}
 		if m.inUse(q) {
 			want.Code, want.Op = txn.ErrQueueInUse, 0
+			return
+		}
+		if m.isHeld(q) {
+			want.Code, want.Op = txn.ErrPreparedInUse, 0
 			return
 		}
 		delete(m.queues, q.id)
@@ -211,10 +227,19 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		q.config = config
 		q.setRetention()
 	case k < 10 && s != nil:
+		if m.isReserved(q, s.id) {
+			b.DeleteSubscription(q.id, s.id)
+			want.Code, want.Op = txn.ErrPreparedInUse, 0
+			return
+		}
 		before := q.alive()
 		delete(q.subs, s.id)
 		r.Changed = uint64(before - q.alive())
 		b.DeleteSubscription(q.id, s.id)
+	case k < 15 && m.isReserved(q, 0):
+		b.Purge(q.id, 0)
+		want.Code, want.Op = txn.ErrPreparedInUse, 0
+		return
 	case k < 14 && s != nil:
 		r.Changed = uint64(len(s.needs))
 		clear(s.needs)
@@ -296,6 +321,9 @@ func (m *model) operation(
 	}
 	if m.rng.IntN(12) == 0 {
 		return m.seek(b, q, s, want, i)
+	}
+	if k == 6 && m.rng.IntN(2) == 0 {
+		return m.takeNow(b, q, s, want, i)
 	}
 	ranges, beyond := m.ranges(q, s)
 	code := txn.OK
@@ -399,6 +427,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		meta[e.Key] = string(e.Value)
 	}
 	require.Equal(t, m.meta, meta)
+	m.checkPrepared(t, r.state)
 	for id, want := range m.queues {
 		q := r.state.Queue(id)
 		require.NotNil(t, q)

@@ -28,8 +28,9 @@ func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
 	p := &s.pending[q.pending]
 	p.messages += uint64(messages)
 	p.bytes += uint64(bytes)
+	held := s.held(q)
 	switch {
-	case q.within(p.messages, p.bytes, 0, 0):
+	case q.within(p.messages+held.messages, p.bytes+held.bytes, 0, 0):
 		return txn.OK
 	case q.config.Overflow == txn.OverflowReject || !q.fits(p.messages, p.bytes):
 		return txn.ErrQueueFull

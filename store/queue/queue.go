@@ -56,14 +56,16 @@ func (q *Queue) leave() *leaving {
 type Sub struct {
 	q      *Queue
 	id     uint32
+	dirty  bool
+	stored bool
+	loaded bool
+	name   uint8  // length of the name
 	text   string // the name and, behind it, the filter: most have none, and need no memory for it
 	start  uint64
 	acks   ackSet
 	counts *countSet // nil if there is nothing
-	dirty  bool
-	stored bool
-	loaded bool
-	name   uint8 // length of the name
+	// reserved by prepared transactions; nil if nothing is
+	reserved *reservedSet
 }
 
 // chunkRange is an inclusive range of chunks.

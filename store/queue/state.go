@@ -24,6 +24,7 @@ type State struct {
 	names     nameList
 	producers producers
 	meta      metaEntries
+	prepared  *preparedSet // nil until the first transaction is prepared
 
 	messages  uint64
 	bytes     uint64

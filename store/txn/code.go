@@ -61,6 +61,28 @@ const (
 
 	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
 	ErrTooManyMeta Code = 40
+
+	// ErrAlreadyAcknowledged is returned when a message was acknowledged before that a transaction is to take.
+	ErrAlreadyAcknowledged Code = 65
+	// ErrReserved is returned when a message is held by a prepared transaction.
+	ErrReserved Code = 66
+	// ErrXIDInUse is returned when a transaction is to be prepared under a name that another one has, or had lately.
+	ErrXIDInUse Code = 67
+	// ErrXIDNotFound is returned when a transaction is to be decided that is neither prepared nor remembered.
+	ErrXIDNotFound Code = 68
+	// ErrTooManyPrepared is returned when as many transactions are prepared as may be, in number or in bytes.
+	ErrTooManyPrepared Code = 69
+	// ErrCommitted is returned when a transaction is to be rolled back that was committed.
+	ErrCommitted Code = 70
+	// ErrRolledBack is returned when a transaction is to be committed that was rolled back.
+	ErrRolledBack Code = 71
+	// ErrHeuristicCommit is ErrCommitted when an operator has decided.
+	ErrHeuristicCommit Code = 72
+	// ErrHeuristicRollback is ErrRolledBack when an operator or the time-out has decided.
+	ErrHeuristicRollback Code = 73
+	// ErrPreparedInUse is returned when a queue, a subscription or its messages are to be deleted that a prepared
+	// transaction still needs.
+	ErrPreparedInUse Code = 74
 )
 
 // Error implements error: what happened, what it means, what to do.
@@ -112,6 +134,31 @@ func (c Code) Error() string {
 		return "overflow dead-letter-head needs a dead-letter queue: name one, or take another overflow first"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
+	case ErrAlreadyAcknowledged:
+		return "a message was acknowledged before: it was processed elsewhere; drop what was made of it"
+	case ErrReserved:
+		return "a message is held by a prepared transaction: it is processed elsewhere; `lockstep txn list` shows them"
+	case ErrXIDInUse:
+		return "a transaction of that xid is prepared, or was decided lately: take a new xid for each transaction"
+	case ErrXIDNotFound:
+		return "no transaction of that xid is prepared, and none is remembered: it was never prepared, or decided " +
+			"long ago"
+	case ErrTooManyPrepared:
+		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
+			"shows them"
+	case ErrCommitted:
+		return "the transaction was committed: it cannot be rolled back any more"
+	case ErrRolledBack:
+		return "the transaction was rolled back: it cannot be committed any more"
+	case ErrHeuristicCommit:
+		return "an operator has committed the transaction: it cannot be rolled back any more; undo elsewhere what " +
+			"was rolled back there, or make good for it here"
+	case ErrHeuristicRollback:
+		return "an operator, or the time-out txn.prepared-timeout, has rolled the transaction back: it cannot be " +
+			"committed any more; undo what was committed elsewhere, or do it again here"
+	case ErrPreparedInUse:
+		return "a prepared transaction still needs it: have it committed or rolled back first; `lockstep txn list` " +
+			"shows it"
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

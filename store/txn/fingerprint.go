@@ -43,6 +43,9 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 			sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 		}
 	}
+	if o.Code == OpPrepare {
+		return o.fingerprintInner(sum, table)
+	}
 	if o.Code != OpPublish {
 		if o.IfEmpty {
 			sum = ^sum

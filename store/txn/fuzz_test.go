@@ -97,6 +97,19 @@ func FuzzReader(f *testing.F) {
 		b.Seek(1, 2, 9)
 		b.Trim(1, 300, &Config{RetentionAge: 1, RetentionBytes: 2, RetentionMessages: 300})
 	})
+	var inner Builder
+	inner.Begin(nil, 5, nil)
+	inner.BeginPublish(1)
+	inner.Message(1, nil, []byte("body"))
+	inner.EndPublish()
+	inner.Take(1, 2, Range{9, 10})
+	prepared, err := inner.Finish()
+	if err != nil {
+		f.Fatal(err)
+	}
+	seed(nil, func(b *Builder) { b.Prepare("xid-1 \u00fc", prepared) })
+	seed(nil, func(b *Builder) { b.CommitPrepared("xid-1", ByOperator, 0) })
+	seed(nil, func(b *Builder) { b.RollbackPrepared("xid-1", ByTimeout, 77) })
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
 		var b Builder
@@ -143,10 +156,38 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 				return false
 			}
 		}
+		if o.Code == OpPrepare && !copyInner(o.Raw) {
+			return false
+		}
 		copyOp(b, o)
 	}
 	_, err := r.Next()
 	return err != nil && r.left == 0 && len(r.rest) == 0
+}
+
+// copyInner tells whether a transaction can be prepared, which must be one that can be built, and stamped.
+func copyInner(payload []byte) bool {
+	var r, again Reader
+	var b Builder
+	if Inner(&r, payload) != nil || !copyTxn(&r, &b, payload) {
+		return false
+	}
+	stamped := Stamped(payload, 12_345)
+	if len(stamped) != len(payload) || Inner(&again, stamped) != nil {
+		panic("a stamped transaction is another one")
+	}
+	for range again.Ops() {
+		op, err := again.Next()
+		if err != nil {
+			panic(err)
+		}
+		for rec := range op.Records {
+			if RecordPublishedMS(rec) != 12_345 {
+				panic("a message was not stamped")
+			}
+		}
+	}
+	return true
 }
 
 func copyOp(b *Builder, o *Op) {
@@ -183,6 +224,14 @@ func copyOp(b *Builder, o *Op) {
 			b.Move(sequence, rec)
 		}
 		b.EndMove()
+	case OpTake:
+		b.Take(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
+	case OpPrepare:
+		b.Prepare(string(o.Name), o.Raw)
+	case OpCommitPrepared:
+		b.CommitPrepared(string(o.Name), o.By, o.Number)
+	case OpRollbackPrepared:
+		b.RollbackPrepared(string(o.Name), o.By, o.Number)
 	case OpAck:
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:

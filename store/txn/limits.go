@@ -57,6 +57,10 @@ const (
 	MaxTimeMS = 253_402_300_799_999
 	// MaxFilterBytes is the greatest length of a subscription's filter.
 	MaxFilterBytes = 4 << 10
+	// MaxXIDBytes is the greatest length of the name of a prepared transaction; the shortest is 1.
+	MaxXIDBytes = 128
+	// MaxPreparedBytes is the greatest length of a prepared transaction, as encoded.
+	MaxPreparedBytes = 16 << 20
 	// MaxSubscriptions is the greatest number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )

@@ -109,12 +109,13 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue; 0 for OpCreateQueue.
 	Queue uint64
-	// Sub is the number of the subscription, for OpAck, OpRelease, OpMove, OpSeek, OpDeleteSubscription and OpPurge (0 =
-	// all).
+	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
+	// OpPurge (0 = all).
 	Sub uint32
 	// Target is the number of the queue that an OpMove moves to; NoQueue if it drops.
 	Target uint64
-	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta.
+	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
+	// OpCommitPrepared and OpRollbackPrepared.
 	Name []byte
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
@@ -131,8 +132,13 @@ type Op struct {
 	// OpRelease.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, or moves. For OpPutMeta it is the
-	// value, for OpCreateSubscriptionWith the options.
+	// value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is
+	// prepared.
 	Raw []byte
+	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
+	By Decider
+	// Number is the LSN of the OpPrepare that is decided over; 0 for any.
+	Number uint64
 }
 
 func (o *Op) decode(b []byte) error {
@@ -162,7 +168,7 @@ func (o *Op) decode(b []byte) error {
 			d.fail("a number of messages that is impossible")
 		}
 		o.Raw, d.b = d.b, nil
-	case OpAck, OpRelease:
+	case OpAck, OpRelease, OpTake:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 		o.ranges(&d)
 	case OpMove:
@@ -174,6 +180,8 @@ func (o *Op) decode(b []byte) error {
 		o.Raw, d.b = d.b, nil
 	case OpSeek:
 		o.seek(&d)
+	case OpPrepare, OpCommitPrepared, OpRollbackPrepared:
+		o.decodePrepared(&d)
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {
@@ -268,9 +276,9 @@ func (o *Op) ranges(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// Ranges iterates over the ranges of an OpAck or OpRelease, in the order in which they were given.
+// Ranges iterates over the ranges of an OpAck, OpTake or OpRelease, in the order in which they were given.
 func (o *Op) Ranges(yield func(Range) bool) {
-	if o.Code != OpAck && o.Code != OpRelease {
+	if o.Code != OpAck && o.Code != OpRelease && o.Code != OpTake {
 		return
 	}
 	d := decoder{b: o.Raw}

@@ -13,7 +13,7 @@ const opHeaderBytes = 5
 
 const flagProducer = 1
 
-// OpCode is the kind of an operation. 10 and 12 to 14 are kept for expire, prepare, commit and rollback.
+// OpCode is the kind of an operation. 10 is kept for expire.
 type OpCode uint8
 
 // Operation codes. They are stored in the log and keep their meaning for good.
@@ -38,6 +38,13 @@ const (
 	OpRelease OpCode = 9
 	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
 	OpMove OpCode = 11
+	// OpPrepare keeps a transaction, whose publishes are in no queue and whose messages are with no consumer, until it is
+	// decided.
+	OpPrepare OpCode = 12
+	// OpCommitPrepared carries a prepared transaction out.
+	OpCommitPrepared OpCode = 13
+	// OpRollbackPrepared drops a prepared transaction.
+	OpRollbackPrepared OpCode = 14
 	// OpSeek moves a subscription to a sequence: what is below it is acknowledged, and what is alive from there on is not.
 	// Of RetentionSub it moves the floor, up only, and only while the retention is the one that the operation names.
 	OpSeek OpCode = 15
@@ -47,6 +54,9 @@ const (
 	OpDeleteMeta OpCode = 17
 	// OpCreateSubscriptionWith adds a subscription that has options: a filter.
 	OpCreateSubscriptionWith OpCode = 18
+	// OpTake acknowledges messages of one subscription, none of which may be acknowledged, or held by a prepared
+	// transaction.
+	OpTake OpCode = 20
 )
 
 // String gives the name that `store dump-log` shows.
@@ -74,20 +84,30 @@ func (c OpCode) String() string {
 		return "move"
 	case OpSeek:
 		return "seek"
+	case OpPrepare:
+		return "prepare"
+	case OpCommitPrepared:
+		return "commit-prepared"
+	case OpRollbackPrepared:
+		return "rollback-prepared"
 	case OpPutMeta:
 		return "put-meta"
 	case OpDeleteMeta:
 		return "delete-meta"
 	case OpCreateSubscriptionWith:
 		return "create-subscription-with"
+	case OpTake:
+		return "take"
 	}
 	return "unknown"
 }
 
 // Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
-// a subscription must: it makes "a refused transaction changes nothing" a matter of checking each operation against the
-// state as it is.
-func (c OpCode) Alone() bool { return c < OpPublish || c == OpCreateSubscriptionWith }
+// a subscription must, and what prepares or decides a transaction: it makes "a refused transaction changes nothing" a
+// matter of checking each operation against the state as it is.
+func (c OpCode) Alone() bool {
+	return c < OpPublish || c == OpCreateSubscriptionWith || c >= OpPrepare && c <= OpRollbackPrepared
+}
 
 // Start says where a new subscription begins to read.
 type Start uint8

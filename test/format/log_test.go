@@ -148,6 +148,10 @@ func operation(op *txn.Op) string {
 		}
 	case txn.OpPublish:
 		s += fmt.Sprintf(" queue %d, %d messages", op.Queue, op.Count)
+	case txn.OpPrepare:
+		s += fmt.Sprintf(" xid %q, a transaction of %d bytes", op.Name, len(op.Raw))
+	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
+		s += fmt.Sprintf(" xid %q, decided by %d, prepared by record %d", op.Name, op.By, op.Number)
 	case txn.OpPutMeta, txn.OpDeleteMeta:
 		s += fmt.Sprintf(" key %q, value %s", op.Name, text(op.Raw))
 	default:

@@ -198,6 +198,24 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/c", bytes.Repeat([]byte("more "), 600)) })
 	w.commit(nil, described)
 	w.deadLetters()
+	w.prepared()
+}
+
+// prepared prepares three transactions and decides over two of them.
+func (w *writer) prepared() {
+	prepare := func(xid string, sequence uint64) {
+		inner := w.encode(nil, func(b *txn.Builder) {
+			publish(1, "prepared")(b)
+			b.Take(2, 1, txn.Range{First: sequence, Last: sequence})
+		})
+		w.commit(nil, func(b *txn.Builder) { b.Prepare(xid, inner) })
+	}
+	w.commit(nil, func(b *txn.Builder) { b.Take(2, 1, txn.Range{First: 8201, Last: 8202}) })
+	prepare("bank/17", 8203)
+	prepare("bank/18", 8204)
+	prepare("bank/19", 8205)
+	w.commit(nil, func(b *txn.Builder) { b.CommitPrepared("bank/17", txn.ByCoordinator, 0) })
+	w.commit(nil, func(b *txn.Builder) { b.RollbackPrepared("bank/18", txn.ByTimeout, w.s.End().LSN-2) })
 }
 
 // deadLetters moves messages to a dead-letter queue, and drops one.

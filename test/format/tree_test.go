@@ -44,6 +44,7 @@ var treeKinds = map[byte]struct {
 		}
 		return s
 	}},
+	'x': {"prepared", describePrepared},
 }
 
 // tree shows all entries of the tree: what a checkpoint holds beside the messages.
@@ -122,6 +123,20 @@ func describeProducer(key, value *reader) string {
 		}
 	}
 	return s.String()
+}
+
+func describePrepared(key, value *reader) string {
+	kind := key.u8()
+	s := fmt.Sprintf("LSN %d, ", key.be64())
+	switch kind {
+	case 'p':
+		return s + fmt.Sprintf("piece %d, %d bytes", key.be32(), len(value.rest()))
+	case 'o':
+		return s + fmt.Sprintf("outcome, version %d, xid %q, time %d, committed %d, decided by %d", value.u8(), value.text(),
+			value.u64(), value.u8(), value.u8())
+	}
+	return s + fmt.Sprintf("version %d, xid %q, time %d, bytes %d, CRC %x", value.u8(), value.text(), value.u64(),
+		value.uvarint(), value.take(4))
 }
 
 // reader reads fields from the front; what is missing reads as 0, and what is left over fails the test.

@@ -257,7 +257,9 @@ func describeOp(op *txn.Op) string {
 		s += fmt.Sprintf(" %s: %s", to, out.Plural(uint64(op.Count), "message"))
 	case txn.OpSeek:
 		s += fmt.Sprintf(" to %d", op.Sequence)
-	case txn.OpAck, txn.OpRelease:
+	case txn.OpPrepare:
+		s += ": " + out.Bytes(len(op.Raw))
+	case txn.OpAck, txn.OpRelease, txn.OpTake:
 		var parts []string
 		for r := range op.Ranges {
 			if len(parts) == 8 {

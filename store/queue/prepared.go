@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// preparedSet is what is known about transactions that were prepared: those that wait for a decision, and the outcomes
+// of the last ones that were decided. A state has none until the first one is prepared.
+type preparedSet struct {
+	byXID    map[string]*Prepared
+	holds    map[uint64]*hold // by queue
+	bytes    int              // of all of them
+	outcomes []*Outcome       // oldest first
+	decided  map[string]*Outcome
+
+	dirty []*Prepared // prepared since the last Collect
+	fresh []*Outcome  // decided since then
+	gone  [][]byte    // keys that the tree has and that are not needed any more
+}
+
+// hold is what prepared transactions have reserved in one queue.
+type hold struct {
+	messages, bytes uint64 // that they will publish
+	ops             int    // of them that name the queue
+}
+
+// Prepared is a transaction that waits for a decision. See the package comment for when it may be used.
+type Prepared struct {
+	xid      string
+	number   uint64
+	timeMS   int64
+	payload  []byte // without its record
+	messages uint64
+	acks     uint64
+	stored   bool
+}
+
+// XID is the name that its coordinator gave it.
+func (p *Prepared) XID() string { return p.xid }
+
+// Number is the LSN of the record that prepared it.
+func (p *Prepared) Number() uint64 { return p.number }
+
+// TimeMS is when the active prepared it, in milliseconds since 1970.
+func (p *Prepared) TimeMS() int64 { return p.timeMS }
+
+// Messages that it will publish.
+func (p *Prepared) Messages() uint64 { return p.messages }
+
+// Acks are the messages that it will acknowledge.
+func (p *Prepared) Acks() uint64 { return p.acks }
+
+// Bytes that are kept for it.
+func (p *Prepared) Bytes() int { return len(p.payload) }
+
+// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is good until the next one.
+func (p *Prepared) Ops(yield func(*txn.Op) bool) {
+	var r txn.Reader
+	if txn.Inner(&r, p.payload) != nil {
+		return // it was sound when it was prepared, or loaded
+	}
+	for range r.Ops() {
+		o, err := r.Next()
+		if err != nil || !yield(o) {
+			return
+		}
+	}
+}
+
+// Outcome is how a transaction was decided.
+type Outcome struct {
+	// XID is its name.
+	XID string
+	// Number is the LSN of the record that decided it.
+	Number uint64
+	// TimeMS is when the active did, in milliseconds since 1970.
+	TimeMS int64
+	// Committed, or rolled back.
+	Committed bool
+	// By is who has decided.
+	By txn.Decider
+
+	stored bool
+}
+
+// Bits of txn.OpResult.ID of an OpCommitPrepared or OpRollbackPrepared.
+const (
+	outcomeCommitted = 1
+	outcomeByShift   = 1
+)
+
+func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
+
+// OutcomeOf reads the result of an OpCommitPrepared or OpRollbackPrepared: how the transaction was decided, by this
+// operation or an earlier one.
+func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
+	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
+}
+
+// Prepared gives a transaction that waits for a decision; nil if there is none of that name.
+func (s *State) Prepared(xid string) *Prepared {
+	if s.prepared == nil {
+		return nil
+	}
+	return s.prepared.byXID[xid]
+}
+
+// AllPrepared gives the transactions that wait for a decision, the oldest first.
+func (s *State) AllPrepared() []*Prepared {
+	if s.prepared == nil || len(s.prepared.byXID) == 0 {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(s.prepared.byXID), func(a, b *Prepared) int {
+		return cmp.Compare(a.number, b.number)
+	})
+}
+
+// PreparedCount is the number of transactions that wait for a decision.
+func (s *State) PreparedCount() int {
+	if s.prepared == nil {
+		return 0
+	}
+	return len(s.prepared.byXID)
+}
+
+// PreparedBytes is what is kept for the transactions that wait for a decision.
+func (s *State) PreparedBytes() int {
+	if s.prepared == nil {
+		return 0
+	}
+	return s.prepared.bytes
+}
+
+// Outcome tells how a transaction was decided that is still remembered; nil for any other.
+func (s *State) Outcome(xid string) *Outcome {
+	if s.prepared == nil {
+		return nil
+	}
+	return s.prepared.decided[xid]
+}
+
+// held is what prepared transactions have reserved in a queue.
+func (s *State) held(q *Queue) hold {
+	if s.prepared != nil {
+		if h := s.prepared.holds[q.id]; h != nil {
+			return *h
+		}
+	}
+	return hold{}
+}
+
+// checkPrepare tells whether a transaction can be prepared: everything that would refuse it when it is committed is
+// looked at now.
+func (s *State) checkPrepare(o *txn.Op) txn.Code {
+	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
+		return txn.ErrXIDInUse
+	}
+	if s.PreparedCount() >= s.limits.prepared || s.PreparedBytes()+len(o.Raw) > s.limits.preparedBytes {
+		return txn.ErrTooManyPrepared
+	}
+	var inner txn.Reader
+	if err := txn.Inner(&inner, o.Raw); err != nil {
+		return codeOf(err)
+	}
+	taken := 0
+	for range inner.Ops() {
+		op, err := inner.Next()
+		if err != nil {
+			return codeOf(err)
+		}
+		q := s.queues.get(op.Queue)
+		if q == nil {
+			return txn.ErrQueueNotFound
+		}
+		code := txn.OK
+		if op.Code == txn.OpPublish {
+			code = s.checkPublish(q, op)
+		} else if sub := q.Sub(op.Sub); sub == nil {
+			code = txn.ErrSubscriptionNotFound
+		} else {
+			code = s.checkTake(op, sub, &taken)
+		}
+		if code != txn.OK {
+			return code
+		}
+	}
+	return txn.OK
+}
+
+// checkTake tells whether all messages of an operation are unacknowledged, and held by no prepared transaction.
+func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
+	for r := range o.Ranges {
+		if r.Last >= sub.q.nextSeq {
+			return txn.ErrBeyondEnd
+		}
+		if r.Last-r.First >= uint64(s.limits.taken-*taken) {
+			return txn.ErrTooLarge
+		}
+		*taken += int(r.Last-r.First) + 1
+		for seq := r.First; seq <= r.Last; seq++ {
+			switch {
+			case mutate.Off("INV-16-what-is-acknowledged-is-taken"):
+			case sub.acks.has(seq):
+				return txn.ErrAlreadyAcknowledged
+			case sub.reserved.has(seq):
+				return txn.ErrReserved
+			}
+		}
+	}
+	return txn.OK
+}
+
+// checkDecide tells whether a transaction can be decided like that. One that was decided before can be decided again in
+// the same way.
+func (s *State) checkDecide(o *txn.Op) txn.Code {
+	xid := string(o.Name)
+	if p := s.Prepared(xid); p != nil {
+		if o.Number != 0 && o.Number != p.number {
+			return txn.ErrXIDNotFound
+		}
+		return txn.OK
+	}
+	out := s.Outcome(xid)
+	commit := o.Code == txn.OpCommitPrepared
+	switch {
+	case out == nil:
+		return txn.ErrXIDNotFound
+	case out.Committed == commit:
+		return txn.OK
+	case commit && out.By.Heuristic():
+		return txn.ErrHeuristicRollback
+	case commit:
+		return txn.ErrRolledBack
+	case out.By.Heuristic():
+		return txn.ErrHeuristicCommit
+	}
+	return txn.ErrCommitted
+}
+
+// changePrepared carries out an operation that prepares or decides a transaction.
+func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpResult) {
+	timeMS := s.reader.TimeMS()
+	s.digest = mix(mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))),
+		uint64(crc32.Checksum(o.Raw, s.crc))<<32|uint64(o.By))
+	if o.Code == txn.OpPrepare {
+		p := &Prepared{xid: string(o.Name), number: lsn, timeMS: timeMS, payload: slices.Clone(o.Raw)}
+		s.hold(p)
+		s.prepared.dirty = append(s.prepared.dirty, p)
+		r.ID, r.Changed = lsn, p.messages+p.acks
+		return
+	}
+	p := s.Prepared(string(o.Name))
+	if p == nil { // a repetition
+		r.ID = s.Outcome(string(o.Name)).resultID()
+		return
+	}
+	out := &Outcome{
+		XID: p.xid, Number: lsn, TimeMS: timeMS, Committed: o.Code == txn.OpCommitPrepared, By: o.By,
+	}
+	s.letGo(p)
+	if out.Committed || mutate.Off("INV-16-a-rollback-publishes") {
+		s.commitPrepared(p, timeMS, counted, r)
+	} else {
+		s.rollbackPrepared(p, r)
+	}
+	s.remember(out)
+	r.ID = out.resultID()
+}
+
+// set gives the set of prepared transactions, which is made when it is needed first.
+func (s *State) set() *preparedSet {
+	if s.prepared == nil {
+		s.prepared = &preparedSet{
+			byXID: make(map[string]*Prepared), holds: make(map[uint64]*hold), decided: make(map[string]*Outcome),
+		}
+	}
+	return s.prepared
+}
+
+// hold takes the messages that p acknowledges out of delivery, and reserves room for those that it publishes.
+func (s *State) hold(p *Prepared) {
+	ps := s.set()
+	ps.byXID[p.xid] = p
+	ps.bytes += len(p.payload)
+	for o := range p.Ops {
+		h := ps.holds[o.Queue]
+		if h == nil {
+			h = new(hold)
+			ps.holds[o.Queue] = h
+		}
+		h.ops++
+		if o.Code == txn.OpPublish {
+			h.messages += uint64(o.Count)
+			h.bytes += uint64(len(o.Raw))
+			p.messages += uint64(o.Count)
+			continue
+		}
+		sub := s.queues.get(o.Queue).Sub(o.Sub)
+		if sub.reserved == nil {
+			sub.reserved = newReservedSet()
+		}
+		for r := range o.Ranges {
+			for seq := r.First; seq <= r.Last; seq++ {
+				p.acks += sub.reserved.add(seq)
+			}
+		}
+	}
+}
+
+// letGo undoes hold.
+func (s *State) letGo(p *Prepared) {
+	ps := s.prepared
+	if !mutate.Off("INV-16-a-commit-is-applied-twice") {
+		delete(ps.byXID, p.xid)
+		ps.bytes -= len(p.payload)
+	}
+	for o := range p.Ops {
+		if h := ps.holds[o.Queue]; h != nil {
+			if h.ops--; h.ops == 0 {
+				delete(ps.holds, o.Queue)
+			}
+			if o.Code == txn.OpPublish {
+				h.messages -= uint64(o.Count)
+				h.bytes -= uint64(len(o.Raw))
+			}
+		}
+		if o.Code == txn.OpPublish {
+			continue
+		}
+		sub := s.queues.get(o.Queue).Sub(o.Sub)
+		for r := range o.Ranges {
+			for seq := r.First; seq <= r.Last; seq++ {
+				sub.reserved.remove(seq)
+			}
+		}
+		if sub.reserved != nil && sub.reserved.n == 0 {
+			sub.reserved = nil
+		}
+	}
+	if p.stored {
+		ps.gone = append(ps.gone, p.keys()...)
+	}
+	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
+}
+
+// commitPrepared carries out what was prepared. Its messages are published now, so that a queue stays in the order of
+// the times at which they were.
+func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
+	var inner txn.Reader
+	if err := txn.Inner(&inner, txn.Stamped(p.payload, timeMS)); err != nil {
+		panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+	}
+	for range inner.Ops() {
+		o, err := inner.Next()
+		if err != nil {
+			panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+		}
+		var one txn.OpResult
+		s.changeOp(o, &one)
+		if counted {
+			s.counts.count(o, &one)
+		}
+		r.Changed += one.Changed
+	}
+}
+
+// rollbackPrepared has those look again who deliver the messages that p would have acknowledged.
+func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
+	for o := range p.Ops {
+		if o.Code != txn.OpPublish {
+			s.touch(s.queues.get(o.Queue))
+		}
+	}
+	r.Changed = p.acks
+}
+
+// remember keeps an outcome, and forgets the oldest one if there are too many.
+func (s *State) remember(out *Outcome) {
+	ps := s.prepared
+	ps.outcomes, ps.fresh = append(ps.outcomes, out), append(ps.fresh, out)
+	ps.decided[out.XID] = out
+	if len(ps.outcomes) <= s.limits.outcomes {
+		return
+	}
+	oldest := ps.outcomes[0]
+	ps.outcomes[0] = nil
+	ps.outcomes = ps.outcomes[1:]
+	delete(ps.decided, oldest.XID)
+	if oldest.stored {
+		ps.gone = append(ps.gone, xKey(nil, keyOutcome, oldest.Number))
+	}
+	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
+}
+
+// reservedSet is a set of messages of one subscription that prepared transactions will acknowledge. A nil one is empty.
+type reservedSet struct {
+	chunks map[uint64]*reservedChunk
+	n      uint64
+}
+
+type reservedChunk struct {
+	words
+
+	n int
+}
+
+func newReservedSet() *reservedSet { return &reservedSet{chunks: make(map[uint64]*reservedChunk)} }
+
+func (r *reservedSet) has(seq uint64) bool {
+	if r == nil {
+		return false
+	}
+	c := r.chunks[seq>>chunkBits]
+	return c != nil && c.words[seq&chunkMask>>6]>>(seq&63)&1 == 1
+}
+
+// add gives 1, or 0 if the message was in the set.
+func (r *reservedSet) add(seq uint64) uint64 {
+	if r.has(seq) {
+		return 0
+	}
+	c := r.chunks[seq>>chunkBits]
+	if c == nil {
+		c = new(reservedChunk)
+		r.chunks[seq>>chunkBits] = c
+	}
+	c.words[seq&chunkMask>>6] |= 1 << (seq & 63)
+	c.n++
+	r.n++
+	return 1
+}
+
+func (r *reservedSet) remove(seq uint64) {
+	if !r.has(seq) {
+		return
+	}
+	c := r.chunks[seq>>chunkBits]
+	c.words[seq&chunkMask>>6] &^= 1 << (seq & 63)
+	r.n--
+	if c.n--; c.n == 0 {
+		delete(r.chunks, seq>>chunkBits)
+	}
+}
+
+// past gives the first sequence from seq on, of the same 64, that is not in the set.
+func (r *reservedSet) past(seq uint64) uint64 {
+	c := r.chunks[seq>>chunkBits]
+	if c == nil {
+		return seq
+	}
+	return seq + uint64(trailingZeros(^(c.words[seq&chunkMask>>6] >> (seq & 63))))
+}
+
+// Reserved tells whether a prepared transaction will acknowledge a message.
+func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
+
+// NextDeliverable is NextUnacked without the messages that prepared transactions will acknowledge.
+func (s *Sub) NextDeliverable(from uint64) uint64 {
+	seq := s.NextUnacked(from)
+	for s.reserved != nil && seq < s.q.nextSeq && s.reserved.has(seq) {
+		seq = s.NextUnacked(s.reserved.past(seq))
+	}
+	return seq
+}
