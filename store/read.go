@@ -47,8 +47,13 @@ type ReadRequest struct {
 	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be
 	// read.
 	MarkDamaged bool
+	// Lanes reads messages of a higher priority first, of each from where it says on, instead of From. Sub must be set,
+	// and the queue have priorities. nil: in order of sequence.
+	Lanes *Lanes
 	// Buffer takes the pages that are read; what was read into it before is overwritten. nil: each Read allocates.
 	Buffer *ReadBuffer
+
+	lane *uint8 // only messages of this priority
 }
 
 // ReadBuffer is memory that one Read after another uses for pages. Records are in it: they are good until the next Read
@@ -98,6 +103,14 @@ func (b *ReadBuffer) reset() {
 // are.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	req.Buffer.reset()
+	if req.Lanes != nil {
+		return s.readLanes(ctx, req, dst)
+	}
+	return s.readRepaired(ctx, req, dst)
+}
+
+// readRepaired is Read in order of sequence.
+func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
 		var bad *DamagedMessagesError
@@ -183,7 +196,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	r.shared = sub != nil && q.SubCount() > 1
 	r.want = r.want[:0]
 	for len(r.dst)+len(r.want) < r.limit {
-		seq := nextWanted(q, sub, r.next)
+		seq := r.nextWanted(q, sub)
 		if seq >= q.NextSequence() {
 			break
 		}
@@ -212,13 +225,16 @@ func (r *reading) fromTail() (stored bool, err error) {
 	return true, nil
 }
 
-// nextWanted is the first sequence at or after from that sub has not acknowledged and may be delivered, or that any subscription still
-// wants.
-func nextWanted(q *queue.Queue, sub *queue.Sub, from uint64) uint64 {
-	if sub != nil {
-		return sub.NextDeliverable(from)
+// nextWanted is the first sequence from where the read stands on that sub has not acknowledged and may be delivered, or
+// that any subscription still wants.
+func (r *reading) nextWanted(q *queue.Queue, sub *queue.Sub) uint64 {
+	switch {
+	case sub == nil:
+		return q.NextAlive(r.next)
+	case r.req.lane != nil:
+		return sub.NextDeliverableIn(*r.req.lane, r.next)
 	}
-	return q.NextAlive(from)
+	return sub.NextDeliverable(r.next)
 }
 
 // take adds a message unless the byte limit is reached.

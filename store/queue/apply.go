@@ -92,7 +92,6 @@ func (s *State) check() (op int, code txn.Code) {
 	clear(s.pending)
 	s.pending = s.pending[:0]
 	s.meta.pending = 0
-	s.published, s.forwarded = publishedBefore{}, 0
 	for i := 0; ; i++ {
 		o, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -104,11 +103,8 @@ func (s *State) check() (op int, code txn.Code) {
 		if o.Code.Alone() && s.reader.Ops() > 1 {
 			return i, txn.ErrMixed
 		}
-		if o.Code != txn.OpForward {
-			s.published.count = 0
-		}
 		if code := s.checkOp(o, &released); code != txn.OK {
-			return i - s.forwarded, code // as the client counts; a forward is a part of its publish
+			return i, code
 		}
 	}
 }
@@ -143,7 +139,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		if o.IfEmpty && q.messages > 0 {
 			return txn.ErrQueueNotEmpty
 		}
-		if s.deadLettersTo[q.id] > 0 || s.forwardsTo[q.id] > 0 {
+		if s.deadLettersTo[q.id] > 0 {
 			return txn.ErrQueueInUse
 		}
 		if s.held(q).ops > 0 {
@@ -166,11 +162,6 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		}
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
-	case txn.OpForward:
-		s.forwarded++
-		return s.checkForward(o)
-	case txn.OpSetForwards:
-		return s.checkSetForwards(q, o)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
 	case txn.OpSeek:
@@ -221,7 +212,6 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 	if err := o.CheckRecords(); err != nil {
 		return codeOf(err)
 	}
-	s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw}
 	return s.checkRoom(q, o.Count, len(o.Raw))
 }
 
@@ -253,13 +243,12 @@ func (s *State) results(n int) []txn.OpResult {
 // change carries out all operations. It gives their fingerprint, if that is wanted.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
-	r.Ops = s.results(s.reader.Ops() - s.forwarded)
+	r.Ops = s.results(s.reader.Ops())
 	counted := r.LSN > s.countAfter
 	if counted {
 		s.counts.Transactions++
 	}
-	results := r.Ops
-	for i := range s.reader.Ops() {
+	for i := range r.Ops {
 		o, err := s.reader.Next()
 		if err != nil {
 			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
@@ -267,23 +256,17 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		if wanted {
 			fingerprint = o.Fingerprint(fingerprint, s.crc)
 		}
-		switch {
-		case o.Code == txn.OpForward: // has no result
-			s.forward(s.queues.get(o.Queue), o)
-			continue
-		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
-			s.changePrepared(o, r.LSN, counted, &results[0])
-		default:
-			s.changeOp(o, &results[0])
+		if o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared {
+			s.changePrepared(o, r.LSN, counted, &r.Ops[i])
+		} else {
+			s.changeOp(o, &r.Ops[i])
 		}
 		if counted {
-			s.counts.count(o, &results[0])
+			s.counts.count(o, &r.Ops[i])
 			s.counts.Overflowed += s.overflowed
 		}
 		s.overflowed = 0
-		results = results[1:]
 	}
-	s.published.raw = nil
 	return fingerprint
 }
 
@@ -301,6 +284,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
 	switch o.Code {
 	case txn.OpAlterQueue:
+		s.touch(q) // a dispatcher may have to do something else from now on
 		s.setConfig(q, q.config.With(o.Config, o.Mask))
 		s.setRetention(q)
 		q.mixConfig()
@@ -335,8 +319,6 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.move(q, o, r)
 	case txn.OpSeek:
 		s.seek(q, o, r)
-	case txn.OpSetForwards:
-		s.setForwards(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared:
 	}
@@ -346,7 +328,6 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 func (s *State) publish(q *Queue, o *txn.Op) {
 	q.digest = mix(mix(q.digest, q.nextSeq), uint64(crc32.Checksum(o.Raw, s.crc)))
 	s.touch(q)
-	s.published = publishedBefore{o.Queue, o.Count, o.Raw, q.nextSeq, len(q.subs) > 0}
 	if len(q.subs) == 0 {
 		q.nextSeq += uint64(o.Count)
 		return
@@ -356,6 +337,13 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		q.tail.first = q.nextSeq
 		q.tail.reserve(o.Count)
 		s.linkTail(q)
+	}
+	if q.lanes != nil {
+		seq := q.nextSeq
+		for rec := range o.Records {
+			q.lanes.add(seq, txn.RecordPriority(rec))
+			seq++
+		}
 	}
 	before := q.tail.bytes
 	for rec := range o.Records {
@@ -427,6 +415,9 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 func (s *State) createQueue(o *txn.Op) uint64 {
 	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1}
 	s.setConfig(q, o.Config)
+	if o.Config.Priorities != 0 {
+		q.lanes = newLaneSet()
+	}
 	s.nextQueue++
 	q.tail.first = 1
 	q.digest = mix(mix(q.id, uint64(crc32.Checksum(o.Name, s.crc))), uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -464,7 +455,6 @@ func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
 	s.countDeadLetters(q.config.DeadLetter, -1)
-	s.countForwards(q, -1)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

@@ -24,7 +24,6 @@ func (s *State) Check() []string {
 		if q.config.Retains() != (q.retention() != nil) {
 			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
 		}
-		s.checkForwards(q, bad)
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes
@@ -74,6 +73,9 @@ func (q *Queue) check(report func(string, ...any)) {
 	}
 	for _, sub := range q.subs {
 		sub.check(bad)
+	}
+	if q.lanes != nil {
+		q.lanes.check(q, bad)
 	}
 	q.checkTail(bad)
 }

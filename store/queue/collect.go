@@ -75,8 +75,8 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
-	c.forwards(queues)
 	c.meta(&s.meta)
+	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)
 	c.producers(&s.producers)
 	for _, q := range queues {

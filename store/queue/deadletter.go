@@ -43,6 +43,9 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
 	}
+	if q != nil && q.config.Priorities != c.Priorities {
+		return txn.ErrPrioritiesFixed
+	}
 	for id := c.DeadLetter; id != txn.NoQueue; {
 		target := s.queues.get(id)
 		switch target {
@@ -122,6 +125,9 @@ func (s *State) append(q *Queue, rec []byte) {
 	if q.tail.n == 0 {
 		q.tail.first = q.nextSeq
 		s.linkTail(q)
+	}
+	if q.lanes != nil {
+		q.lanes.add(q.nextSeq, txn.RecordPriority(rec))
 	}
 	before := q.tail.bytes
 	q.tail.push(rec)

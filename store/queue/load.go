@@ -51,10 +51,10 @@ func (l *Loader) Put(key, value []byte) error {
 		l.sizes(&k, &v)
 	case keyCounts:
 		l.counts(&k, &v)
-	case keyForwards:
-		l.forwards(&k, &v)
 	case keyMeta:
 		l.meta(&k, &v)
+	case keyLanes:
+		l.lanes(&k, &v)
 	case keyState:
 		l.state(&v)
 	case keyProducer:
@@ -130,11 +130,13 @@ func (l *Loader) finishQueue(q *Queue) error {
 	if !q.placeSizes(l.maxChunks) {
 		return fmt.Errorf("%w: messages are counted that cannot be there", ErrCorrupt)
 	}
+	if !q.finishLanes() {
+		return fmt.Errorf("%w: it has the priorities of messages that it delivers in order", ErrCorrupt)
+	}
 	q.handedOut, q.tail.first = q.nextSeq, q.nextSeq
 	s.messages += q.messages
 	s.bytes += q.bytes
 	s.addQueue(q)
-	s.countForwards(q, 1)
 	return nil
 }
 
@@ -460,12 +462,14 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	s.prepared.all(add)
 	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
-		if len(q.Forwards()) > 0 {
-			add(forwardsKey(nil, q.id), q.forwards.appendValue)
-		}
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {
 				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue)
+			}
+		}
+		if q.lanes != nil {
+			for chunk, c := range q.lanes.chunks {
+				add(lanesKey(nil, q.id, chunk), c.appendValue)
 			}
 		}
 		for _, sub := range q.subs {

@@ -21,6 +21,9 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	if m.rng.IntN(20) == 0 {
 		c.DeadLetter = m.nextID + 7
 	}
+	if m.rng.IntN(8) == 0 {
+		c.Priorities ^= 1
+	}
 	return m.someLog(c)
 }
 
@@ -28,6 +31,9 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == 0 {
 		return txn.ErrNoDeadLetter
+	}
+	if q != nil && q.config.Priorities != c.Priorities {
+		return txn.ErrPrioritiesFixed
 	}
 	for id := c.DeadLetter; id != 0; {
 		target := m.queues[id]
@@ -42,9 +48,9 @@ func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	return txn.OK
 }
 
-// inUse tells whether q is the dead-letter queue of another one, or is forwarded to.
+// inUse tells whether q is the dead-letter queue of another one.
 func (m *model) inUse(q *modelQueue) bool {
-	return m.forwardedTo(q.id) || slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
 		return o.config.DeadLetter == q.id
 	})
 }
@@ -79,7 +85,7 @@ func (m *model) move(
 		if id != txn.NoQueue {
 			rec, err := txn.AppendMessage(nil, int64(sequence), &txn.Attributes{DeadLetter: &txn.DeadLetter{
 				Queue: q.name, Subscription: s.name, Sequence: sequence, Reason: txn.DeadRejected,
-			}}, nil, make([]byte, m.rng.IntN(60)))
+			}, Priority: m.somePriority(target)}, nil, make([]byte, m.rng.IntN(60)))
 			if err != nil {
 				panic(err)
 			}

@@ -38,7 +38,6 @@ type modelQueue struct {
 	hidden   *modelSub // what is retained; nil if nothing is
 	nextSub  uint32
 	records  map[uint64][]byte
-	forwards []txn.Forward
 }
 
 type modelSub struct {
@@ -146,6 +145,9 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	if m.rng.IntN(3) == 0 {
 		config = m.someConfig(config)
 	}
+	if m.rng.IntN(3) == 0 {
+		config.Priorities = 1
+	}
 	b.CreateQueue(name, config, subs...)
 	for _, q := range m.queues {
 		if q.name == name {
@@ -245,11 +247,6 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		r.Changed = uint64(len(s.needs))
 		clear(s.needs)
 		b.Purge(q.id, s.id)
-	case k < 15 && m.rng.IntN(2) == 0:
-		if code := m.setForwards(b, q); code != txn.OK {
-			want.Code, want.Op = code, 0
-			return
-		}
 	case k < 15:
 		for _, s := range q.everyone() {
 			r.Changed = max(r.Changed, uint64(len(s.needs)))
@@ -380,7 +377,7 @@ func (m *model) publish(
 	b.BeginPublish(q.id)
 	var records [][]byte
 	for range n {
-		rec, err := txn.AppendMessage(nil, int64(i), nil, nil, make([]byte, m.rng.IntN(60)))
+		rec, err := txn.AppendMessage(nil, int64(i), &txn.Attributes{Priority: m.somePriority(q)}, nil, make([]byte, m.rng.IntN(60)))
 		if err != nil {
 			panic(err)
 		}
@@ -388,18 +385,12 @@ func (m *model) publish(
 		records = append(records, rec)
 	}
 	b.EndPublish()
-	code := m.room(q, added, n)
-	forwarded, forward := m.forward(b, q, records, added)
-	if code == txn.OK {
-		code = forwarded
-	}
-	return code, func() {
+	return m.room(q, added, n), func() {
 		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
 		q.makeRoom(n)
 		for _, rec := range records {
 			q.add(rec)
 		}
-		forward()
 	}
 }
 
@@ -448,7 +439,6 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, want.config, q.Config())
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
-		require.Equal(t, want.forwards, q.Forwards())
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
 			needed := want.needed(seq)
@@ -464,6 +454,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, want.next, alive)
 		for _, ws := range want.subs {
 			ws.check(t, q.SubByName(ws.name), want.next)
+			want.checkLanes(t, ws, q.SubByName(ws.name))
 		}
 		if floor, ok := q.Retained(); want.hidden != nil || ok {
 			require.True(t, ok)

@@ -20,10 +20,10 @@ type Queue struct {
 	digest   uint64
 	sizes    sizeSet
 	tail     tail
+	lanes    *laneSet // nil unless it has priorities
 
-	handedOut uint64    // sequences below were handed out by Collect, or were in pages at the start
-	leaving   *leaving  // nil if there is nothing
-	forwards  *forwards // nil if it has none
+	handedOut uint64   // sequences below were handed out by Collect, or were in pages at the start
+	leaving   *leaving // nil if there is nothing
 
 	tailNewer, tailOlder *Queue // list of the queues that have a tail
 
@@ -284,6 +284,9 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 			l := q.leave()
 			l.sizes = append(l.sizes, stored)
 		})
+		if q.lanes != nil {
+			q.lanes.drop(chunk)
+		}
 	}
 	q.messages -= uint64(n)
 	q.bytes -= share

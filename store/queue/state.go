@@ -35,8 +35,6 @@ type State struct {
 
 	deadLettersTo map[uint64]int // how many queues name a queue as their dead-letter queue; nil while none does
 
-	forwardsTo map[uint64]int // how many queues forward to a queue; nil while none does
-
 	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64
@@ -50,10 +48,8 @@ type State struct {
 	reader     txn.Reader
 	newly      words
 	opSlab     []txn.OpResult
-	overflowed uint64          // messages that the operation that is carried out has dropped from the head of a queue
-	pending    []pending       // what the transaction that is being checked would add to queues that have a limit
-	published  publishedBefore // the publish that the operation before was
-	forwarded  int             // forwards in the transaction that is being applied
+	overflowed uint64    // messages that the operation that is carried out has dropped from the head of a queue
+	pending    []pending // what the transaction that is being checked would add to queues that have a limit
 }
 
 type pending struct {
@@ -124,8 +120,8 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 // Queues iterates over all queues in the order of their names.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, deleted, or lost a
-// subscription since the last call; and MetaQueue, if one of the pair's own entries was set or removed.
+// TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted, or lost
+// a subscription since the last call; and MetaQueue, if one of the pair's own entries was set or removed.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false

@@ -406,7 +406,7 @@ func timeOf(b []byte) int64 {
 // RecordAttribute finds an attribute in the record of a message that was checked when it was written; nil if it has
 // none. What it costs is the same for all records without attributes, and the number of attributes otherwise.
 func RecordAttribute(rec []byte, tag Attribute) []byte {
-	if rec[sizeFieldBytes]&flagAttributes == 0 {
+	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil
 	}
 	d := decoder{b: rec[recordHeaderBytes:]}

@@ -58,10 +58,8 @@ const (
 
 	// ErrNoDeadLetter is returned when a queue is to have the overflow dead-letter-head, and no dead-letter queue.
 	ErrNoDeadLetter Code = 60
-	// ErrForwardChain is returned when a queue is to forward to one that forwards itself, or to itself.
-	ErrForwardChain Code = 80
-	// ErrForwardTwice is returned when two forwards of a queue name the same target.
-	ErrForwardTwice Code = 81
+	// ErrPrioritiesFixed is returned when a queue that was made without priorities is to get them, or the other way round.
+	ErrPrioritiesFixed Code = 55
 
 	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
 	ErrTooManyMeta Code = 40
@@ -115,7 +113,7 @@ func (c Code) Error() string {
 	case ErrTooManyQueues:
 		return "too many queues: delete some first"
 	case ErrQueueInUse:
-		return "the queue is the dead-letter queue of another one, or messages are forwarded to it: change that one first"
+		return "the queue is the dead-letter queue of another one: change that one first"
 	case ErrDeadLetterCycle:
 		return "dead letters of the queue would come back to it: name a queue whose own dead letters go elsewhere"
 	case ErrSubscriptionExists:
@@ -136,10 +134,8 @@ func (c Code) Error() string {
 		return "the producer is not known any more: the outcome of what it sent cannot be told; open a new producer"
 	case ErrNoDeadLetter:
 		return "overflow dead-letter-head needs a dead-letter queue: name one, or take another overflow first"
-	case ErrForwardChain:
-		return "a queue that messages are forwarded to cannot forward them itself: forward to each queue from the first one"
-	case ErrForwardTwice:
-		return "two forwards name the same queue: join their filters with ||"
+	case ErrPrioritiesFixed:
+		return "whether a queue has priorities is decided when it is made: make another one and move the messages"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
 	case ErrAlreadyAcknowledged:

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // treeKinds are the kinds of entries of the tree, by the first letter of the key.
@@ -22,15 +21,11 @@ var treeKinds = map[byte]struct {
 	'a': {"acknowledgements", describeAcks},
 	'b': {"sizes", describeSizes},
 	'd': {"delivery counts", describeCounts},
-	'f': {"forwards", func(key, value *reader) string {
-		version := value.u8()
-		rules, err := txn.DecodeForwards(value.rest())
-		return fmt.Sprintf("queue %d, version %d, %+v, %v", key.be64(), version, rules, err)
-	}},
 	'i': {"index of messages", describeIndex},
 	'k': {"entry", func(key, value *reader) string {
 		return fmt.Sprintf("key %q, version %d, value %s", key.rest(), value.u8(), text(value.rest()))
 	}},
+	'l': {"priorities", describeLanes},
 	'm': {"state", func(_, value *reader) string {
 		return fmt.Sprintf("version %d, next queue %d, producers forgotten %d, digest %016x", value.u8(),
 			value.uvarint(),
@@ -92,6 +87,27 @@ func describeSizes(key, value *reader) string {
 		}
 	}
 	return s + fmt.Sprintf(" %d groups, %d messages, %d bytes", groups, messages, bytes)
+}
+
+func describeLanes(key, value *reader) string {
+	s := fmt.Sprintf("queue %d, chunk %d:", key.be64(), key.be64())
+	mask := uint16(value.u8())
+	mask |= uint16(value.u8()) << 8
+	several := mask&(mask-1) != 0
+	for lane := range 16 {
+		if mask>>lane&1 == 0 {
+			continue
+		}
+		if s += fmt.Sprintf(" %d", lane); !several {
+			return s + " only"
+		}
+		n := 0
+		for range 64 {
+			n += bits.OnesCount64(value.u64())
+		}
+		s += fmt.Sprintf(" (%d messages)", n)
+	}
+	return s
 }
 
 func describeCounts(key, value *reader) string {

@@ -2404,117 +2404,6 @@ func (x *BrowseResponse) GetDamaged() []uint64 {
 	return nil
 }
 
-// SetForwardsRequest replaces the forwards of a queue.
-type SetForwardsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the queue.
-	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// All forwards that it is to have, at most 16, each to another queue; none ends them. Messages that are there already stay as they are.
-	// INVALID_ARGUMENT for a filter that is none, and for a chain of forwards; FEATURE_MISSING while one of the nodes is of release 0.1.0.
-	Forwards []*Forward `protobuf:"bytes,2,rep,name=forwards,proto3" json:"forwards,omitempty"`
-	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after.
-	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SetForwardsRequest) Reset() {
-	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SetForwardsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SetForwardsRequest) ProtoMessage() {}
-
-func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
-func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *SetForwardsRequest) GetQueue() string {
-	if x != nil {
-		return x.Queue
-	}
-	return ""
-}
-
-func (x *SetForwardsRequest) GetForwards() []*Forward {
-	if x != nil {
-		return x.Forwards
-	}
-	return nil
-}
-
-func (x *SetForwardsRequest) GetProducer() *Producer {
-	if x != nil {
-		return x.Producer
-	}
-	return nil
-}
-
-// SetForwardsResponse holds the queue.
-type SetForwardsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The queue as it is now.
-	Queue         *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SetForwardsResponse) Reset() {
-	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SetForwardsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SetForwardsResponse) ProtoMessage() {}
-
-func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
-func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
-}
-
-func (x *SetForwardsResponse) GetQueue() *Queue {
-	if x != nil {
-		return x.Queue
-	}
-	return nil
-}
-
 var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
@@ -2670,13 +2559,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
-	"\adamaged\x18\x02 \x03(\x04R\adamaged\"\x8f\x01\n" +
-	"\x12SetForwardsRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
-	"\bforwards\x18\x02 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x121\n" +
-	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"?\n" +
-	"\x13SetForwardsResponse\x12(\n" +
-	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue2\xe0\t\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged2\x8e\t\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2694,8 +2577,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06Commit\x12\x1a.lockstep.v1.CommitRequest\x1a\x1b.lockstep.v1.CommitResponse\x12H\n" +
 	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12b\n" +
 	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
-	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12P\n" +
-	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_queue_proto_rawDescOnce sync.Once
@@ -2709,7 +2591,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2747,95 +2629,87 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*ReplayDeadLettersResponse)(nil),  // 33: lockstep.v1.ReplayDeadLettersResponse
 	(*BrowseRequest)(nil),              // 34: lockstep.v1.BrowseRequest
 	(*BrowseResponse)(nil),             // 35: lockstep.v1.BrowseResponse
-	(*SetForwardsRequest)(nil),         // 36: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 37: lockstep.v1.SetForwardsResponse
-	(*QueueConfig)(nil),                // 38: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 39: lockstep.v1.Producer
-	(*Queue)(nil),                      // 40: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 41: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 42: lockstep.v1.StartPosition
-	(*Subscription)(nil),               // 43: lockstep.v1.Subscription
-	(*Message)(nil),                    // 44: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 45: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 46: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 47: lockstep.v1.Forward
+	(*QueueConfig)(nil),                // 36: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 37: lockstep.v1.Producer
+	(*Queue)(nil),                      // 38: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 39: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 40: lockstep.v1.StartPosition
+	(*Subscription)(nil),               // 41: lockstep.v1.Subscription
+	(*Message)(nil),                    // 42: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 43: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 44: lockstep.v1.StoredMessage
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	38, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	39, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	40, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	38, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	39, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	41, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	40, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	39, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	39, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	40, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	40, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	42, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	39, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	43, // 13: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	39, // 14: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	44, // 15: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	39, // 16: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	36, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	37, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	36, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	37, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	39, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	37, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	37, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	38, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	40, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	37, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	41, // 13: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	37, // 14: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	42, // 15: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	37, // 16: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	16, // 17: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	18, // 18: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	17, // 19: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	21, // 20: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	19, // 21: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	23, // 22: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	39, // 23: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	37, // 23: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	24, // 24: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	25, // 25: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	26, // 26: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	44, // 27: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	45, // 28: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	45, // 29: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	42, // 27: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	43, // 28: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	43, // 29: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	28, // 30: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	30, // 31: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	45, // 32: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	45, // 33: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	45, // 34: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	46, // 35: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	46, // 36: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	47, // 37: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	39, // 38: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	40, // 39: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	0,  // 40: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 41: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 42: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 43: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 44: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 45: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 46: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 47: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 48: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 49: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 50: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 51: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 52: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 53: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	36, // 54: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	1,  // 55: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 56: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 57: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 58: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 59: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 60: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 61: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 62: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 63: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 64: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 65: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 66: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 67: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 68: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	37, // 69: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	55, // [55:70] is the sub-list for method output_type
-	40, // [40:55] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	43, // 32: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	43, // 33: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	43, // 34: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	44, // 35: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	44, // 36: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	0,  // 37: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 38: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 39: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 40: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 41: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 42: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 43: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 44: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 45: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 46: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 47: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 48: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 49: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 50: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	1,  // 51: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 52: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 53: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 54: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 55: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 56: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 57: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 58: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 59: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 60: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 61: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 62: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 63: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 64: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	51, // [51:65] is the sub-list for method output_type
+	37, // [37:51] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -2855,7 +2729,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,7 +37,6 @@ const (
 	QueueService_Consume_FullMethodName            = "/lockstep.v1.QueueService/Consume"
 	QueueService_ReplayDeadLetters_FullMethodName  = "/lockstep.v1.QueueService/ReplayDeadLetters"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
-	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -99,8 +98,6 @@ type QueueServiceClient interface {
 	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
-	// SetForwards replaces the rules that say which messages of a queue also go to others.
-	SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error)
 }
 
 type queueServiceClient struct {
@@ -266,16 +263,6 @@ func (c *queueServiceClient) Browse(ctx context.Context, in *BrowseRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_BrowseClient = grpc.ServerStreamingClient[BrowseResponse]
 
-func (c *queueServiceClient) SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SetForwardsResponse)
-	err := c.cc.Invoke(ctx, QueueService_SetForwards_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -335,8 +322,6 @@ type QueueServiceServer interface {
 	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error
-	// SetForwards replaces the rules that say which messages of a queue also go to others.
-	SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -388,9 +373,6 @@ func (UnimplementedQueueServiceServer) ReplayDeadLetters(context.Context, *Repla
 }
 func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error {
 	return status.Error(codes.Unimplemented, "method Browse not implemented")
-}
-func (UnimplementedQueueServiceServer) SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method SetForwards not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -636,24 +618,6 @@ func _QueueService_Browse_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_BrowseServer = grpc.ServerStreamingServer[BrowseResponse]
 
-func _QueueService_SetForwards_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SetForwardsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(QueueServiceServer).SetForwards(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: QueueService_SetForwards_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(QueueServiceServer).SetForwards(ctx, req.(*SetForwardsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -704,10 +668,6 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplayDeadLetters",
 			Handler:    _QueueService_ReplayDeadLetters_Handler,
-		},
-		{
-			MethodName: "SetForwards",
-			Handler:    _QueueService_SetForwards_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestNextOfAPriorityIsFoundAtOnce puts one message of a high priority behind very many of a low one: to find it costs
+// the same as without them.
+func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
+	s, lsn := New(), uint64(0)
+	apply := func(fill func(b *txn.Builder)) txn.Result {
+		var b txn.Builder
+		b.Begin(nil, 1, nil)
+		fill(&b)
+		payload, err := b.Finish()
+		require.NoError(t, err)
+		lsn++
+		r := s.Apply(lsn, payload)
+		require.Equal(t, txn.OK, r.Code)
+		return r
+	}
+	apply(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{Priorities: 1}, "default") })
+	low, err := txn.AppendMessage(nil, 1, &txn.Attributes{Priority: new(uint8(1))}, nil, nil)
+	require.NoError(t, err)
+	high, err := txn.AppendMessage(nil, 1, &txn.Attributes{Priority: new(uint8(9))}, nil, nil)
+	require.NoError(t, err)
+	const batches, batch = 100, 5000
+	for range batches {
+		apply(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for range batch {
+				b.Record(low)
+			}
+			b.EndPublish()
+		})
+	}
+	apply(func(b *txn.Builder) {
+		b.BeginPublish(1)
+		b.Record(high)
+		b.EndPublish()
+	})
+	sub := s.Queue(1).Sub(1)
+	require.Equal(t, uint64(batches*batch+1), sub.NextUnackedIn(9, 1))
+	require.Equal(t, uint64(1), sub.NextUnackedIn(1, 1))
+	require.Equal(t, uint64(batches*batch+2), sub.NextUnackedIn(4, 1), "there is none")
+	// Chunks of one priority need no bitmaps.
+	with := 0
+	for _, c := range s.Queue(1).lanes.chunks {
+		if !c.only() {
+			with++
+		}
+	}
+	require.Equal(t, 1, with)
+	start := time.Now()
+	for range 1000 {
+		sub.NextUnackedIn(9, 1)
+	}
+	require.Less(t, time.Since(start), 100*time.Millisecond, "half a million messages are not gone through")
+	require.Empty(t, s.Check())
+	// When the messages are dead, so is what is known of their priorities.
+	apply(func(b *txn.Builder) { b.Purge(1, 0) })
+	require.Empty(t, s.Queue(1).lanes.chunks)
+	require.Empty(t, s.Check())
+}

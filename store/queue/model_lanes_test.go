@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file is the model of priorities.
+
+// somePriority draws the priority of a message for a queue: often the same one, so that chunks of one priority occur.
+func (m *model) somePriority(q *modelQueue) *uint8 {
+	if q == nil || m.rng.IntN(3) > 0 {
+		return nil
+	}
+	if m.rng.IntN(20) > 0 {
+		return new(uint8(q.id+q.next/500) % Lanes)
+	}
+	return new(uint8(m.rng.IntN(Lanes)))
+}
+
+// checkLanes compares the search for messages of a priority with the messages themselves.
+func (q *modelQueue) checkLanes(t *testing.T, ws *modelSub, s *Sub) {
+	t.Helper()
+	require.Equal(t, q.config.Priorities == 1, s.Queue().Prioritized())
+	if !s.Queue().Prioritized() {
+		return
+	}
+	found := 0
+	for lane := range uint8(Lanes) {
+		for seq := s.NextUnackedIn(lane, 1); seq < q.next; seq = s.NextUnackedIn(lane, seq+1) {
+			found++
+			_, needed := ws.needs[seq]
+			if !needed || txn.RecordPriority(q.records[seq]) != lane || s.Queue().Priority(seq) != lane {
+				require.Failf(t, "priority", "queue %d message %d: needed %v, priority %d found as %d", q.id, seq, needed,
+					txn.RecordPriority(q.records[seq]), lane)
+			}
+		}
+	}
+	require.Len(t, ws.needs, found)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Lanes say where a read goes on in a queue with priorities.
+type Lanes struct {
+	// Next is, for each priority, the sequence to go on from. Read moves them on.
+	Next [queue.Lanes]uint64
+	// Skip has a bit for each priority that is not looked at.
+	Skip uint16
+	// Empty gets a bit for each priority that was looked at and has nothing from Next on.
+	Empty uint16
+}
+
+// readLanes reads one priority after another, the highest one first.
+func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
+	lanes, begin := req.Lanes, len(dst)
+	one := req
+	one.Lanes, lanes.Empty = nil, 0
+	highest := uint64(0)
+	bytes := 0
+	for lane := uint8(queue.Lanes - 1); lane < queue.Lanes; lane-- {
+		if lanes.Skip>>lane&1 == 1 {
+			continue
+		}
+		one.lane, one.From = &lane, max(lanes.Next[lane], 1)
+		one.MaxMessages = max(req.MaxMessages, 1) - (len(dst) - begin)
+		one.MaxBytes = req.MaxBytes - bytes
+		from := len(dst)
+		var next uint64
+		var err error
+		if dst, next, err = s.readRepaired(ctx, one, dst); err != nil {
+			if len(dst) > begin && ctx.Err() == nil {
+				break // it comes back when nothing is before it
+			}
+			return dst, highest, fmt.Errorf("messages of priority %d: %w", lane, err)
+		}
+		if next == one.From {
+			lanes.Empty |= 1 << lane
+		}
+		lanes.Next[lane], highest = next, max(highest, next)
+		for i := range dst[from:] {
+			bytes += len(dst[from+i].Record)
+		}
+		if len(dst)-begin >= req.MaxMessages || req.MaxBytes > 0 && bytes >= req.MaxBytes {
+			break
+		}
+	}
+	return dst, highest, nil
+}
+
+// DeliveryOrder tells whether a queue delivers messages of a higher priority first, which is decided when it is made,
+// and whether only one consumer at a time of each of its subscriptions gets messages.
+func (s *Store) DeliveryOrder(queueID uint64) (prioritized, exclusive bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.state.Queue(queueID)
+	if q == nil {
+		return false, false
+	}
+	return q.Prioritized(), q.Config().Exclusive != 0
+}
+
+// Priorities of messages of a queue, in the order of sequences: DefaultPriority for those that are acknowledged.
+func (s *Store) Priorities(queueID uint64, sequences []uint64) []uint8 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q, list := s.state.Queue(queueID), make([]uint8, len(sequences))
+	for i, seq := range sequences {
+		list[i] = txn.DefaultPriority
+		if q != nil {
+			list[i] = q.Priority(seq)
+		}
+	}
+	return list
+}
