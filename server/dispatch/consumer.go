@@ -24,11 +24,19 @@ type Consumer struct {
 	confirmed   uint64
 	told        uint64 // the last `confirmed` that Next has returned
 	finishing   bool
+	left        bool
+	groups      int           // that are with it
+	aside       [lanes]uint64 // by lane, below which it was asked about everything that is set aside
+	// accepts tells whether it wants a message; nil: all of them.
+	accepts func(m *Message) bool
 }
+
+// wants tells whether the consumer may be given a message.
+func (c *Consumer) wants(m *Message) bool { return c.accepts == nil || c.accepts(m) }
 
 // Event is what a consumer's client has to be sent.
 type Event struct {
-	// Messages in order of sequence but for redeliveries.
+	// Messages in order of sequence but for redeliveries; in a queue with priorities the higher ones first.
 	Messages []Message
 	// Confirmed is the highest number whose acks are committed; 0 when there is nothing new.
 	Confirmed uint64
@@ -76,9 +84,15 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	if c.err != nil {
 		return c.err
 	}
-	for _, r := range a.Acks {
-		d.pending.ack(r, c.drop(r, nil) < r.Last-r.First+1)
+	var answered []uint64
+	held := &answered
+	if !d.order.tracks() {
+		held = nil
 	}
+	for _, r := range a.Acks {
+		d.pending.ack(r, c.drop(r, held) < r.Last-r.First+1)
+	}
+	d.order.answered(answered)
 	for _, r := range a.Nacks {
 		c.drop(r, &d.pending.releases)
 	}
@@ -101,6 +115,7 @@ func (c *Consumer) reject(ranges []Range) {
 		c.drop(r, &held)
 	}
 	c.d.pending.giveUp(held, txn.DeadRejected, c)
+	c.d.order.answered(held)
 }
 
 // Finish tells that the client will send nothing more: it gets no more messages, and Next returns ErrFinished once all

@@ -74,6 +74,9 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 		return is
 	})
 	batch.giveUp(exhausted, txn.DeadMaxDeliveries, nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.order.answered(exhausted)
 }
 
 // moveDead has the dead messages of a settlement moved, a batch at a time. Those that the dead-letter queue has no room

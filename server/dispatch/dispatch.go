@@ -4,7 +4,8 @@
 //
 // There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches,
 // gives each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given
-// back (nack, lost consumer) go out again before new ones, lowest sequence first. Acknowledgements of all consumers of
+// back (nack, lost consumer) go out again before new ones, lowest sequence first. Queues with priorities, message
+// groups, single active consumers and consumers with filters have another order: see selective. Acknowledgements of all consumers of
 // a subscription gather while a transaction with earlier ones is being committed, and go into the next one.
 //
 // # Invariants
@@ -19,6 +20,8 @@
 //     a moment, and happens while a consumer waits for messages.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
 //     be, or until it is acknowledged from elsewhere.
+//   - Of each message group one message is out at a time, and the next one follows when that is acknowledged, rejected
+//     or dead (see groups).
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
 //   - Deliveries do not starve publishers: while others want the processors, the dispatchers keep to a share
 //     of them, and take turns, so that no subscription waits for another one's backlog.
@@ -73,6 +76,15 @@ type Source interface {
 	// that is damaged comes without its record. next is where to go on.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
+	// ReadLanes is Read in a queue with priorities: the messages of a higher priority first, of each from where lanes says
+	// on, which it moves on. next is above all that it has read.
+	ReadLanes(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
+		messages []Message, next uint64, err error)
+	// Priorities of messages that were given back, in the same order.
+	Priorities(queue uint64, sequences []uint64) []uint8
+	// Order tells whether a queue delivers messages of a higher priority first, which never changes, and whether each
+	// of its subscriptions has only one consumer at a time that gets messages. A change of it is one of the queue.
+	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence is the sequence that the queue's next message will get.
 	NextSequence(queue uint64) (uint64, bool)
 	// MaxDeliveries is how many times a message of the queue is given to a consumer of a subscription at most; 0: there
@@ -180,8 +192,10 @@ func (r *Registry) SetLimits(limits Limits) {
 // Published tells that messages were published, which take so many bytes in all, about.
 func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages, bytes) }
 
-// Attach adds a consumer to a subscription. The caller must Close it.
-func (r *Registry) Attach(key Key) (*Consumer, error) {
+// Attach adds a consumer to a subscription. The caller must Close it. accepts tells which messages it may be given, nil
+// for all: it is called with locks held, must not block, and must say the same of a message whenever it is asked. What
+// it does not accept stays for other consumers.
+func (r *Registry) Attach(key Key, accepts func(m *Message) bool) (*Consumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed != nil {
@@ -200,7 +214,7 @@ func (r *Registry) Attach(key Key) (*Consumer, error) {
 		r.start(d)
 	}
 	r.consumers++
-	return d.attach(), nil
+	return d.attach(accepts), nil
 }
 
 // start runs the dispatcher's goroutines; they end when the dispatcher stops and are joined in Close.

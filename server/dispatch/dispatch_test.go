@@ -15,6 +15,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // memoryQueue is a queue with one subscription, in memory: what a store shows of one.
@@ -27,6 +29,8 @@ type memoryQueue struct {
 	commits  int
 	hold     chan struct{} // while not nil, commits wait until it is closed
 	failWith error
+
+	prioritized, exclusive bool
 
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
@@ -76,6 +80,53 @@ func (q *memoryQueue) Read(
 		next = s + 1
 	}
 	return dst, next, nil
+}
+
+// ReadLanes reads the lowest sequences of the highest priority: one lane at a time.
+func (q *memoryQueue) ReadLanes(
+	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, _ int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
+	lanes.Empty = 0
+	highest := uint64(0)
+	for lane := len(lanes.Next) - 1; lane >= 0; lane-- {
+		if lanes.Skip>>lane&1 == 1 {
+			continue
+		}
+		from := lanes.Next[lane]
+		all, _, err := q.Read(ctx, key, max(from, 1), 1<<30, 1<<30, nil)
+		if err != nil {
+			return dst, 0, err
+		}
+		for _, m := range all {
+			if int(txn.RecordPriority(m.Record)) == lane && len(dst) < maxMessages {
+				dst = append(dst, m)
+				lanes.Next[lane] = m.Sequence + 1
+				highest = max(highest, m.Sequence+1)
+			}
+		}
+		if lanes.Next[lane] == from {
+			lanes.Empty |= 1 << lane
+		}
+		if len(dst) >= maxMessages {
+			break
+		}
+	}
+	return dst, highest, nil
+}
+
+func (q *memoryQueue) Priorities(_ uint64, sequences []uint64) (list []uint8) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range sequences {
+		list = append(list, txn.RecordPriority(q.records[s-1]))
+	}
+	return list
+}
+
+func (q *memoryQueue) Order(uint64) (prioritized, exclusive bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.prioritized, q.exclusive
 }
 
 func (q *memoryQueue) NextSequence(uint64) (uint64, bool) {
@@ -159,7 +210,7 @@ func newFixture(t *testing.T, l dispatch.Limits) *fixture {
 
 func (f *fixture) attach(credit uint32) *dispatch.Consumer {
 	f.t.Helper()
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
 	require.NoError(f.t, err)
 	f.t.Cleanup(c.Close)
 	require.NoError(f.t, c.AddCredit(credit))
@@ -341,13 +392,13 @@ func TestCloseTellsWhy(t *testing.T) {
 	_, err := c.Next(f.ctx)
 	require.ErrorIs(t, err, reason)
 	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Confirm: 1}), reason)
-	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
 	require.ErrorIs(t, err, reason)
 }
 
 func TestFailuresEndTheConsumers(t *testing.T) {
 	f := newFixture(t, limits())
-	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1})
+	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1}, nil)
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.AddCredit(1))
@@ -406,7 +457,7 @@ func TestLimits(t *testing.T) {
 	require.ErrorIs(t, c.AddCredit(1), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, c.AddCredit(1<<31), dispatch.ErrTooMuchCredit)
 	f.attach(0)
-	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
 	require.ErrorIs(t, err, dispatch.ErrTooManyConsumers)
 
 	for range 10 {
@@ -461,7 +512,7 @@ func TestRandom(t *testing.T) {
 
 // consumeSome is one life of a consumer.
 func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
 	if err != nil {
 		f.t.Error(err)
 		return

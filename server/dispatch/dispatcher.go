@@ -14,6 +14,9 @@ import (
 // maxReadMessages bounds one read, so that a large credit does not hold the store for long.
 const maxReadMessages = 4096
 
+// pollEvery is after how many steps of a busy dispatcher it is looked whether the queue was altered.
+const pollEvery = 64
+
 // damagedAgain is how often it is tried to read messages again that could not be read.
 const damagedAgain = 5 * time.Second
 
@@ -31,6 +34,8 @@ type dispatcher struct {
 	others int
 	// noneTakes: no consumer can be given anything. Of the delivering goroutine alone.
 	noneTakes bool
+	// polls: what is new may have to go out before what was read. Of the delivering goroutine alone.
+	polls bool
 
 	mu        sync.Mutex // guards what is below, and the consumers' fields
 	consumers []*Consumer
@@ -57,7 +62,7 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
 		damaged: newSequences(),
 	}
-	d.order = &fifo{d: d, redeliver: newSequences()}
+	d.order = orderOf(d)
 	return d
 }
 
@@ -69,11 +74,16 @@ func signal(ch chan struct{}) {
 	}
 }
 
-func (d *dispatcher) attach() *Consumer {
+func (d *dispatcher) attach(accepts func(*Message) bool) *Consumer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := &Consumer{d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]bool), err: d.stopped}
+	c := &Consumer{
+		d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]bool), err: d.stopped, accepts: accepts,
+	}
 	d.consumers = append(d.consumers, c)
+	if accepts != nil {
+		d.selects()
+	}
 	return c
 }
 
@@ -131,7 +141,14 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	defer cancel()
 	again := time.NewTicker(damagedAgain)
 	defer again.Stop()
-	for {
+	for steps := 0; ; steps++ {
+		if d.polls || d.noneTakes || steps%pollEvery == 0 {
+			select {
+			case <-changed:
+				d.news()
+			default:
+			}
+		}
 		progressed, err := d.step(ctx)
 		if ctx.Err() != nil {
 			return
@@ -159,14 +176,22 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	}
 }
 
-// setDamaged takes the messages out of a result that could not be read.
+// setDamaged takes the messages out of a result that could not be read. It looks for the first one with a group, too:
+// from then on the dispatcher keeps groups.
 func (d *dispatcher) setDamaged(messages []Message) []Message {
-	return slices.DeleteFunc(messages, func(m Message) bool {
+	_, grouped := d.order.(*selective)
+	messages = slices.DeleteFunc(messages, func(m Message) bool {
 		if m.Record == nil {
 			d.damaged.push(m.Sequence)
+			return true
 		}
-		return m.Record == nil
+		grouped = grouped || hasGroup(m.Record)
+		return false
 	})
+	if grouped {
+		d.selects()
+	}
+	return messages
 }
 
 // retryDamaged has the messages read again that could not be read: they may have been repaired.
@@ -178,11 +203,13 @@ func (d *dispatcher) retryDamaged() {
 	}
 }
 
-// news tells that the queue has changed.
+// news tells that the queue has changed, or its configuration.
 func (d *dispatcher) news() {
+	_, exclusive := d.registry.source.Order(d.key.Queue)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.order.news()
+	d.setExclusive(exclusive)
 }
 
 // step hands out one batch.
@@ -384,7 +411,8 @@ func (d *dispatcher) detach(c *Consumer) {
 			unsent = append(unsent, sequence)
 		}
 	}
-	c.inFlight, c.outbox = nil, nil
+	c.inFlight, c.outbox, c.left = nil, nil, true
+	d.order.left(c)
 	if d.stopped == nil {
 		d.giveBack(unsent)
 		d.pending.releases = append(d.pending.releases, sent...)

@@ -5,7 +5,7 @@ package dispatch
 import "context"
 
 // order decides who gets what next: what is read, and which consumer it is given to. A dispatcher has a fifo, until
-// something asks for more than that.
+// something asks for more than that: see selective.
 //
 // The dispatcher's lock is held in every call but read, which is for the delivering goroutine alone.
 type order interface {
@@ -25,6 +25,12 @@ type order interface {
 	giveBack(sequences []uint64)
 	// forget drops what is acknowledged from all that waits.
 	forget(acks []Range)
+	// tracks tells whether answered must be called for what consumers answer.
+	tracks() bool
+	// answered tells that messages are acknowledged, rejected or dead.
+	answered(sequences []uint64)
+	// left tells that a consumer has left. What it had is given back by other calls.
+	left(c *Consumer)
 	// news tells that the queue has changed: there may be something to read.
 	news()
 	// stop lets go of all records.
@@ -116,6 +122,12 @@ func (f *fifo) forget(acks []Range) {
 		f.redeliver.removeRange(r)
 	}
 }
+
+func (f *fifo) tracks() bool { return false }
+
+func (f *fifo) answered([]uint64) {}
+
+func (f *fifo) left(*Consumer) {}
 
 func (f *fifo) news() { f.atEnd = false }
 

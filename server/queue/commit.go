@@ -22,9 +22,8 @@ type operation struct {
 	size     int           // of messages, in bytes
 	acks     []txn.Range
 	releases []txn.Range
-	queueID  uint64        // that the queue must have; 0 for any
-	key      dispatch.Key  // set once the names were looked up
-	forwards []txn.Forward // of the queue, the same
+	queueID  uint64       // that the queue must have; 0 for any
+	key      dispatch.Key // set once the names were looked up
 }
 
 // Commit applies a transaction over any number of queues, all or none.
@@ -52,7 +51,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	if prior != nil {
-		if err := s.checkSame(producer, prior, func(b *txn.Builder) { s.appendOperations(b, 0, ops) }); err != nil {
+		if err := s.checkSame(producer, prior, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
 			return nil, err
 		}
 		return committed(req, &prior.Result)
@@ -183,7 +182,7 @@ func (o *operation) resolve(found *store.Lookup) error {
 	if err := checkQueueID(o.queue, found.QueueID, o.queueID); err != nil {
 		return err
 	}
-	o.key.Queue, o.forwards = found.QueueID, found.Forwards
+	o.key.Queue = found.QueueID
 	if o.messages != nil {
 		return checkRoom(found, len(o.messages), o.size)
 	}
@@ -198,7 +197,7 @@ func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []op
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	s.appendOperations(&b, timeMS, ops)
+	appendOperations(&b, timeMS, ops)
 	var err error
 	*buf, err = b.Finish()
 	if err != nil {
@@ -207,12 +206,11 @@ func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []op
 	return nil
 }
 
-func (s *Service) appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
+func appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
 	for i := range ops {
 		switch o := &ops[i]; {
 		case o.messages != nil:
 			appendPublish(b, o.key.Queue, timeMS, o.messages)
-			s.appendForwards(b, o.key.Queue, o.forwards)
 		case o.acks != nil:
 			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
 		default:

@@ -62,7 +62,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
 		return err
 	}
-	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub})
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, nil)
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}

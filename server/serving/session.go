@@ -113,6 +113,23 @@ func (s storeSource) Read(
 	}, dst)
 }
 
+// ReadLanes reads what a subscription of a queue with priorities has not acknowledged.
+func (s storeSource) ReadLanes(
+	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
+	return s.store.Read(ctx, store.ReadRequest{
+		Queue: key.Queue, Sub: key.Sub, Lanes: lanes, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+	}, dst)
+}
+
+// Priorities of messages.
+func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
+	return s.store.Priorities(id, sequences)
+}
+
+// Order tells what the queue asks for beside the order of sequence.
+func (s storeSource) Order(id uint64) (prioritized, exclusive bool) { return s.store.DeliveryOrder(id) }
+
 // NextSequence is the sequence that the queue's next message will get.
 func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 	return s.store.NextSequence(id)

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"hash/maphash"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxGroups is how many groups a subscription remembers a consumer for. One of which nothing is out may be forgotten
+	// then, so that its next message may go to another consumer.
+	maxGroups = 1 << 18
+	// maxParked is how many messages may wait behind others of their groups before nothing new is read.
+	maxParked = 1 << 17
+)
+
+// groups keeps the messages of each group in order: one of them is out at a time, from when it is given to a consumer
+// until it is acknowledged, rejected or dead, however often it is given back meanwhile. Those behind it are parked, as
+// sequences, and read again when their turn comes. A group stays with the consumer that got its last message for as
+// long as that is attached and wants its messages; otherwise it goes to the one that has the fewest groups.
+//
+// Groups are known by a hash of their names: should two have the same, they keep their messages in one order.
+type groups struct {
+	seed   maphash.Seed
+	byHash map[uint64]*group // nil: there is none yet
+	outs   map[uint64]*group // by the sequence that is out
+	parked int
+}
+
+type group struct {
+	hash  uint64
+	owner *Consumer // that got its last message; it may have left
+	out   uint64    // 0 if none is
+	// parked messages are behind it, each with its lane so that they are in the order in which they go out.
+	parked []parkedMessage
+}
+
+// parkedMessage is a sequence, with its lane counted from the highest one in the upper bits.
+type parkedMessage uint64
+
+const laneShift = 58
+
+func (p parkedMessage) sequence() uint64 { return uint64(p) & (1<<laneShift - 1) }
+func (p parkedMessage) lane() uint8      { return uint8(lanes - 1 - int(p>>laneShift)) }
+
+func (s *groups) any() bool { return len(s.outs) > 0 }
+
+// hasGroup tells whether a message is one of a group.
+func hasGroup(rec []byte) bool { return txn.RecordAttribute(rec, txn.AttributeGroup) != nil }
+
+// of gives the group of a message, nil if it has none.
+func (s *groups) of(m *Message) *group {
+	name := txn.RecordAttribute(m.Record, txn.AttributeGroup)
+	if name == nil {
+		return nil
+	}
+	if s.byHash == nil {
+		s.seed = maphash.MakeSeed()
+		s.byHash, s.outs = make(map[uint64]*group), make(map[uint64]*group)
+	}
+	hash := maphash.Bytes(s.seed, name)
+	g := s.byHash[hash]
+	if g == nil {
+		s.evict()
+		g = &group{hash: hash}
+		s.byHash[hash] = g
+	}
+	return g
+}
+
+// evict makes room for one more group, if there is one of which nothing is out.
+func (s *groups) evict() {
+	if len(s.byHash) < maxGroups {
+		return
+	}
+	const look = 64
+	n := 0
+	for hash, g := range s.byHash {
+		if g.out == 0 {
+			g.leave()
+			delete(s.byHash, hash)
+		}
+		if n++; n == look {
+			return
+		}
+	}
+}
+
+// leave takes the group from its consumer.
+func (g *group) leave() {
+	if g.owner != nil {
+		g.owner.groups--
+		g.owner = nil
+	}
+}
+
+// hold makes a message the one of its group that is out.
+func (s *groups) hold(g *group, sequence uint64) {
+	g.out = sequence
+	s.outs[sequence] = g
+}
+
+// give notes that a consumer gets a message.
+func (s *groups) give(g *group, sequence uint64, c *Consumer) {
+	s.hold(g, sequence)
+	if g.owner != c {
+		g.leave()
+		g.owner = c
+		c.groups++
+	}
+}
+
+// park has a message wait until its group comes to it.
+func (s *groups) park(g *group, lane uint8, sequence uint64) {
+	p := parkedMessage(lanes-1-int(lane))<<laneShift | parkedMessage(sequence)
+	at, there := slices.BinarySearch(g.parked, p)
+	if there {
+		return
+	}
+	g.parked = slices.Insert(g.parked, at, p)
+	s.parked++
+}
+
+// done ends a message being out, if it is, and gives the next one of its group.
+func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
+	g := s.outs[sequence]
+	if g == nil {
+		return 0, 0, false
+	}
+	delete(s.outs, sequence)
+	g.out = 0
+	if len(g.parked) == 0 {
+		return 0, 0, false
+	}
+	first := g.parked[0]
+	if g.parked = g.parked[1:]; len(g.parked) == 0 {
+		g.parked = nil
+	}
+	s.parked--
+	s.hold(g, first.sequence())
+	return first.sequence(), first.lane(), true
+}
+
+// each calls fn for the messages of a range that are out. It costs the smaller of the range and of what is out.
+func (s *groups) each(r Range, fn func(sequence uint64)) {
+	var list []uint64
+	if r.Last-r.First < uint64(len(s.outs)) {
+		for i := range r.Last - r.First + 1 {
+			if s.outs[r.First+i] != nil {
+				list = append(list, r.First+i)
+			}
+		}
+	} else {
+		for sequence := range s.outs {
+			if r.First <= sequence && sequence <= r.Last {
+				list = append(list, sequence)
+			}
+		}
+	}
+	slices.Sort(list)
+	for _, sequence := range list {
+		fn(sequence)
+	}
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// lanes is the number of priorities. A queue without priorities has all messages in one lane.
+	lanes = len(store.Lanes{}.Next)
+	// allLanes has a bit for each of them.
+	allLanes = 1<<lanes - 1
+	// maxAsideTaken bounds the messages that are read once more at a time to see whether a consumer takes them.
+	maxAsideTaken = 256
+)
+
+// selective is the order of a subscription in which not every consumer may be given every message at any time: one of a
+// queue with priorities, with message groups or with a single active consumer, or one that has a consumer with a filter
+// of its own, and of all of these together.
+//
+//   - Priorities: what is given back and what is new goes out by lane, the highest first, and by sequence in each. New
+//     messages are read as the consumers can take them, so that one of a higher priority overtakes everything that no
+//     consumer has been given.
+//   - Groups: see groups.
+//   - A single active consumer: the one that is attached for longest is the only one that gets messages.
+//   - A message that could be delivered but for the consumers that may have it (they do not want it, or have no room) is
+//     set aside, as a sequence, and those behind it go on. It is read again when a consumer that may take it comes, or
+//     has room.
+//
+// What is set aside or parked is bounded, about 8 MiB for a subscription: beyond that nothing new is read until some of
+// it is answered.
+type selective struct {
+	d         *dispatcher
+	exclusive bool
+	lanes     *store.Lanes // where reading goes on; nil without priorities
+	empty     uint16       // lanes in which there is nothing to read, by bit
+	atEnd     bool         // without priorities: the last message of the queue was read
+	ready     []Message    // read, and there was no room for it
+	redeliver [lanes]sequences
+	aside     [lanes]asideSet
+	groups    groups
+	asked     []uint64 // the sequences that demand had read again
+}
+
+// orderOf makes the order of a new dispatcher.
+func orderOf(d *dispatcher) order {
+	plain := &fifo{d: d, redeliver: newSequences()}
+	prioritized, exclusive := d.registry.source.Order(d.key.Queue)
+	if !prioritized && !exclusive {
+		return plain
+	}
+	s := newSelective(plain)
+	s.exclusive = exclusive
+	if prioritized {
+		s.lanes = new(store.Lanes)
+	}
+	return s
+}
+
+// newSelective takes over from a fifo.
+func newSelective(f *fifo) *selective {
+	s := &selective{d: f.d, ready: f.ready, atEnd: f.atEnd}
+	for lane := range s.redeliver {
+		s.redeliver[lane] = newSequences()
+	}
+	s.redeliver[txn.DefaultPriority] = f.redeliver
+	return s
+}
+
+// selects has the dispatcher look at each message from now on before it chooses a consumer.
+func (d *dispatcher) selects() *selective {
+	if f, plain := d.order.(*fifo); plain {
+		d.order = newSelective(f)
+	}
+	s, _ := d.order.(*selective)
+	return s
+}
+
+// setExclusive follows the queue's configuration, which can be altered at any time.
+func (d *dispatcher) setExclusive(exclusive bool) {
+	if _, plain := d.order.(*fifo); plain && !exclusive {
+		return
+	}
+	if s := d.selects(); s.exclusive != exclusive {
+		s.exclusive = exclusive
+		s.consumersChanged()
+	}
+}
+
+// candidates are the consumers that may be given a message.
+func (s *selective) candidates() []*Consumer {
+	if s.exclusive && len(s.d.consumers) > 0 {
+		return s.d.consumers[:1]
+	}
+	return s.d.consumers
+}
+
+func (s *selective) demand(most int) (want int, again []uint64) {
+	d := s.d
+	d.polls = true
+	s.asked = s.asked[:0]
+	if !d.returning {
+		s.handOutWaiting()
+	}
+	for _, c := range s.candidates() {
+		want += c.canTake()
+	}
+	want = min(want, most)
+	d.noneTakes = want == 0 && !s.exclusive // others may take something when the queue is altered
+	if want == 0 {
+		return 0, nil
+	}
+	for lane := lanes - 1; lane >= 0; lane-- {
+		for len(s.asked) < want && s.redeliver[lane].len() > 0 {
+			s.asked = append(s.asked, s.redeliver[lane].pop())
+		}
+		if len(s.asked) == 0 {
+			s.takeAside(lane, min(want, maxAsideTaken))
+		}
+		if len(s.asked) > 0 {
+			return want, s.asked
+		}
+		if s.mayRead(lane) {
+			s.skipBelow(lane)
+			return want, nil
+		}
+	}
+	return 0, nil
+}
+
+// mayRead tells whether new messages of a lane are to be read.
+func (s *selective) mayRead(lane int) bool {
+	if s.d.returning || s.full() {
+		return false
+	}
+	if s.lanes == nil {
+		return lane == txn.DefaultPriority && !s.atEnd && len(s.ready) == 0
+	}
+	return s.empty>>lane&1 == 0
+}
+
+// skipBelow has the next read begin with a lane, and end before the first one below it in which something older waits.
+func (s *selective) skipBelow(lane int) {
+	if s.lanes == nil {
+		return
+	}
+	s.lanes.Skip = s.empty
+	for below := lane - 1; below >= 0; below-- {
+		if s.redeliver[below].len() > 0 || s.aside[below].len() > 0 {
+			s.lanes.Skip |= 1<<(below+1) - 1
+			return
+		}
+	}
+}
+
+func (s *selective) read(ctx context.Context, want, maxBytes int) ([]Message, uint64, error) {
+	d := s.d
+	if s.lanes == nil {
+		return d.registry.source.Read(ctx, d.key, d.next, want, maxBytes, nil)
+	}
+	return d.registry.source.ReadLanes(ctx, d.key, s.lanes, want, maxBytes, nil)
+}
+
+func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
+	if s.lanes == nil {
+		progressed = next != s.d.next
+		s.atEnd = !progressed
+	} else {
+		s.empty |= s.lanes.Empty
+		progressed = true // in the end all lanes are empty
+	}
+	s.d.next = max(s.d.next, next)
+	s.ready = append(s.ready, messages...)
+	if !s.d.returning {
+		s.handOutReady()
+	}
+	return progressed
+}
+
+// handOutWaiting gives out what was read before, unless something else is to go first.
+func (s *selective) handOutWaiting() {
+	switch {
+	case s.lanes != nil: // something of a higher priority may have come
+		for i := range s.ready {
+			s.redeliver[s.laneOf(&s.ready[i])].push(s.ready[i].Sequence)
+		}
+		s.ready = nil
+	case s.redeliver[txn.DefaultPriority].len() == 0:
+		s.handOutReady()
+	}
+}
+
+// handOutReady gives out what was read, as long as some consumer has room.
+func (s *selective) handOutReady() {
+	done := 0
+	for done < len(s.ready) {
+		if _, room := s.place(&s.ready[done]); !room {
+			break
+		}
+		done++
+	}
+	s.ready = s.ready[done:]
+	if len(s.ready) == 0 {
+		s.ready = nil // let go of the records
+	}
+}
+
+func (s *selective) handOutAgain(messages []Message) (redelivered uint64) {
+	s.missing(messages)
+	for i := range messages {
+		m := &messages[i]
+		given, room := s.place(m)
+		if !room {
+			s.redeliver[s.laneOf(m)].push(m.Sequence)
+		}
+		if given && m.DeliveryCount > 0 {
+			redelivered++
+		}
+	}
+	return redelivered
+}
+
+// missing deals with sequences that were to be read again and were not found: they are acknowledged, dead or damaged,
+// and their groups go on.
+func (s *selective) missing(found []Message) {
+	for _, sequence := range s.asked {
+		for len(found) > 0 && found[0].Sequence < sequence {
+			found = found[1:]
+		}
+		if len(found) == 0 || found[0].Sequence != sequence {
+			s.groupDone(sequence)
+		}
+	}
+	s.asked = s.asked[:0]
+}
+
+// place gives a message to a consumer, or puts it where it waits. room is false when it does neither, since no consumer
+// has room for any message.
+func (s *selective) place(m *Message) (given, room bool) {
+	g := s.groups.of(m)
+	if g != nil && g.out != 0 && g.out != m.Sequence {
+		s.groups.park(g, s.laneOf(m), m.Sequence)
+		return false, true
+	}
+	c, room := s.choose(m, g)
+	switch {
+	case c != nil:
+		if g != nil {
+			s.groups.give(g, m.Sequence, c)
+		}
+		c.give(*m, 0)
+		return true, true
+	case !room:
+		return false, false
+	}
+	s.setAside(m, g)
+	return false, true
+}
+
+// choose finds the consumer that gets a message, nil if none does now. room tells whether any has room for a message.
+func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
+	d := s.d
+	if d.paused || d.stopped != nil {
+		return nil, false
+	}
+	list := s.candidates()
+	if owner := s.ownerOf(g, m); owner != nil {
+		if owner.canTake() > 0 {
+			return owner, true
+		}
+		for _, c := range list {
+			room = room || c.canTake() > 0
+		}
+		return nil, room
+	}
+	turn := 0
+	for i := range list {
+		at := (d.turn + i) % len(list)
+		c := list[at]
+		if c.canTake() == 0 {
+			continue
+		}
+		room = true
+		if !c.wants(m) {
+			continue
+		}
+		if g == nil {
+			d.turn = at + 1
+			return c, true
+		}
+		if chosen == nil || c.groups < chosen.groups {
+			chosen, turn = c, at+1
+		}
+	}
+	if chosen != nil {
+		d.turn = turn
+	}
+	return chosen, room
+}
+
+// ownerOf gives the consumer that the messages of a group go to, nil if there is none, or it does not want this one.
+func (s *selective) ownerOf(g *group, m *Message) *Consumer {
+	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.err != nil {
+		return nil
+	}
+	if s.exclusive && g.owner != s.d.consumers[0] || !g.owner.wants(m) {
+		return nil
+	}
+	return g.owner
+}
+
+// setAside keeps the sequence of a message until a consumer that may have it has room.
+func (s *selective) setAside(m *Message, g *group) {
+	lane := s.laneOf(m)
+	owner := s.ownerOf(g, m)
+	s.aside[lane].add(m.Sequence)
+	for _, c := range s.candidates() {
+		if (owner == nil || c == owner) && c.wants(m) {
+			c.aside[lane] = min(c.aside[lane], m.Sequence)
+		}
+	}
+	if g != nil {
+		s.groups.hold(g, m.Sequence)
+	}
+}
+
+// takeAside has messages of a lane read again that a consumer with room has not yet been asked about.
+func (s *selective) takeAside(lane, most int) {
+	if s.aside[lane].len() == 0 {
+		return
+	}
+	from := ^uint64(0)
+	for _, c := range s.candidates() {
+		if c.canTake() > 0 {
+			from = min(from, c.aside[lane])
+		}
+	}
+	if from == ^uint64(0) {
+		return
+	}
+	s.asked = s.aside[lane].take(from, most, s.asked)
+	to := ^uint64(0)
+	if n := len(s.asked); n > 0 {
+		to = s.asked[n-1] + 1
+	}
+	for _, c := range s.candidates() {
+		if c.canTake() > 0 {
+			c.aside[lane] = max(c.aside[lane], to)
+		}
+	}
+}
+
+// consumersChanged has all that is set aside looked at anew.
+func (s *selective) consumersChanged() {
+	for _, c := range s.d.consumers {
+		c.aside = [lanes]uint64{}
+	}
+	signal(s.d.wake)
+}
+
+// full tells whether so much waits that nothing new may be read.
+func (s *selective) full() bool {
+	chunks := 0
+	for lane := range s.aside {
+		chunks += len(s.aside[lane].chunks)
+	}
+	return s.groups.parked >= maxParked || chunks >= maxAsideChunks
+}
+
+func (s *selective) laneOf(m *Message) uint8 {
+	if s.lanes == nil {
+		return txn.DefaultPriority
+	}
+	return txn.RecordPriority(m.Record)
+}
+
+func (s *selective) giveBack(list []uint64) {
+	if s.lanes == nil {
+		for _, sequence := range list {
+			s.redeliver[txn.DefaultPriority].push(sequence)
+		}
+		return
+	}
+	for i, lane := range s.d.registry.source.Priorities(s.d.key.Queue, list) {
+		s.redeliver[lane].push(list[i])
+	}
+}
+
+func (s *selective) forget(acks []Range) {
+	s.ready = withoutRanges(s.ready, acks)
+	for _, r := range acks {
+		for lane := range s.redeliver {
+			s.redeliver[lane].removeRange(r)
+			s.aside[lane].removeRange(r)
+		}
+		s.groups.each(r, s.groupDone)
+	}
+}
+
+func (s *selective) tracks() bool { return s.groups.any() }
+
+func (s *selective) answered(list []uint64) {
+	for _, sequence := range list {
+		s.groupDone(sequence)
+	}
+}
+
+// groupDone tells that a message is acknowledged, rejected or dead: if it was the one of its group that was out, the
+// next one follows.
+func (s *selective) groupDone(sequence uint64) {
+	if next, lane, more := s.groups.done(sequence); more {
+		s.redeliver[lane].push(next)
+		signal(s.d.wake)
+	}
+}
+
+func (s *selective) left(*Consumer) { s.consumersChanged() }
+
+func (s *selective) news() { s.atEnd, s.empty = false, 0 }
+
+func (s *selective) stop() { s.ready = nil }
