@@ -40,6 +40,9 @@ func (co *Consumer) run(ctx context.Context) {
 			retry.Reset()
 		}
 		e := asError(ctx, t.node.address, err)
+		if e.reason == pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED {
+			co.forget()
+		}
 		if !e.retry() {
 			co.end(fmt.Errorf("%s: %w", co.op(), e))
 			return
@@ -151,6 +154,17 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
 	}
 	return r
+}
+
+// forget lets go of all that was delivered: the subscription was moved, and what is behind the place is delivered again,
+// whatever was answered before. To the application all of that is answered.
+func (co *Consumer) forget() {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.unconfirmed.clear()
+	co.ack, co.nack, co.reject = nil, nil, nil
+	clear(co.held)
+	co.settle(co.answered)
 }
 
 // nextRequest returns what is to be sent next, or nil.

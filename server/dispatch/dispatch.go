@@ -45,6 +45,9 @@ import (
 var (
 	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
 	ErrClosed = errors.New("consumers are closed")
+	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved: what was delivered before says
+	// nothing any more, nor do answers to it.
+	ErrMoved = errors.New("the subscription was moved: attach again, and repeat no acknowledgements")
 	// ErrFinished is returned by Next when the client is done and has been told everything.
 	ErrFinished = errors.New("consumer is finished")
 	// ErrTooManyConsumers is returned by Attach when the node has as many consumers as it may have.
@@ -164,6 +167,7 @@ type Registry struct {
 
 	mu        sync.Mutex // guards what is below
 	byKey     map[Key]*dispatcher
+	moving    map[Key]int // Seek is at work on it
 	consumers int
 	paused    bool
 	closed    error
@@ -175,7 +179,7 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 		limits.Counters = new(Counters)
 	}
 	r := &Registry{
-		source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher),
+		source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher), moving: make(map[Key]int),
 		throttle: newThrottle(limits.Busy, 0),
 	}
 	r.counters = limits.Counters
@@ -204,6 +208,9 @@ func (r *Registry) Attach(key Key, accepts func(m *Message) bool) (*Consumer, er
 	if r.consumers >= r.limits.Load().Consumers {
 		return nil, ErrTooManyConsumers
 	}
+	if r.moving[key] > 0 {
+		return nil, ErrClosed // to be tried again
+	}
 	d := r.byKey[key]
 	if d == nil {
 		d = newDispatcher(r, key, r.paused)
@@ -222,14 +229,14 @@ func (r *Registry) start(d *dispatcher) {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
 	r.running.Add(2)
-	go func() {
+	d.running.Add(2)
+	run := func(f func(context.Context)) {
 		defer r.running.Done()
-		d.deliver(ctx)
-	}()
-	go func() {
-		defer r.running.Done()
-		d.settle(ctx)
-	}()
+		defer d.running.Done()
+		f(ctx)
+	}
+	go run(d.deliver)
+	go run(d.settle)
 }
 
 // SetPaused stops deliveries, or lets them go on. Nothing is handed out by Next after SetPaused(true) has returned

@@ -31,7 +31,8 @@ type dispatcher struct {
 	// matches tells whether a message matches the subscription's filter; nil if it has none.
 	matches func(record []byte) bool
 	// others is how many messages of a turn did not match. Of the delivering goroutine alone.
-	others int
+	others  int
+	running sync.WaitGroup // the two goroutines
 	// noneTakes: no consumer can be given anything. Of the delivering goroutine alone.
 	noneTakes bool
 	// polls: what is new may have to go out before what was read. Of the delivering goroutine alone.

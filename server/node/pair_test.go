@@ -58,6 +58,10 @@ func TestStandbySendsClientsAway(t *testing.T) {
 		"delete": func() error { _, err := q.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: "q"}); return err },
 		"purge":  func() error { _, err := q.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q"}); return err },
 		"alter":  func() error { _, err := q.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "q"}); return err },
+		"seek": func() error {
+			_, err := q.SeekSubscription(ctx, toSequence("q", 1))
+			return err
+		},
 		"replay": func() error {
 			_, err := q.ReplayDeadLetters(ctx, &pb.ReplayDeadLettersRequest{Queue: "q"})
 			return err

@@ -239,18 +239,27 @@ func decodePageToken(token string) (string, error) {
 func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
-	start, err := startPosition(req.GetStart())
-	if err != nil {
+	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}
-	if err := txn.CheckName(req.GetName()); err != nil {
+	session, err := s.serving.Session()
+	if err != nil {
 		return nil, s.status(err)
 	}
 	if err := s.checkFilter(req.GetFilter()); err != nil {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
-	session, _, err := s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
-		b.CreateSubscriptionWith(id, req.GetName(), start, txn.SubscriptionOptions{Filter: req.GetFilter()})
+	start, sequence, err := s.startPlace(ctx, session, req, req.GetProducer().GetRetry())
+	if err != nil {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	options := txn.SubscriptionOptions{Filter: req.GetFilter()}
+	session, _, err = s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		if start == txn.StartSequence {
+			b.CreateSubscriptionAt(id, req.GetName(), sequence, options)
+			return
+		}
+		b.CreateSubscriptionWith(id, req.GetName(), start, options)
 	})
 	created := err == nil
 	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {

@@ -163,10 +163,13 @@ func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Messa
 // checkRoom refuses what would be refused when it is applied, before it costs a place in the log. The last word is the
 // store's: others may publish at the same time.
 func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
-	if q.Subscriptions == 0 {
+	c := q.Config
+	if q.Subscriptions == 0 && !c.Retains() {
 		return nil // nothing will be kept
 	}
-	c := q.Config
+	if c.Overflow != txn.OverflowReject {
+		return nil // what is in the queue may make room; what is in the log before this decides
+	}
 	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
 		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Queue,
 			q.Messages, c.MaxMessages)

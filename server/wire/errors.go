@@ -143,6 +143,7 @@ var errorTable = []mapping{
 	{page.ErrDamaged, codes.DataLoss, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED},
 	{store.ErrFailed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_STORE_FAILED},
 	{store.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{dispatch.ErrMoved, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED},
 	{dispatch.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED},
 	// The queue or subscription.
 	{txn.ErrQueueNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},

@@ -179,6 +179,9 @@ const (
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 183
 	// INVALID_ARGUMENT: the overflow of a queue would be `dead-letter-head`, and it has no `dead_letter`.
 	ErrorReason_ERROR_REASON_NO_DEAD_LETTER ErrorReason = 192
+	// UNAVAILABLE: the subscription of this consumer was moved by SeekSubscription. Attach again. What it was sent is not to be acknowledged
+	// any more, confirmed or not: from the place on, it is delivered again.
+	ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED ErrorReason = 193
 	// INVALID_ARGUMENT: a filter that is no expression, gives no bool, is too long or could cost too much. The text names line and column.
 	ErrorReason_ERROR_REASON_INVALID_FILTER ErrorReason = 204
 )
@@ -258,6 +261,7 @@ var (
 		182: "ERROR_REASON_CANCELED",
 		183: "ERROR_REASON_INTERNAL",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
+		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
 		204: "ERROR_REASON_INVALID_FILTER",
 	}
 	ErrorReason_value = map[string]int32{
@@ -333,6 +337,7 @@ var (
 		"ERROR_REASON_CANCELED":               182,
 		"ERROR_REASON_INTERNAL":               183,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
+		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
 		"ERROR_REASON_INVALID_FILTER":         204,
 	}
 )
@@ -368,7 +373,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xec\x11\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x92\x12\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -441,7 +446,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x15ERROR_REASON_DEADLINE\x10\xb5\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_CANCELED\x10\xb6\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\xb7\x01\x12 \n" +
-	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01\x12 \n" +
+	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01\x12$\n" +
+	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x12 \n" +
 	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (

@@ -14,6 +14,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -752,7 +753,14 @@ type CreateSubscriptionRequest struct {
 	// The active looks at messages when it reads them for a consumer, and acknowledges those that do not match. Until then they count in the
 	// subscription's `backlog` and in the queue's `messages`: with a filter these are upper bounds, and without a consumer they only grow. A
 	// filter cannot be altered: make another subscription.
-	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
+	Filter string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
+	// If not 0: it begins with the first message from this sequence on that is stored, whatever the other subscriptions have acknowledged; at
+	// most one above the queue's last sequence, or BEYOND_END. Not with `start` or `start_time`. FEATURE_MISSING while one of the nodes is of
+	// release 0.1.0.
+	StartSequence uint64 `protobuf:"varint,7,opt,name=start_sequence,json=startSequence,proto3" json:"start_sequence,omitempty"`
+	// If set: it begins with the first message that is stored and was published at this time or later, by the clocks of the nodes that accepted
+	// them; not in the future. Not with `start` or `start_sequence`. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	StartTime     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -827,6 +835,20 @@ func (x *CreateSubscriptionRequest) GetFilter() string {
 		return x.Filter
 	}
 	return ""
+}
+
+func (x *CreateSubscriptionRequest) GetStartSequence() uint64 {
+	if x != nil {
+		return x.StartSequence
+	}
+	return 0
+}
+
+func (x *CreateSubscriptionRequest) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
 }
 
 // CreateSubscriptionResponse holds the subscription.
@@ -2404,11 +2426,199 @@ func (x *BrowseResponse) GetDamaged() []uint64 {
 	return nil
 }
 
+// SeekSubscriptionRequest says where a subscription is to go on. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+type SeekSubscriptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Name of the subscription; empty means "default".
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Where it goes on. One must be set.
+	//
+	// Types that are valid to be assigned to To:
+	//
+	//	*SeekSubscriptionRequest_Position
+	//	*SeekSubscriptionRequest_Sequence
+	//	*SeekSubscriptionRequest_Time
+	To isSeekSubscriptionRequest_To `protobuf_oneof:"to"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after.
+	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeekSubscriptionRequest) Reset() {
+	*x = SeekSubscriptionRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeekSubscriptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeekSubscriptionRequest) ProtoMessage() {}
+
+func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
+func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SeekSubscriptionRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *SeekSubscriptionRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *SeekSubscriptionRequest) GetTo() isSeekSubscriptionRequest_To {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *SeekSubscriptionRequest) GetPosition() StartPosition {
+	if x != nil {
+		if x, ok := x.To.(*SeekSubscriptionRequest_Position); ok {
+			return x.Position
+		}
+	}
+	return StartPosition_START_POSITION_UNSPECIFIED
+}
+
+func (x *SeekSubscriptionRequest) GetSequence() uint64 {
+	if x != nil {
+		if x, ok := x.To.(*SeekSubscriptionRequest_Sequence); ok {
+			return x.Sequence
+		}
+	}
+	return 0
+}
+
+func (x *SeekSubscriptionRequest) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		if x, ok := x.To.(*SeekSubscriptionRequest_Time); ok {
+			return x.Time
+		}
+	}
+	return nil
+}
+
+func (x *SeekSubscriptionRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+type isSeekSubscriptionRequest_To interface {
+	isSeekSubscriptionRequest_To()
+}
+
+type SeekSubscriptionRequest_Position struct {
+	// EARLIEST: the oldest message that is stored. LATEST: the first one that is published after this.
+	Position StartPosition `protobuf:"varint,3,opt,name=position,proto3,enum=lockstep.v1.StartPosition,oneof"`
+}
+
+type SeekSubscriptionRequest_Sequence struct {
+	// The first message from this sequence on that is stored; 1 to one above the queue's last sequence, or BEYOND_END.
+	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3,oneof"`
+}
+
+type SeekSubscriptionRequest_Time struct {
+	// The first message that is stored and was published at this time or later, by the clocks of the nodes that accepted them. It is found by
+	// reading a few messages, about as many as the number of messages has binary digits. A message that was moved to the queue counts with
+	// the time of its origin. INVALID if it is in the future.
+	Time *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3,oneof"`
+}
+
+func (*SeekSubscriptionRequest_Position) isSeekSubscriptionRequest_To() {}
+
+func (*SeekSubscriptionRequest_Sequence) isSeekSubscriptionRequest_To() {}
+
+func (*SeekSubscriptionRequest_Time) isSeekSubscriptionRequest_To() {}
+
+// SeekSubscriptionResponse says where the subscription goes on.
+type SeekSubscriptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sequence of the first message that it will get; the queue's next sequence if there is none.
+	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// How many messages it has not acknowledged now.
+	Backlog       uint64 `protobuf:"varint,2,opt,name=backlog,proto3" json:"backlog,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SeekSubscriptionResponse) Reset() {
+	*x = SeekSubscriptionResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SeekSubscriptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SeekSubscriptionResponse) ProtoMessage() {}
+
+func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
+func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SeekSubscriptionResponse) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
+	if x != nil {
+		return x.Backlog
+	}
+	return 0
+}
+
 var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a google/protobuf/field_mask.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -2450,14 +2660,17 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"h\n" +
 	"\x12ListQueuesResponse\x12*\n" +
 	"\x06queues\x18\x01 \x03(\v2\x12.lockstep.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe6\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc8\x02\n" +
 	"\x19CreateSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
 	"\x05start\x18\x03 \x01(\x0e2\x1a.lockstep.v1.StartPositionR\x05start\x12\"\n" +
 	"\rif_not_exists\x18\x04 \x01(\bR\vifNotExists\x121\n" +
 	"\bproducer\x18\x05 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12\x16\n" +
-	"\x06filter\x18\x06 \x01(\tR\x06filter\"u\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\x12%\n" +
+	"\x0estart_sequence\x18\a \x01(\x04R\rstartSequence\x129\n" +
+	"\n" +
+	"start_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"u\n" +
 	"\x1aCreateSubscriptionResponse\x12=\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x19.lockstep.v1.SubscriptionR\fsubscription\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"x\n" +
@@ -2559,7 +2772,18 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
-	"\adamaged\x18\x02 \x03(\x04R\adamaged2\x8e\t\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged\"\x96\x02\n" +
+	"\x17SeekSubscriptionRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x128\n" +
+	"\bposition\x18\x03 \x01(\x0e2\x1a.lockstep.v1.StartPositionH\x00R\bposition\x12\x1c\n" +
+	"\bsequence\x18\x04 \x01(\x04H\x00R\bsequence\x120\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x04time\x121\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducerB\x04\n" +
+	"\x02to\"P\n" +
+	"\x18SeekSubscriptionResponse\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog2\xef\t\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2577,7 +2801,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06Commit\x12\x1a.lockstep.v1.CommitRequest\x1a\x1b.lockstep.v1.CommitResponse\x12H\n" +
 	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12b\n" +
 	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
-	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12_\n" +
+	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_queue_proto_rawDescOnce sync.Once
@@ -2591,7 +2816,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2629,87 +2854,96 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*ReplayDeadLettersResponse)(nil),  // 33: lockstep.v1.ReplayDeadLettersResponse
 	(*BrowseRequest)(nil),              // 34: lockstep.v1.BrowseRequest
 	(*BrowseResponse)(nil),             // 35: lockstep.v1.BrowseResponse
-	(*QueueConfig)(nil),                // 36: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 37: lockstep.v1.Producer
-	(*Queue)(nil),                      // 38: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 39: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 40: lockstep.v1.StartPosition
-	(*Subscription)(nil),               // 41: lockstep.v1.Subscription
-	(*Message)(nil),                    // 42: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 43: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 44: lockstep.v1.StoredMessage
+	(*SeekSubscriptionRequest)(nil),    // 36: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 37: lockstep.v1.SeekSubscriptionResponse
+	(*QueueConfig)(nil),                // 38: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 39: lockstep.v1.Producer
+	(*Queue)(nil),                      // 40: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 41: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 42: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 43: google.protobuf.Timestamp
+	(*Subscription)(nil),               // 44: lockstep.v1.Subscription
+	(*Message)(nil),                    // 45: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 46: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 47: lockstep.v1.StoredMessage
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	36, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	37, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	38, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	36, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	37, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	39, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	38, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	37, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	37, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	38, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	38, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	40, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	37, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	41, // 13: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	37, // 14: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	42, // 15: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	37, // 16: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	16, // 17: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	18, // 18: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	17, // 19: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	21, // 20: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	19, // 21: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	23, // 22: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	37, // 23: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	24, // 24: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	25, // 25: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	26, // 26: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	42, // 27: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	43, // 28: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	43, // 29: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	28, // 30: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	30, // 31: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	43, // 32: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	43, // 33: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	43, // 34: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	44, // 35: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	44, // 36: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	0,  // 37: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 38: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 39: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 40: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 41: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 42: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 43: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 44: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 45: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 46: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 47: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 48: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 49: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 50: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	1,  // 51: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 52: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 53: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 54: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 55: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 56: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 57: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 58: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 59: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 60: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 61: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 62: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 63: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 64: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	51, // [51:65] is the sub-list for method output_type
-	37, // [37:51] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	38, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	39, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	40, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	38, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	39, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	41, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	40, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	39, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	39, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	40, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	40, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	42, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	39, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	43, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	44, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	39, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	45, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	39, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	16, // 18: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	18, // 19: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	17, // 20: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	21, // 21: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	19, // 22: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	23, // 23: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	39, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	24, // 25: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	25, // 26: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	26, // 27: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	45, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	46, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	46, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	28, // 31: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	30, // 32: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	46, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	46, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	46, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	47, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	47, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	42, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	43, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	39, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	0,  // 41: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 42: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 43: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 44: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 45: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 46: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 47: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 48: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 49: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 50: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 51: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 52: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 53: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 54: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	36, // 55: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	1,  // 56: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 57: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 58: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 59: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 60: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 61: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 62: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 63: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 64: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 65: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 66: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 67: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 68: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 69: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	37, // 70: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	56, // [56:71] is the sub-list for method output_type
+	41, // [41:56] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -2723,13 +2957,18 @@ func file_lockstep_v1_queue_proto_init() {
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
+	file_lockstep_v1_queue_proto_msgTypes[36].OneofWrappers = []any{
+		(*SeekSubscriptionRequest_Position)(nil),
+		(*SeekSubscriptionRequest_Sequence)(nil),
+		(*SeekSubscriptionRequest_Time)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,7 @@ const (
 	QueueService_Consume_FullMethodName            = "/lockstep.v1.QueueService/Consume"
 	QueueService_ReplayDeadLetters_FullMethodName  = "/lockstep.v1.QueueService/ReplayDeadLetters"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
+	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -98,6 +99,11 @@ type QueueServiceClient interface {
 	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
+	// SeekSubscription moves a subscription: what is below the place is acknowledged, and what is stored from there on is delivered, again if
+	// it was before, with a `delivery_count` of 0. Messages that no subscription needed any more, and that no retention of the queue keeps,
+	// are gone. Consumers that are attached are ended with SUBSCRIPTION_MOVED: they attach again, and do not repeat acknowledgements. So that
+	// a consumer does not acknowledge, in the same moment, what is to be delivered again, it is best to move a subscription without consumers.
+	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
 }
 
 type queueServiceClient struct {
@@ -263,6 +269,16 @@ func (c *queueServiceClient) Browse(ctx context.Context, in *BrowseRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_BrowseClient = grpc.ServerStreamingClient[BrowseResponse]
 
+func (c *queueServiceClient) SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SeekSubscriptionResponse)
+	err := c.cc.Invoke(ctx, QueueService_SeekSubscription_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -322,6 +338,11 @@ type QueueServiceServer interface {
 	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error
+	// SeekSubscription moves a subscription: what is below the place is acknowledged, and what is stored from there on is delivered, again if
+	// it was before, with a `delivery_count` of 0. Messages that no subscription needed any more, and that no retention of the queue keeps,
+	// are gone. Consumers that are attached are ended with SUBSCRIPTION_MOVED: they attach again, and do not repeat acknowledgements. So that
+	// a consumer does not acknowledge, in the same moment, what is to be delivered again, it is best to move a subscription without consumers.
+	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -373,6 +394,9 @@ func (UnimplementedQueueServiceServer) ReplayDeadLetters(context.Context, *Repla
 }
 func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error {
 	return status.Error(codes.Unimplemented, "method Browse not implemented")
+}
+func (UnimplementedQueueServiceServer) SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SeekSubscription not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -618,6 +642,24 @@ func _QueueService_Browse_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QueueService_BrowseServer = grpc.ServerStreamingServer[BrowseResponse]
 
+func _QueueService_SeekSubscription_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SeekSubscriptionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).SeekSubscription(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_SeekSubscription_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).SeekSubscription(ctx, req.(*SeekSubscriptionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -668,6 +710,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplayDeadLetters",
 			Handler:    _QueueService_ReplayDeadLetters_Handler,
+		},
+		{
+			MethodName: "SeekSubscription",
+			Handler:    _QueueService_SeekSubscription_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

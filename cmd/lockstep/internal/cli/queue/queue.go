@@ -19,12 +19,12 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters",
+		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters, move subscriptions",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env), dropDamagedCommand(env), replayCommand(env))
+		purgeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env))
 	return cmd
 }
 

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+func (n *testNode) seek(req *pb.SeekSubscriptionRequest) (*pb.SeekSubscriptionResponse, error) {
+	n.t.Helper()
+	return n.queues.SeekSubscription(n.t.Context(), req)
+}
+
+// sought moves a subscription and says where it goes on.
+func (n *testNode) sought(req *pb.SeekSubscriptionRequest) (sequence, backlog uint64) {
+	n.t.Helper()
+	resp, err := n.seek(req)
+	require.NoError(n.t, err)
+	return resp.GetSequence(), resp.GetBacklog()
+}
+
+func toSequence(queue string, sequence uint64) *pb.SeekSubscriptionRequest {
+	return &pb.SeekSubscriptionRequest{Queue: queue, To: &pb.SeekSubscriptionRequest_Sequence{Sequence: sequence}}
+}
+
+func toPosition(queue string, p pb.StartPosition) *pb.SeekSubscriptionRequest {
+	return &pb.SeekSubscriptionRequest{Queue: queue, To: &pb.SeekSubscriptionRequest_Position{Position: p}}
+}
+
+func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
+	return &pb.SeekSubscriptionRequest{
+		Queue: queue, To: &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(t)},
+	}
+}
+
+// TestSeek: a queue with a retention is read again from each kind of place, by new subscriptions, too.
+func TestSeek(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 1000}))
+	n.publish("log", "1", "2", "3")
+	time.Sleep(5 * time.Millisecond) // the clock is what is tested
+	middle := time.Now()
+	n.publish("log", "4", "5")
+	c := n.consume("log", 100)
+	c.take(5)
+	c.confirm(&pb.ConsumeRequest{Ack: span(1, 5), Confirm: 1})
+	require.Len(t, n.browse("log"), 5, "what is retained can be browsed")
+
+	sequence, backlog := n.sought(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
+	require.Equal(t, []uint64{1, 5}, []uint64{sequence, backlog})
+	_, err := c.stream.Recv()
+	require.ErrorIs(t, kind(err), dispatch.ErrMoved)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	c = n.consume("log", 100)
+	messages := c.take(5)
+	require.Equal(t, []string{"1", "2", "3", "4", "5"}, bodies(messages))
+	require.Zero(t, messages[0].GetDeliveryCount())
+	c.confirm(&pb.ConsumeRequest{Ack: span(1, 5), Confirm: 1})
+
+	sequence, backlog = n.sought(toTime("log", middle))
+	require.Equal(t, []uint64{4, 2}, []uint64{sequence, backlog})
+	require.Equal(t, []string{"4", "5"}, bodies(n.consume("log", 100).take(2)))
+	sequence, backlog = n.sought(toSequence("log", 3))
+	require.Equal(t, []uint64{3, 3}, []uint64{sequence, backlog})
+	sequence, backlog = n.sought(toTime("log", time.Now()))
+	require.Equal(t, []uint64{6, 0}, []uint64{sequence, backlog}, "all of it is older")
+	n.sought(toPosition("log", pb.StartPosition_START_POSITION_LATEST))
+	n.publish("log", "6")
+	require.Equal(t, []string{"6"}, bodies(n.consume("log", 100).take(1)))
+
+	for name, tc := range map[string]struct {
+		req  *pb.CreateSubscriptionRequest
+		want uint64
+	}{
+		"sequence": {&pb.CreateSubscriptionRequest{StartSequence: 2}, 5},
+		"end":      {&pb.CreateSubscriptionRequest{StartSequence: 7}, 0},
+		"time":     {&pb.CreateSubscriptionRequest{StartTime: timestamppb.New(middle)}, 3},
+		"earliest": {&pb.CreateSubscriptionRequest{Start: pb.StartPosition_START_POSITION_EARLIEST}, 6},
+	} {
+		tc.req.Queue, tc.req.Name = "log", name
+		resp, err := n.queues.CreateSubscription(t.Context(), tc.req)
+		require.NoError(t, err, name)
+		require.Equal(t, tc.want, resp.GetSubscription().GetBacklog(), name)
+	}
+}
+
+// TestSeekOnce: a request that comes again is answered as before, and moves nothing.
+func TestSeekOnce(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionAge: durationpb.New(time.Hour)}))
+	n.publish("log", "1", "2", "3")
+	req := toPosition("log", pb.StartPosition_START_POSITION_LATEST)
+	req.Producer = &pb.Producer{Id: "admin", Sequence: 1}
+	first, err := n.seek(req)
+	require.NoError(t, err)
+	require.Equal(t, uint64(4), first.GetSequence())
+	n.publish("log", "4")
+	req.Producer.Retry = true
+	again, err := n.seek(req)
+	require.NoError(t, err)
+	require.Equal(t, first.GetSequence(), again.GetSequence())
+	require.Equal(t, []string{"4"}, bodies(n.consume("log", 100).take(1)), "what came since is not left out")
+	create := &pb.CreateSubscriptionRequest{
+		Queue: "log", Name: "s", StartTime: timestamppb.New(time.Now()),
+		Producer: &pb.Producer{Id: "admin", Sequence: 2},
+	}
+	for range 2 {
+		_, err = n.queues.CreateSubscription(t.Context(), create)
+		require.NoError(t, err)
+		n.publish("log", "5")
+		create.Producer.Retry = true
+	}
+}
+
+// TestBadPlaces: what is no place is refused with a reason that says what to do, and nothing is moved.
+func TestBadPlaces(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
+	n.publish("log", "1", "2", "3")
+	future := time.Now().Add(time.Hour)
+	noTime := &timestamppb.Timestamp{Nanos: -1}
+	create := func(change func(*pb.CreateSubscriptionRequest)) error {
+		req := &pb.CreateSubscriptionRequest{Queue: "log", Name: "s"}
+		change(req)
+		_, err := n.queues.CreateSubscription(t.Context(), req)
+		return err
+	}
+	seek := func(req *pb.SeekSubscriptionRequest) error {
+		_, err := n.seek(req)
+		return err
+	}
+	missing := toSequence("log", 1)
+	missing.Subscription = "x"
+	for name, tc := range map[string]struct {
+		err, want error
+		text      string
+	}{
+		"nowhere":         {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), wire.ErrInvalid, "none of position"},
+		"no position":     {seek(toPosition("log", 0)), wire.ErrInvalid, "neither EARLIEST nor LATEST"},
+		"odd position":    {seek(toPosition("log", 77)), wire.ErrInvalid, "77"},
+		"sequence 0":      {seek(toSequence("log", 0)), wire.ErrInvalid, "begin at 1"},
+		"beyond the end":  {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "next message will be 4"},
+		"huge":            {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "next message will be 4"},
+		"future":          {seek(toTime("log", future)), wire.ErrInvalid, "has not come yet"},
+		"no queue":        {seek(toSequence("x", 1)), txn.ErrQueueNotFound, `"x"`},
+		"bad queue":       {seek(toSequence("x y", 1)), txn.ErrInvalidName, "only A-Z"},
+		"no subscription": {seek(missing), txn.ErrSubscriptionNotFound, `"x"`},
+		"no time": {
+			seek(&pb.SeekSubscriptionRequest{Queue: "log", To: &pb.SeekSubscriptionRequest_Time{Time: noTime}}),
+			wire.ErrInvalid, "time",
+		},
+		"start beyond": {
+			create(func(r *pb.CreateSubscriptionRequest) { r.StartSequence = 5 }), txn.ErrBeyondEnd, "next message",
+		},
+		"start in the future": {
+			create(func(r *pb.CreateSubscriptionRequest) { r.StartTime = timestamppb.New(future) }), wire.ErrInvalid,
+			"has not come yet",
+		},
+		"two starts": {
+			create(func(r *pb.CreateSubscriptionRequest) {
+				r.StartSequence, r.Start = 1, pb.StartPosition_START_POSITION_LATEST
+			}), wire.ErrInvalid, "one place",
+		},
+		"three starts": {
+			create(func(r *pb.CreateSubscriptionRequest) {
+				r.StartSequence, r.StartTime = 1, timestamppb.New(future)
+			}), wire.ErrInvalid, "one place",
+		},
+		"overflow without a target": {
+			n.createWith("q", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}), txn.ErrNoDeadLetter,
+			"needs a dead-letter queue",
+		},
+		"overflow altered": {
+			n.alter("log", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}, "overflow"),
+			txn.ErrNoDeadLetter, "needs a dead-letter queue",
+		},
+	} {
+		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
+		require.Equal(t, tc.want == txn.ErrQueueNotFound || tc.want == txn.ErrSubscriptionNotFound,
+			status.Code(tc.err) == codes.NotFound, name)
+		require.ErrorContains(t, tc.err, tc.text, name)
+	}
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "log"})
+	require.NoError(t, err)
+	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
+	require.Equal(t, uint64(3), q.GetQueue().GetSubscriptions()[0].GetBacklog())
+	require.Equal(t, pb.Overflow_OVERFLOW_UNSPECIFIED, q.GetQueue().GetConfig().GetOverflow())
+}
+
+// TestDropHead: a full queue takes what is new and lets go of what is old.
+func TestDropHead(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{MaxMessages: 3, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD}))
+	for i := range 10 {
+		n.publish("q", fmt.Sprint(i))
+	}
+	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{
+		Queue: "q", Messages: batch(strings.Split("a b c d", " ")...),
+	})
+	require.ErrorIs(t, kind(err), txn.ErrQueueFull, "more than an empty queue holds")
+	require.Equal(t, []string{"7", "8", "9"}, bodies(n.consume("q", 10).take(3)))
+}
