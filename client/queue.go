@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -294,8 +295,11 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 
 // SubscriptionOptions of CreateSubscriptionWith.
 type SubscriptionOptions struct {
-	// Start says where it begins to read.
+	// Start says where it begins to read, unless At does.
 	Start Start
+	// At, if it is not the zero value, is where it begins to read. A sequence or a time is refused with ErrInvalid if it
+	// is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
+	At Place
 	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes:
 	// `properties.region == "eu" && priority >= 5`. docs/clients.md has the names. It cannot be altered. It is refused
 	// with ErrInvalid when it is wrong, and with ErrRefused while one of the nodes is of release 0.1.0.
@@ -322,6 +326,12 @@ func (c *Client) CreateSubscriptionWith(
 	}
 	if o.Start == StartEarliest {
 		req.Start = pb.StartPosition_START_POSITION_EARLIEST
+	}
+	if o.At != (Place{}) {
+		req.Start, req.StartSequence = o.At.position, o.At.sequence
+		if !o.At.time.IsZero() {
+			req.StartTime = timestamppb.New(o.At.time)
+		}
 	}
 	op := "create subscription " + name + " on " + queue
 	resp, err := change(ctx, c, op, req, as, pb.QueueServiceClient.CreateSubscription)

@@ -33,6 +33,10 @@ func TestSeek(t *testing.T) {
 		require.InDelta(t, 2, moved["backlog"], 0, place)
 	}
 	require.Equal(t, "events goes on at 3, with 0 messages to read\n", c.OK("queue", "seek", "events", "--to", "latest"))
+	require.Equal(t, "created subscription old of events, with 2 messages to read\n",
+		c.OK("subscription", "create", "events", "old", "--start", "1h"))
+	require.Equal(t, "created subscription late of events, with 1 message to read\n",
+		c.OK("subscription", "create", "events", "late", "--start", "2"))
 	for _, refused := range []struct {
 		says string
 		code int

@@ -36,16 +36,14 @@ properties, message_id, correlation_id, reply_to, content_type, subject, group, 
 deliver_at and size. The others are acknowledged when a consumer has the node read them, and count in the backlog until
 then. A filter cannot be changed.`,
 		Example: `  lockstep subscription create prices audit --start earliest
+  lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
   lockstep subscription create orders urgent --filter 'priority >= 7 || subject.startsWith("alarm.")'`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch start {
-			case "latest":
-			case "earliest":
-				o.Start = client.StartEarliest
-			default:
-				return cli.Usage("--start %q is neither latest nor earliest", start)
+			var err error
+			if o.At, err = parsePlace("--start", start); err != nil {
+				return err
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				s, created, err := c.CreateSubscriptionWith(ctx, args[0], args[1], o)
@@ -64,7 +62,8 @@ then. A filter cannot be changed.`,
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge")
+		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge, or "+
+			"that are retained; or from a sequence or a time on, as for queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when it is there already")
 	return cmd
