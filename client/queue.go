@@ -156,6 +156,8 @@ type Queue struct {
 	Messages, Bytes uint64
 	// Subscriptions by name.
 	Subscriptions []Subscription
+	// Forwards say which of the messages that are published to it also go to other queues.
+	Forwards []Forward
 	// Digest of everything that was ever applied to the queue; equal on both nodes at the same LSN.
 	Digest uint64
 }
@@ -401,6 +403,9 @@ func queueFromProto(q *pb.Queue) Queue {
 	out := Queue{
 		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
 		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
+	}
+	for _, f := range q.GetForwards() {
+		out.Forwards = append(out.Forwards, Forward{To: f.GetTo(), Move: f.GetMove(), Filter: f.GetFilter()})
 	}
 	for _, s := range q.GetSubscriptions() {
 		out.Subscriptions = append(out.Subscriptions, subscriptionFromProto(s))

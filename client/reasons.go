@@ -51,7 +51,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING,
 		pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER,
 		pb.ErrorReason_ERROR_REASON_INVALID_FILTER,
-		pb.ErrorReason_ERROR_REASON_PRIORITIES_FIXED:
+		pb.ErrorReason_ERROR_REASON_PRIORITIES_FIXED, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN:
 		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
 		return true, ErrSequenceReused

@@ -20,6 +20,8 @@ type Lookup struct {
 	// QueueID is the queue's number, txn.NoQueue if there is none; Config what can be altered.
 	QueueID uint64
 	Config  txn.Config
+	// Forwards are the queue's rules; not to be changed.
+	Forwards []txn.Forward
 	// Messages that some subscription has still to acknowledge, and their bytes.
 	Messages, Bytes uint64
 	// Subscriptions is how many the queue has.
@@ -98,7 +100,7 @@ func (l *Lookup) fill(st *queue.State) {
 	if q == nil {
 		return
 	}
-	l.Found, l.QueueID, l.Config = true, q.ID(), q.Config()
+	l.Found, l.QueueID, l.Config, l.Forwards = true, q.ID(), q.Config(), q.Forwards()
 	l.Messages, l.Bytes, l.Subscriptions = q.Messages(), q.Bytes(), q.SubCount()
 	if l.Subscription == "" {
 		return

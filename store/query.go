@@ -27,6 +27,18 @@ type QueueInfo struct {
 	Digest uint64
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
+	// Forwards say which of its messages also go to other queues.
+	Forwards []ForwardInfo
+}
+
+// ForwardInfo is a rule of a queue.
+type ForwardInfo struct {
+	// To is the name of the queue that messages go to.
+	To string
+	// Move: they go there only.
+	Move bool
+	// Filter is the expression that they have to match; "" for all messages.
+	Filter string
 }
 
 // SubscriptionInfo describes a subscription.
@@ -61,6 +73,13 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	}
 	if target := state.Queue(info.Config.DeadLetter); target != nil {
 		info.DeadLetter = target.Name()
+	}
+	for _, f := range q.Forwards() {
+		forward := ForwardInfo{Move: f.Move, Filter: f.Filter}
+		if target := state.Queue(f.Target); target != nil {
+			forward.To = target.Name()
+		}
+		info.Forwards = append(info.Forwards, forward)
 	}
 	for s := range q.Subs {
 		info.Subscriptions = append(info.Subscriptions,

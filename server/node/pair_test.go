@@ -66,6 +66,10 @@ func TestStandbySendsClientsAway(t *testing.T) {
 			_, err := q.ReplayDeadLetters(ctx, &pb.ReplayDeadLettersRequest{Queue: "q"})
 			return err
 		},
+		"forward": func() error {
+			_, err := q.SetForwards(ctx, &pb.SetForwardsRequest{Queue: "q"})
+			return err
+		},
 		"commit": func() error {
 			_, err := q.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 1, 1)}})
 			return err

@@ -22,8 +22,9 @@ type operation struct {
 	size     int           // of messages, in bytes
 	acks     []txn.Range
 	releases []txn.Range
-	queueID  uint64       // that the queue must have; 0 for any
-	key      dispatch.Key // set once the names were looked up
+	queueID  uint64        // that the queue must have; 0 for any
+	key      dispatch.Key  // set once the names were looked up
+	forwards []txn.Forward // of the queue, the same
 }
 
 // Commit applies a transaction over any number of queues, all or none.
@@ -51,7 +52,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	if prior != nil {
-		if err := s.checkSame(producer, prior, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
+		if err := s.checkSame(producer, prior, func(b *txn.Builder) { s.appendOperations(b, 0, ops) }); err != nil {
 			return nil, err
 		}
 		return committed(req, &prior.Result)
@@ -182,7 +183,7 @@ func (o *operation) resolve(found *store.Lookup) error {
 	if err := checkQueueID(o.queue, found.QueueID, o.queueID); err != nil {
 		return err
 	}
-	o.key.Queue = found.QueueID
+	o.key.Queue, o.forwards = found.QueueID, found.Forwards
 	if o.messages != nil {
 		return checkRoom(found, len(o.messages), o.size)
 	}
@@ -197,7 +198,7 @@ func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []op
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	appendOperations(&b, timeMS, ops)
+	s.appendOperations(&b, timeMS, ops)
 	var err error
 	*buf, err = b.Finish()
 	if err != nil {
@@ -206,11 +207,12 @@ func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []op
 	return nil
 }
 
-func appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
+func (s *Service) appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
 	for i := range ops {
 		switch o := &ops[i]; {
 		case o.messages != nil:
 			appendPublish(b, o.key.Queue, timeMS, o.messages)
+			s.appendForwards(b, o.key.Queue, o.forwards)
 		case o.acks != nil:
 			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
 		default:

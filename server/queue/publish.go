@@ -137,6 +137,7 @@ func (s *Service) encodePublish(
 		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
 	} else {
 		appendPublish(&b, names[0].QueueID, timeMS, req.GetMessages())
+		s.appendForwards(&b, names[0].QueueID, names[0].Forwards)
 	}
 	encoded, err := b.Finish()
 	if err != nil {

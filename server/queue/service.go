@@ -27,6 +27,7 @@ type Service struct {
 	serving *serving.Current
 	store   *store.Store
 	limits  atomic.Pointer[config.Limits]
+	filters filterCache
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }

@@ -173,6 +173,8 @@ var errorTable = []mapping{
 	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
 	{txn.ErrNoDeadLetter, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_NO_DEAD_LETTER},
 	{filter.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_FILTER},
+	{txn.ErrForwardChain, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
+	{txn.ErrForwardTwice, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN},
 	{txn.ErrDeadLetterCycle, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE},
 	{txn.ErrPrioritiesFixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_PRIORITIES_FIXED},
 	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},

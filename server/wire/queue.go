@@ -26,6 +26,9 @@ func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint6
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
+	for _, f := range q.Forwards {
+		out.Forwards = append(out.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})
+	}
 	for _, sub := range q.Subscriptions {
 		described := &pb.Subscription{
 			Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog, Filter: sub.Filter,

@@ -92,6 +92,7 @@ func (s *State) check() (op int, code txn.Code) {
 	clear(s.pending)
 	s.pending = s.pending[:0]
 	s.meta.pending = 0
+	s.published, s.forwarded = publishedBefore{}, 0
 	for i := 0; ; i++ {
 		o, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -103,8 +104,11 @@ func (s *State) check() (op int, code txn.Code) {
 		if o.Code.Alone() && s.reader.Ops() > 1 {
 			return i, txn.ErrMixed
 		}
+		if o.Code != txn.OpForward {
+			s.published.count = 0
+		}
 		if code := s.checkOp(o, &released); code != txn.OK {
-			return i, code
+			return i - s.forwarded, code // as the client counts; a forward is a part of its publish
 		}
 	}
 }
@@ -139,7 +143,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		if o.IfEmpty && q.messages > 0 {
 			return txn.ErrQueueNotEmpty
 		}
-		if s.deadLettersTo[q.id] > 0 {
+		if s.deadLettersTo[q.id] > 0 || s.forwardsTo[q.id] > 0 {
 			return txn.ErrQueueInUse
 		}
 		if s.held(q).ops > 0 {
@@ -162,6 +166,11 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		}
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
+	case txn.OpForward:
+		s.forwarded++
+		return s.checkForward(o)
+	case txn.OpSetForwards:
+		return s.checkSetForwards(q, o)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
 	case txn.OpSeek:
@@ -212,6 +221,7 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 	if err := o.CheckRecords(); err != nil {
 		return codeOf(err)
 	}
+	s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw}
 	return s.checkRoom(q, o.Count, len(o.Raw))
 }
 
@@ -243,12 +253,13 @@ func (s *State) results(n int) []txn.OpResult {
 // change carries out all operations. It gives their fingerprint, if that is wanted.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
-	r.Ops = s.results(s.reader.Ops())
+	r.Ops = s.results(s.reader.Ops() - s.forwarded)
 	counted := r.LSN > s.countAfter
 	if counted {
 		s.counts.Transactions++
 	}
-	for i := range r.Ops {
+	results := r.Ops
+	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
 		if err != nil {
 			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
@@ -256,17 +267,23 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		if wanted {
 			fingerprint = o.Fingerprint(fingerprint, s.crc)
 		}
-		if o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared {
-			s.changePrepared(o, r.LSN, counted, &r.Ops[i])
-		} else {
-			s.changeOp(o, &r.Ops[i])
+		switch {
+		case o.Code == txn.OpForward: // has no result
+			s.forward(s.queues.get(o.Queue), o)
+			continue
+		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
+			s.changePrepared(o, r.LSN, counted, &results[0])
+		default:
+			s.changeOp(o, &results[0])
 		}
 		if counted {
-			s.counts.count(o, &r.Ops[i])
+			s.counts.count(o, &results[0])
 			s.counts.Overflowed += s.overflowed
 		}
 		s.overflowed = 0
+		results = results[1:]
 	}
+	s.published.raw = nil
 	return fingerprint
 }
 
@@ -319,6 +336,8 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.move(q, o, r)
 	case txn.OpSeek:
 		s.seek(q, o, r)
+	case txn.OpSetForwards:
+		s.setForwards(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared:
 	}
@@ -328,6 +347,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 func (s *State) publish(q *Queue, o *txn.Op) {
 	q.digest = mix(mix(q.digest, q.nextSeq), uint64(crc32.Checksum(o.Raw, s.crc)))
 	s.touch(q)
+	s.published = publishedBefore{o.Queue, o.Count, o.Raw, q.nextSeq, len(q.subs) > 0}
 	if len(q.subs) == 0 {
 		q.nextSeq += uint64(o.Count)
 		return
@@ -455,6 +475,7 @@ func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
 	s.countDeadLetters(q.config.DeadLetter, -1)
+	s.countForwards(q, -1)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

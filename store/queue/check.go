@@ -24,6 +24,7 @@ func (s *State) Check() []string {
 		if q.config.Retains() != (q.retention() != nil) {
 			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
 		}
+		s.checkForwards(q, bad)
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes

@@ -75,6 +75,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
+	c.forwards(queues)
 	c.meta(&s.meta)
 	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)

@@ -15,6 +15,7 @@ import (
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          messages and bytes alive in a chunk
 //	d queue(8) sub(4) chunk(8)   delivery counts
+//	f queue(8)                   forwards of a queue
 //	i queue(8) first(8)          index of the pages: owned by package store
 //	k key                        an entry of the pair's own
 //	l queue(8) chunk(8)          priorities of the messages of a chunk
@@ -28,6 +29,7 @@ const (
 	keyAcks     = 'a'
 	keySizes    = 'b'
 	keyCounts   = 'd'
+	keyForwards = 'f'
 	keyIndex    = 'i'
 	keyMeta     = 'k'
 	keyLanes    = 'l'
@@ -50,7 +52,7 @@ type KeyRange struct{ From, To []byte }
 // QueueKeys gives the ranges of keys that belong to a queue, but for those of package store's index: all that has to go
 // when a queue was deleted.
 func QueueKeys(id uint64) []KeyRange {
-	kinds := []byte{keyAcks, keySizes, keyCounts, keyLanes, keyQueue, keySub}
+	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyLanes, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
 		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}

@@ -51,6 +51,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.sizes(&k, &v)
 	case keyCounts:
 		l.counts(&k, &v)
+	case keyForwards:
+		l.forwards(&k, &v)
 	case keyMeta:
 		l.meta(&k, &v)
 	case keyLanes:
@@ -137,6 +139,7 @@ func (l *Loader) finishQueue(q *Queue) error {
 	s.messages += q.messages
 	s.bytes += q.bytes
 	s.addQueue(q)
+	s.countForwards(q, 1)
 	return nil
 }
 
@@ -462,6 +465,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	s.prepared.all(add)
 	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
+		if len(q.Forwards()) > 0 {
+			add(forwardsKey(nil, q.id), q.forwards.appendValue)
+		}
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {
 				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue)

@@ -48,9 +48,9 @@ func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	return txn.OK
 }
 
-// inUse tells whether q is the dead-letter queue of another one.
+// inUse tells whether q is the dead-letter queue of another one, or is forwarded to.
 func (m *model) inUse(q *modelQueue) bool {
-	return slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
+	return m.forwardedTo(q.id) || slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
 		return o.config.DeadLetter == q.id
 	})
 }

@@ -38,6 +38,7 @@ type modelQueue struct {
 	hidden   *modelSub // what is retained; nil if nothing is
 	nextSub  uint32
 	records  map[uint64][]byte
+	forwards []txn.Forward
 }
 
 type modelSub struct {
@@ -247,6 +248,11 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		r.Changed = uint64(len(s.needs))
 		clear(s.needs)
 		b.Purge(q.id, s.id)
+	case k < 15 && m.rng.IntN(2) == 0:
+		if code := m.setForwards(b, q); code != txn.OK {
+			want.Code, want.Op = code, 0
+			return
+		}
 	case k < 15:
 		for _, s := range q.everyone() {
 			r.Changed = max(r.Changed, uint64(len(s.needs)))
@@ -385,12 +391,18 @@ func (m *model) publish(
 		records = append(records, rec)
 	}
 	b.EndPublish()
-	return m.room(q, added, n), func() {
+	code := m.room(q, added, n)
+	forwarded, forward := m.forward(b, q, records, added)
+	if code == txn.OK {
+		code = forwarded
+	}
+	return code, func() {
 		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
 		q.makeRoom(n)
 		for _, rec := range records {
 			q.add(rec)
 		}
+		forward()
 	}
 }
 
@@ -439,6 +451,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, want.config, q.Config())
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
+		require.Equal(t, want.forwards, q.Forwards())
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
 			needed := want.needed(seq)

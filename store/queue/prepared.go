@@ -182,7 +182,9 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 			return txn.ErrQueueNotFound
 		}
 		code := txn.OK
-		if op.Code == txn.OpPublish {
+		if op.Code == txn.OpForward {
+			code = s.checkForward(op)
+		} else if op.Code == txn.OpPublish {
 			code = s.checkPublish(q, op)
 		} else if sub := q.Sub(op.Sub); sub == nil {
 			code = txn.ErrSubscriptionNotFound
@@ -292,6 +294,9 @@ func (s *State) hold(p *Prepared) {
 	ps.byXID[p.xid] = p
 	ps.bytes += len(p.payload)
 	for o := range p.Ops {
+		if o.Code == txn.OpForward {
+			continue // reserves nothing: whether its target is there is looked at when it is committed
+		}
 		h := ps.holds[o.Queue]
 		if h == nil {
 			h = new(hold)
@@ -324,6 +329,9 @@ func (s *State) letGo(p *Prepared) {
 		ps.bytes -= len(p.payload)
 	}
 	for o := range p.Ops {
+		if o.Code == txn.OpForward {
+			continue
+		}
 		if h := ps.holds[o.Queue]; h != nil {
 			if h.ops--; h.ops == 0 {
 				delete(ps.holds, o.Queue)
@@ -363,6 +371,10 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.O
 		o, err := inner.Next()
 		if err != nil {
 			panic(fmt.Sprintf("queue: transaction %d was sound when it was prepared: %v", p.number, err))
+		}
+		if o.Code == txn.OpForward {
+			s.forward(s.queues.get(o.Queue), o)
+			continue
 		}
 		var one txn.OpResult
 		s.changeOp(o, &one)

@@ -22,8 +22,9 @@ type Queue struct {
 	tail     tail
 	lanes    *laneSet // nil unless it has priorities
 
-	handedOut uint64   // sequences below were handed out by Collect, or were in pages at the start
-	leaving   *leaving // nil if there is nothing
+	handedOut uint64    // sequences below were handed out by Collect, or were in pages at the start
+	leaving   *leaving  // nil if there is nothing
+	forwards  *forwards // nil if it has none
 
 	tailNewer, tailOlder *Queue // list of the queues that have a tail
 

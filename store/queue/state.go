@@ -35,6 +35,8 @@ type State struct {
 
 	deadLettersTo map[uint64]int // how many queues name a queue as their dead-letter queue; nil while none does
 
+	forwardsTo map[uint64]int // how many queues forward to a queue; nil while none does
+
 	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64
@@ -48,8 +50,10 @@ type State struct {
 	reader     txn.Reader
 	newly      words
 	opSlab     []txn.OpResult
-	overflowed uint64    // messages that the operation that is carried out has dropped from the head of a queue
-	pending    []pending // what the transaction that is being checked would add to queues that have a limit
+	overflowed uint64          // messages that the operation that is carried out has dropped from the head of a queue
+	pending    []pending       // what the transaction that is being checked would add to queues that have a limit
+	published  publishedBefore // the publish that the operation before was
+	forwarded  int             // forwards in the transaction that is being applied
 }
 
 type pending struct {

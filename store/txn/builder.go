@@ -11,16 +11,17 @@ import (
 // Builder encodes one transaction after another, each appended to a buffer of the caller. It can be used again after
 // Finish, and keeps the first error until then. The zero Builder is ready for Begin. Not safe for concurrent use.
 type Builder struct {
-	buf   []byte
-	start int // where this transaction begins in buf
-	op    int // where the open operation begins in buf, or -1
-	ops   int
-	msgs  int    // messages in the open publish
-	count int    // where the open publish has its count
-	last  uint64 // sequence that was added to the open move
-	drop  bool   // the open move has no target
-	alone bool
-	err   error
+	buf       []byte
+	start     int // where this transaction begins in buf
+	op        int // where the open operation begins in buf, or -1
+	ops       int
+	msgs      int    // messages in the open publish
+	count     int    // where the open publish has its count
+	published int    // where the last publish ends
+	last      uint64 // sequence that was added to the open move
+	drop      bool   // the open move has no target
+	alone     bool
+	err       error
 }
 
 // Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
@@ -271,6 +272,21 @@ func (b *Builder) EndPublish() {
 	}
 	binary.LittleEndian.PutUint32(b.buf[b.count:], uint32(b.msgs))
 	b.end()
+	b.published = len(b.buf)
+}
+
+// Published iterates over the records of the publish that was closed last. They alias the buffer.
+func (b *Builder) Published(yield func(rec []byte) bool) {
+	if b.err != nil {
+		return
+	}
+	for rest := b.buf[b.count+4 : b.published]; len(rest) > 0; {
+		rec, next, err := NextRecord(rest)
+		if err != nil || !yield(rec) {
+			return
+		}
+		rest = next
+	}
 }
 
 // Ack acknowledges messages of one subscription, in any order.

@@ -60,6 +60,10 @@ const (
 	ErrNoDeadLetter Code = 60
 	// ErrPrioritiesFixed is returned when a queue that was made without priorities is to get them, or the other way round.
 	ErrPrioritiesFixed Code = 55
+	// ErrForwardChain is returned when a queue is to forward to one that forwards itself, or to itself.
+	ErrForwardChain Code = 80
+	// ErrForwardTwice is returned when two forwards of a queue name the same target.
+	ErrForwardTwice Code = 81
 
 	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
 	ErrTooManyMeta Code = 40
@@ -113,7 +117,7 @@ func (c Code) Error() string {
 	case ErrTooManyQueues:
 		return "too many queues: delete some first"
 	case ErrQueueInUse:
-		return "the queue is the dead-letter queue of another one: change that one first"
+		return "the queue is the dead-letter queue of another one, or messages are forwarded to it: change that one first"
 	case ErrDeadLetterCycle:
 		return "dead letters of the queue would come back to it: name a queue whose own dead letters go elsewhere"
 	case ErrSubscriptionExists:
@@ -136,6 +140,10 @@ func (c Code) Error() string {
 		return "overflow dead-letter-head needs a dead-letter queue: name one, or take another overflow first"
 	case ErrPrioritiesFixed:
 		return "whether a queue has priorities is decided when it is made: make another one and move the messages"
+	case ErrForwardChain:
+		return "a queue that messages are forwarded to cannot forward them itself: forward to each queue from the first one"
+	case ErrForwardTwice:
+		return "two forwards name the same queue: join their filters with ||"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
 	case ErrAlreadyAcknowledged:

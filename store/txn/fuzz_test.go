@@ -110,6 +110,17 @@ func FuzzReader(f *testing.F) {
 	seed(nil, func(b *Builder) { b.Prepare("xid-1 \u00fc", prepared) })
 	seed(nil, func(b *Builder) { b.CommitPrepared("xid-1", ByOperator, 0) })
 	seed(nil, func(b *Builder) { b.RollbackPrepared("xid-1", ByTimeout, 77) })
+	seed(nil, func(b *Builder) {
+		b.SetForwards(1, []Forward{{Target: 2}, {Target: 3, Move: true, Filter: "priority > 4"}})
+	})
+	seed(nil, func(b *Builder) {
+		b.BeginPublish(1)
+		b.Message(1, nil, []byte("a"))
+		b.Message(1, nil, []byte("b"))
+		b.EndPublish()
+		b.Forward(1, 2, false, nil)
+		b.Forward(1, 3, true, []int{1})
+	})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
 		var b Builder
@@ -232,6 +243,15 @@ func copyOp(b *Builder, o *Op) {
 		b.CommitPrepared(string(o.Name), o.By, o.Number)
 	case OpRollbackPrepared:
 		b.RollbackPrepared(string(o.Name), o.By, o.Number)
+	case OpForward:
+		var indexes []int
+		for i := range o.Forwarded(0) {
+			indexes = append(indexes, i)
+		}
+		b.Forward(o.Queue, o.Target, o.Move, indexes)
+	case OpSetForwards:
+		forwards, _ := DecodeForwards(o.Raw)
+		b.SetForwards(o.Queue, forwards)
 	case OpAck:
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:

@@ -54,7 +54,7 @@ func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 }
 
 // Prepare keeps a transaction, which another Builder has finished, until it is decided. It has no producer, and no other
-// operations than OpPublish, OpAck and OpTake.
+// operations than OpPublish, OpForward, OpAck and OpTake.
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {
@@ -139,7 +139,7 @@ func Inner(r *Reader, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if op.Code != OpPublish && op.Code != OpAck && op.Code != OpTake {
+		if op.Code != OpPublish && op.Code != OpForward && op.Code != OpAck && op.Code != OpTake {
 			return fmt.Errorf("%w: a prepared transaction can publish and acknowledge, not %s", ErrMalformed, op.Code)
 		}
 	}

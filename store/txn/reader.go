@@ -112,11 +112,13 @@ type Op struct {
 	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
 	// OpPurge (0 = all).
 	Sub uint32
-	// Target is the number of the queue that an OpMove moves to; NoQueue if it drops.
+	// Target is the number of the queue that an OpMove moves to, NoQueue if it drops; or that of an OpForward.
 	Target uint64
 	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta; the xid, for OpPrepare,
 	// OpCommitPrepared and OpRollbackPrepared.
 	Name []byte
+	// Move tells of an OpForward that the messages go to the target only.
+	Move bool
 	// Sequence for OpSeek, and for OpCreateSubscription with StartSequence; at least 1.
 	Sequence uint64
 	// Config for OpCreateQueue and OpAlterQueue. Of an OpSeek of RetentionSub it is the retention that it was decided
@@ -128,8 +130,8 @@ type Op struct {
 	Start Start
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
-	// Count is the number of messages of an OpPublish or OpMove, names of an OpCreateQueue or ranges of an OpAck or
-	// OpRelease.
+	// Count is the number of messages of an OpPublish, OpMove or OpForward (0 = all of the publish before it), names of an
+	// OpCreateQueue or ranges of an OpAck or OpRelease.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, or moves. For OpPutMeta it is the
 	// value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is
@@ -182,6 +184,13 @@ func (o *Op) decode(b []byte) error {
 		o.seek(&d)
 	case OpPrepare, OpCommitPrepared, OpRollbackPrepared:
 		o.decodePrepared(&d)
+	case OpForward:
+		o.decodeForward(&d)
+		d.b = nil
+	case OpSetForwards:
+		o.Queue = d.uvarint()
+		o.Raw = d.b
+		d.forwards()
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {

@@ -57,6 +57,10 @@ const (
 	// OpTake acknowledges messages of one subscription, none of which may be acknowledged, or held by a prepared
 	// transaction.
 	OpTake OpCode = 20
+	// OpForward has messages of the publish before it go to another queue. The active adds it.
+	OpForward OpCode = 19
+	// OpSetForwards replaces the forwards of a queue.
+	OpSetForwards OpCode = 21
 )
 
 // String gives the name that `store dump-log` shows.
@@ -98,6 +102,10 @@ func (c OpCode) String() string {
 		return "create-subscription-with"
 	case OpTake:
 		return "take"
+	case OpForward:
+		return "forward"
+	case OpSetForwards:
+		return "set-forwards"
 	}
 	return "unknown"
 }
@@ -106,7 +114,8 @@ func (c OpCode) String() string {
 // a subscription must, and what prepares or decides a transaction: it makes "a refused transaction changes nothing" a
 // matter of checking each operation against the state as it is.
 func (c OpCode) Alone() bool {
-	return c < OpPublish || c == OpCreateSubscriptionWith || c >= OpPrepare && c <= OpRollbackPrepared
+	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards ||
+		c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start says where a new subscription begins to read.

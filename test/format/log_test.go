@@ -112,11 +112,10 @@ func (d *dumper) transaction(payload []byte) {
 // config shows what a release before 0.2.0 knows, and of the rest what is set.
 func config(c txn.Config) string {
 	s := fmt.Sprintf("MaxMessages:%d MaxBytes:%d", c.MaxMessages, c.MaxBytes)
-	if c.MaxDeliveries != 0 {
-		s += fmt.Sprintf(" MaxDeliveries:%d", c.MaxDeliveries)
-	}
-	if c.DeadLetter != 0 {
-		s += fmt.Sprintf(" DeadLetter:%d", c.DeadLetter)
+	for i, v := txn.ConfigMask(0), reflect.ValueOf(c); int(i) < v.NumField(); i++ {
+		if field := v.Field(int(i)); 1<<i&txn.PlainFields == 0 && !field.IsZero() {
+			s += fmt.Sprintf(" %s:%d", v.Type().Field(int(i)).Name, field.Uint())
+		}
 	}
 	return "{" + s + "}"
 }
@@ -146,6 +145,17 @@ func operation(op *txn.Op) string {
 		for sequence := range op.Moves {
 			s += fmt.Sprintf(" %d", sequence)
 		}
+	case txn.OpSeek:
+		s += fmt.Sprintf(" queue %d, subscription %d, sequence %d, config %s", op.Queue, op.Sub, op.Sequence,
+			config(op.Config))
+	case txn.OpForward:
+		s += fmt.Sprintf(" queue %d, target %d, move %v, messages", op.Queue, op.Target, op.Move)
+		for i := range op.Forwarded(0) {
+			s += fmt.Sprintf(" %d", i)
+		}
+	case txn.OpSetForwards:
+		rules, err := txn.DecodeForwards(op.Raw)
+		s += fmt.Sprintf(" queue %d, %+v, %v", op.Queue, rules, err)
 	case txn.OpPublish:
 		s += fmt.Sprintf(" queue %d, %d messages", op.Queue, op.Count)
 	case txn.OpPrepare:
@@ -191,6 +201,9 @@ func (d *dumper) message(level int, what string, record []byte) {
 	}
 	for tag, value := range m.Texts {
 		s += fmt.Sprintf(", %s %q", tag, value)
+	}
+	for tag, value := range m.Numbers {
+		s += fmt.Sprintf(", %s %d", tag, value)
 	}
 	for k, v := range m.Values {
 		s += fmt.Sprintf(", typed property %q=%v", k, v.Any())

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,7 +200,30 @@ func (w *writer) history() {
 	w.commit(nil, described)
 	w.deadLetters()
 	w.prepared()
+	w.forwards()
 	w.priorities()
+}
+
+// forwards has a queue with every field of a configuration forward to others.
+func (w *writer) forwards() {
+	var all txn.Config
+	v := reflect.ValueOf(&all).Elem()
+	for i := range v.NumField() {
+		v.Field(i).SetUint(1)
+	}
+	all.DeadLetter = 2
+	all.MaxMessages, all.MaxBytes, all.RetentionBytes = 1000, 1<<20, 1<<20
+	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("everything", all, "default") })
+	w.commit(nil, func(b *txn.Builder) {
+		b.SetForwards(5, []txn.Forward{{Target: 4}, {Target: 2, Move: true, Filter: "size > 3"}})
+	})
+	w.commit(nil, func(b *txn.Builder) {
+		publish(5, "one", "three")(b)
+		b.Forward(5, 4, false, nil)
+		b.Forward(5, 2, true, []int{1})
+	})
+	w.commit(nil, func(b *txn.Builder) { b.Seek(5, 1, 2) })
+	w.commit(nil, func(b *txn.Builder) { b.Trim(5, 2, &all) })
 }
 
 // prepared prepares three transactions and decides over two of them.
@@ -223,7 +247,7 @@ func (w *writer) prepared() {
 func (w *writer) priorities() {
 	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("urgent", txn.Config{Priorities: 1}, "default") })
 	w.commit(nil, func(b *txn.Builder) {
-		b.BeginPublish(5)
+		b.BeginPublish(6)
 		for _, priority := range []uint8{4, 9, 4} {
 			rec, err := txn.AppendMessage(nil, 1_600_000_000_007, &txn.Attributes{Priority: &priority}, nil, nil)
 			require.NoError(w.t, err)
@@ -264,6 +288,7 @@ func described(b *txn.Builder) {
 	b.BeginPublish(1)
 	b.MessageWith(1_600_000_000_003, &txn.Attributes{
 		MessageID: "m-1", CorrelationID: "c-1", ReplyTo: "answers", ContentType: "application/json", Subject: "order",
+		Group: "customer-7", Priority: new(uint8(7)), ExpiresAtMS: 1_900_000_000_000, DeliverAtMS: 1_600_000_000_004,
 		Values: []txn.TypedProperty{
 			{Key: "amount", Value: txn.Value{Kind: txn.ValueDouble, Bits: math.Float64bits(12.5)}},
 			{Key: "blob", Value: txn.Value{Kind: txn.ValueBytes, Bytes: []byte{0, 255}}},

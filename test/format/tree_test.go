@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // treeKinds are the kinds of entries of the tree, by the first letter of the key.
@@ -21,6 +22,11 @@ var treeKinds = map[byte]struct {
 	'a': {"acknowledgements", describeAcks},
 	'b': {"sizes", describeSizes},
 	'd': {"delivery counts", describeCounts},
+	'f': {"forwards", func(key, value *reader) string {
+		version := value.u8()
+		rules, err := txn.DecodeForwards(value.rest())
+		return fmt.Sprintf("queue %d, version %d, %+v, %v", key.be64(), version, rules, err)
+	}},
 	'i': {"index of messages", describeIndex},
 	'k': {"entry", func(key, value *reader) string {
 		return fmt.Sprintf("key %q, version %d, value %s", key.rest(), value.u8(), text(value.rest()))

@@ -65,7 +65,7 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// FAILED_PRECONDITION: the queue was to be deleted only if it is empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
-	// FAILED_PRECONDITION: the queue is the `dead_letter` of another one; change that one first.
+	// FAILED_PRECONDITION: the queue is the `dead_letter` of another one, or messages are forwarded to it; change that one first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// RESOURCE_EXHAUSTED: the queue would exceed its `max_messages` or `max_bytes`.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 40
@@ -105,6 +105,8 @@ const (
 	ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE ErrorReason = 69
 	// INVALID_ARGUMENT: whether a queue has priorities is decided when it is made. Make another one.
 	ErrorReason_ERROR_REASON_PRIORITIES_FIXED ErrorReason = 188
+	// INVALID_ARGUMENT: a queue would forward to one that forwards itself, or twice to the same one.
+	ErrorReason_ERROR_REASON_FORWARD_CHAIN ErrorReason = 79
 	// ABORTED: a higher epoch of the producer's id is in use.
 	ErrorReason_ERROR_REASON_PRODUCER_FENCED ErrorReason = 80
 	// OUT_OF_RANGE: the result of that sequence was dropped, so that it cannot be known whether it was carried out.
@@ -224,6 +226,7 @@ var (
 		68:  "ERROR_REASON_SEQUENCE_REUSED",
 		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
 		188: "ERROR_REASON_PRIORITIES_FIXED",
+		79:  "ERROR_REASON_FORWARD_CHAIN",
 		80:  "ERROR_REASON_PRODUCER_FENCED",
 		81:  "ERROR_REASON_TOO_OLD",
 		82:  "ERROR_REASON_PRODUCER_FORGOTTEN",
@@ -300,6 +303,7 @@ var (
 		"ERROR_REASON_SEQUENCE_REUSED":        68,
 		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
 		"ERROR_REASON_PRIORITIES_FIXED":       188,
+		"ERROR_REASON_FORWARD_CHAIN":          79,
 		"ERROR_REASON_PRODUCER_FENCED":        80,
 		"ERROR_REASON_TOO_OLD":                81,
 		"ERROR_REASON_PRODUCER_FORGOTTEN":     82,
@@ -373,7 +377,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x92\x12\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xb2\x12\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -409,7 +413,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x18ERROR_REASON_UNDECODABLE\x10C\x12 \n" +
 	"\x1cERROR_REASON_SEQUENCE_REUSED\x10D\x12\"\n" +
 	"\x1eERROR_REASON_DEAD_LETTER_CYCLE\x10E\x12\"\n" +
-	"\x1dERROR_REASON_PRIORITIES_FIXED\x10\xbc\x01\x12 \n" +
+	"\x1dERROR_REASON_PRIORITIES_FIXED\x10\xbc\x01\x12\x1e\n" +
+	"\x1aERROR_REASON_FORWARD_CHAIN\x10O\x12 \n" +
 	"\x1cERROR_REASON_PRODUCER_FENCED\x10P\x12\x18\n" +
 	"\x14ERROR_REASON_TOO_OLD\x10Q\x12#\n" +
 	"\x1fERROR_REASON_PRODUCER_FORGOTTEN\x10R\x12\x1a\n" +

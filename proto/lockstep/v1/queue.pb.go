@@ -2614,6 +2614,117 @@ func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
 	return 0
 }
 
+// SetForwardsRequest replaces the forwards of a queue.
+type SetForwardsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// All forwards that it is to have, at most 16, each to another queue; none ends them. Messages that are there already stay as they are.
+	// INVALID_ARGUMENT for a filter that is none, and for a chain of forwards; FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	Forwards []*Forward `protobuf:"bytes,2,rep,name=forwards,proto3" json:"forwards,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetForwardsRequest) Reset() {
+	*x = SetForwardsRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetForwardsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetForwardsRequest) ProtoMessage() {}
+
+func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
+func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SetForwardsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *SetForwardsRequest) GetForwards() []*Forward {
+	if x != nil {
+		return x.Forwards
+	}
+	return nil
+}
+
+func (x *SetForwardsRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// SetForwardsResponse holds the queue.
+type SetForwardsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue as it is now.
+	Queue         *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetForwardsResponse) Reset() {
+	*x = SetForwardsResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetForwardsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetForwardsResponse) ProtoMessage() {}
+
+func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
+func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *SetForwardsResponse) GetQueue() *Queue {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
 var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
@@ -2783,7 +2894,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x02to\"P\n" +
 	"\x18SeekSubscriptionResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
-	"\abacklog\x18\x02 \x01(\x04R\abacklog2\xef\t\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\x8f\x01\n" +
+	"\x12SetForwardsRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
+	"\bforwards\x18\x02 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"?\n" +
+	"\x13SetForwardsResponse\x12(\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue2\xc1\n" +
+	"\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2802,7 +2920,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12b\n" +
 	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
 	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12_\n" +
-	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12P\n" +
+	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_queue_proto_rawDescOnce sync.Once
@@ -2816,7 +2935,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2856,94 +2975,102 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseResponse)(nil),             // 35: lockstep.v1.BrowseResponse
 	(*SeekSubscriptionRequest)(nil),    // 36: lockstep.v1.SeekSubscriptionRequest
 	(*SeekSubscriptionResponse)(nil),   // 37: lockstep.v1.SeekSubscriptionResponse
-	(*QueueConfig)(nil),                // 38: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 39: lockstep.v1.Producer
-	(*Queue)(nil),                      // 40: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 41: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 42: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 43: google.protobuf.Timestamp
-	(*Subscription)(nil),               // 44: lockstep.v1.Subscription
-	(*Message)(nil),                    // 45: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 46: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 47: lockstep.v1.StoredMessage
+	(*SetForwardsRequest)(nil),         // 38: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 39: lockstep.v1.SetForwardsResponse
+	(*QueueConfig)(nil),                // 40: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 41: lockstep.v1.Producer
+	(*Queue)(nil),                      // 42: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 43: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 44: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 45: google.protobuf.Timestamp
+	(*Subscription)(nil),               // 46: lockstep.v1.Subscription
+	(*Message)(nil),                    // 47: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 48: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 49: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 50: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	38, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	39, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	40, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	38, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	39, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	41, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	40, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	39, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	39, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	40, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	40, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	42, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	39, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	43, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	44, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	39, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	45, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	39, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	40, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	41, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	42, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	40, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	41, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	43, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	42, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	41, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	41, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	42, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	42, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	44, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	41, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	45, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	46, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	41, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	47, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	41, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	16, // 18: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	18, // 19: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	17, // 20: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	21, // 21: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	19, // 22: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	23, // 23: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	39, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	41, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	24, // 25: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	25, // 26: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	26, // 27: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	45, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	46, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	46, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	47, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	48, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	48, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	28, // 31: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	30, // 32: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	46, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	46, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	46, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	47, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	47, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	42, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	43, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	39, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	0,  // 41: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 42: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 43: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 44: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 45: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 46: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 47: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 48: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 49: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 50: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 51: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 52: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 53: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 54: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	36, // 55: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	1,  // 56: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 57: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 58: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 59: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 60: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 61: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 62: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 63: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 64: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 65: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 66: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 67: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 68: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 69: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	37, // 70: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	56, // [56:71] is the sub-list for method output_type
-	41, // [41:56] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	48, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	48, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	48, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	49, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	49, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	44, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	45, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	41, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	50, // 41: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	41, // 42: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	42, // 43: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	0,  // 44: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 45: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 46: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 47: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 48: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 49: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 50: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 51: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 52: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 53: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 54: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 55: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 56: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 57: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	36, // 58: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	38, // 59: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	1,  // 60: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 61: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 62: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 63: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 64: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 65: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 66: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 67: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 68: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 69: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 70: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 71: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 72: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 73: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	37, // 74: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	39, // 75: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	60, // [60:76] is the sub-list for method output_type
+	44, // [44:60] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -2968,7 +3095,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,6 +38,7 @@ const (
 	QueueService_ReplayDeadLetters_FullMethodName  = "/lockstep.v1.QueueService/ReplayDeadLetters"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
 	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
+	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -104,6 +105,8 @@ type QueueServiceClient interface {
 	// are gone. Consumers that are attached are ended with SUBSCRIPTION_MOVED: they attach again, and do not repeat acknowledgements. So that
 	// a consumer does not acknowledge, in the same moment, what is to be delivered again, it is best to move a subscription without consumers.
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
+	// SetForwards replaces the rules that say which messages of a queue also go to others.
+	SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error)
 }
 
 type queueServiceClient struct {
@@ -279,6 +282,16 @@ func (c *queueServiceClient) SeekSubscription(ctx context.Context, in *SeekSubsc
 	return out, nil
 }
 
+func (c *queueServiceClient) SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetForwardsResponse)
+	err := c.cc.Invoke(ctx, QueueService_SetForwards_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -343,6 +356,8 @@ type QueueServiceServer interface {
 	// are gone. Consumers that are attached are ended with SUBSCRIPTION_MOVED: they attach again, and do not repeat acknowledgements. So that
 	// a consumer does not acknowledge, in the same moment, what is to be delivered again, it is best to move a subscription without consumers.
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
+	// SetForwards replaces the rules that say which messages of a queue also go to others.
+	SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -397,6 +412,9 @@ func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreami
 }
 func (UnimplementedQueueServiceServer) SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SeekSubscription not implemented")
+}
+func (UnimplementedQueueServiceServer) SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetForwards not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -660,6 +678,24 @@ func _QueueService_SeekSubscription_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_SetForwards_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetForwardsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).SetForwards(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_SetForwards_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).SetForwards(ctx, req.(*SetForwardsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -714,6 +750,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SeekSubscription",
 			Handler:    _QueueService_SeekSubscription_Handler,
+		},
+		{
+			MethodName: "SetForwards",
+			Handler:    _QueueService_SetForwards_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

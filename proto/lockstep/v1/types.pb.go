@@ -1016,7 +1016,9 @@ type Queue struct {
 	// All subscriptions, by name.
 	Subscriptions []*Subscription `protobuf:"bytes,7,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
 	// Rolling digest of everything that was ever applied to this queue; equal on both nodes at the same LSN.
-	Digest        uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Which of the messages that are published to it also go to other queues.
+	Forwards      []*Forward `protobuf:"bytes,20,rep,name=forwards,proto3" json:"forwards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1105,6 +1107,13 @@ func (x *Queue) GetDigest() uint64 {
 		return x.Digest
 	}
 	return 0
+}
+
+func (x *Queue) GetForwards() []*Forward {
+	if x != nil {
+		return x.Forwards
+	}
+	return nil
 }
 
 // Producer names the origin of a transaction, so that a retry is answered with the original result.
@@ -1341,6 +1350,73 @@ func (x *NotActive) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
+// Forward is a rule of a queue: the messages that are published to it, or those of them that `filter` matches, also go to another queue, in
+// the same transaction. What is forwarded is not forwarded again, and messages that are moved to the queue as dead letters, or replayed, are
+// not forwarded.
+type Forward struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the other queue. It must be there, must not forward itself, and cannot be deleted as long as it is named here. While it is full,
+	// publishes of messages that go there are refused as a whole with RESOURCE_EXHAUSTED, unless its `overflow` says otherwise.
+	To string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	// The messages go to the other queue only. The answer to the publish names the sequences that they would have had here.
+	Move bool `protobuf:"varint,2,opt,name=move,proto3" json:"move,omitempty"`
+	// The expression that a message has to match, in the language of Subscription.filter, at most 4 KiB; empty: all messages.
+	Filter        string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forward) Reset() {
+	*x = Forward{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forward) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forward) ProtoMessage() {}
+
+func (x *Forward) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forward.ProtoReflect.Descriptor instead.
+func (*Forward) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Forward) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Forward) GetMove() bool {
+	if x != nil {
+		return x.Move
+	}
+	return false
+}
+
+func (x *Forward) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
 var File_lockstep_v1_types_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_types_proto_rawDesc = "" +
@@ -1430,7 +1506,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\abacklog\x18\x03 \x01(\x04R\abacklog\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x04R\binFlight\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\rR\tconsumers\x12\x16\n" +
-	"\x06filter\x18\x06 \x01(\tR\x06filter\"\x8d\x02\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\"\xbf\x02\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -1439,7 +1515,8 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12?\n" +
 	"\rsubscriptions\x18\a \x03(\v2\x19.lockstep.v1.SubscriptionR\rsubscriptions\x12\x16\n" +
-	"\x06digest\x18\b \x01(\x06R\x06digest\"b\n" +
+	"\x06digest\x18\b \x01(\x06R\x06digest\x120\n" +
+	"\bforwards\x18\x14 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\"b\n" +
 	"\bProducer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1a\n" +
@@ -1455,7 +1532,11 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"activeNode\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12:\n" +
 	"\vretry_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*~\n" +
+	"retryAfter\"E\n" +
+	"\aForward\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
+	"\x04move\x18\x02 \x01(\bR\x04move\x12\x16\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter*~\n" +
 	"\x10DeadLetterReason\x12\"\n" +
 	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x12%\n" +
 	"!DEAD_LETTER_REASON_MAX_DELIVERIES\x10\x01\x12\x1f\n" +
@@ -1483,7 +1564,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                 // 1: lockstep.v1.Overflow
@@ -1499,39 +1580,41 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*Producer)(nil),              // 11: lockstep.v1.Producer
 	(*Position)(nil),              // 12: lockstep.v1.Position
 	(*NotActive)(nil),             // 13: lockstep.v1.NotActive
-	nil,                           // 14: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 15: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*Forward)(nil),               // 14: lockstep.v1.Forward
+	nil,                           // 15: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 16: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	14, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	16, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	17, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	16, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	17, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	15, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	16, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	15, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	17, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	18, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	17, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	18, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	16, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	17, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	16, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	17, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	17, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	17, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	17, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	17, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	17, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	18, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	18, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	18, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	18, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	18, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	17, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	18, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
 	8,  // 18: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
 	9,  // 19: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	17, // 20: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 21: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	14, // 20: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	18, // 21: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 22: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -1552,7 +1635,7 @@ func file_lockstep_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

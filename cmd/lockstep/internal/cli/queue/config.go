@@ -294,6 +294,9 @@ func showQueue(env *cli.Env, q client.Queue) error {
 		{"Dead letters", deadLetters},
 	}
 	pairs = append(pairs, newBehaviour(q.Config).pairs()...)
+	for _, f := range q.Forwards {
+		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})
+	}
 	err := env.Print.Pairs(append(pairs, [2]string{"Digest", fmt.Sprintf("%016x", q.Digest)}))
 	if err != nil || len(q.Subscriptions) == 0 {
 		return err

@@ -19,12 +19,12 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters, move subscriptions",
+		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters, forward, move subscriptions",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env))
+		purgeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env), forwardCommand(env))
 	return cmd
 }
 
@@ -40,6 +40,7 @@ type queueState struct {
 	MaxDeliveries uint32 `json:"max_deliveries,omitempty"`
 	DeadLetter    string `json:"dead_letter,omitempty"`
 	behaviour
+	Forwards      []forwardState      `json:"forwards,omitempty"`
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
 }
@@ -58,7 +59,7 @@ func newQueueState(q client.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
-		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config),
+		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config), Forwards: forwardStates(q),
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/filter"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// forward sets the forwards of a queue.
+func (n *testNode) forward(queue string, forwards ...*pb.Forward) error {
+	n.t.Helper()
+	_, err := n.queues.SetForwards(n.t.Context(), &pb.SetForwardsRequest{Queue: queue, Forwards: forwards})
+	return err
+}
+
+// bodies are those of all messages of a queue.
+func (n *testNode) bodies(queue string) (all []string) {
+	n.t.Helper()
+	for _, m := range n.browse(queue) {
+		all = append(all, string(m.GetMessage().GetBody()))
+	}
+	return all
+}
+
+// TestForwards: what is published, by any of the three ways, goes where the rules say, once, also when it is repeated;
+// and the rules outlive the active.
+func TestForwards(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	for _, name := range []string{"orders", "audit", "eu"} {
+		active.createQueue(name)
+	}
+	rules := []*pb.Forward{{To: "audit"}, {To: "eu", Move: true, Filter: `properties.region == "eu"`}}
+	require.NoError(t, active.forward("orders", rules...))
+	in := func(region string, bodies ...string) []*pb.Message {
+		messages := batch(bodies...)
+		for _, m := range messages {
+			m.Properties = map[string]string{"region": region}
+		}
+		return messages
+	}
+	req := &pb.PublishRequest{
+		Queue: "orders", Messages: append(in("eu", "1"), in("us", "2")...), Producer: &pb.Producer{Id: "p", Sequence: 1},
+	}
+	for range 2 {
+		resp, err := active.queues.Publish(t.Context(), req)
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), resp.GetFirstSequence())
+		req.Producer.Retry = true
+	}
+	stream, err := active.queues.PublishStream(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.PublishStreamRequest{
+		Correlation: 1, Publish: &pb.PublishRequest{Queue: "orders", Messages: in("eu", "3")},
+	}))
+	answer, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), answer.GetPublished().GetFirstSequence())
+	commit := &pb.CommitRequest{
+		Operations: []*pb.Operation{publishOp("orders", "4"), publishOp("audit", "5")},
+		Producer:   &pb.Producer{Id: "p", Sequence: 2},
+	}
+	for range 2 {
+		resp, err := active.queues.Commit(t.Context(), commit)
+		require.NoError(t, err)
+		require.Len(t, resp.GetResults(), 2)
+		require.Equal(t, uint64(4), resp.GetResults()[0].GetFirstSequence())
+		commit.Producer.Retry = true
+	}
+	check := func(n *testNode) {
+		require.Equal(t, []string{"2", "4"}, n.bodies("orders"))
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, n.bodies("audit"))
+		require.Equal(t, []string{"1", "3"}, n.bodies("eu"))
+	}
+	check(active)
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	check(standby)
+	standby.publish("orders", "6")
+	require.Len(t, standby.bodies("audit"), 6, "the rules are those of the pair")
+}
+
+// TestBadForwards: what cannot be is refused with a reason, and nothing is changed or stored.
+func TestBadForwards(t *testing.T) {
+	n := startAlone(t, nil)
+	for _, name := range []string{"a", "b", "c"} {
+		n.createQueue(name)
+	}
+	require.NoError(t, n.createWith("full", &pb.QueueConfig{MaxMessages: 1}))
+	many := make([]*pb.Forward, txn.MaxForwards+1)
+	for i := range many {
+		many[i] = &pb.Forward{To: "b"}
+	}
+	require.NoError(t, n.forward("a", &pb.Forward{To: "b"}))
+	for name, tc := range map[string]struct {
+		err  error
+		want error
+		text string
+	}{
+		"itself":       {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
+		"chain":        {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
+		"to a chain":   {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "from the first one"},
+		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "join"},
+		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, "create it first"},
+		"of none":      {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
+		"too many":     {n.forward("c", many...), wire.ErrInvalid, "up to 16"},
+		"no filter":    {n.forward("c", &pb.Forward{To: "b", Filter: "size >"}), filter.ErrInvalid, "1:7"},
+		"not bool":     {n.forward("c", &pb.Forward{To: "b", Filter: "size"}), filter.ErrInvalid, "bool"},
+		"long filter":  {n.forward("c", &pb.Forward{To: "b", Filter: strings.Repeat("1", 4097)}), filter.ErrInvalid, "4096"},
+		"empty target": {n.forward("c", &pb.Forward{}), txn.ErrInvalidName, "empty"},
+	} {
+		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
+		require.ErrorContains(t, tc.err, tc.text, name)
+	}
+	_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
+	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
+	require.NoError(t, n.forward("c", &pb.Forward{To: "full"}))
+	n.publish("c", "1")
+	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "c", Messages: batch("2")})
+	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
+	require.Equal(t, []string{"1"}, n.bodies("c"), "both have it, or none")
+	require.NoError(t, n.forward("c"))
+	n.publish("c", "2")
+	require.NoError(t, n.forward("a"))
+	_, err = n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
+	require.NoError(t, err)
+}

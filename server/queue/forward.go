@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/filter"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// SetForwards replaces the rules that say which messages of a queue also go to others.
+func (s *Service) SetForwards(ctx context.Context, req *pb.SetForwardsRequest) (*pb.SetForwardsResponse, error) {
+	resp, err := s.setForwards(ctx, req)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("forwards of queue %q: %w", req.GetQueue(), err))
+	}
+	return resp, nil
+}
+
+func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (*pb.SetForwardsResponse, error) {
+	if n := len(req.GetForwards()); n > txn.MaxForwards {
+		return nil, fmt.Errorf("%w: %d forwards; up to %d are possible", wire.ErrInvalid, n, txn.MaxForwards)
+	}
+	session, err := s.serving.Session()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+		return nil, err
+	}
+	rules, rulesErr := s.forwards(req.GetForwards())
+	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		if rulesErr != nil {
+			return txn.NoQueue, txn.NoSub, rulesErr
+		}
+		id, err := s.find(req.GetQueue())
+		return id, txn.NoSub, err
+	}, func(b *txn.Builder, id uint64, _ uint32) { b.SetForwards(id, rules) })
+	if err != nil {
+		return nil, err
+	}
+	described, err := s.describe(session, req.GetQueue())
+	if err != nil { // it was changed, and deleted since
+		described = &pb.Queue{Name: req.GetQueue(), Forwards: req.GetForwards()}
+	}
+	return &pb.SetForwardsResponse{Queue: described}, nil
+}
+
+// forwards converts rules. With txn.ErrQueueNotFound for a target, they name no queue that there is.
+func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
+	for i, f := range in {
+		rule := txn.Forward{Target: noSuchQueue, Move: f.GetMove(), Filter: f.GetFilter()}
+		if rule.Filter != "" {
+			if _, err := s.filters.get(rule.Filter); err != nil {
+				return nil, fmt.Errorf("forward %d: %w", i, err)
+			}
+		}
+		id, findErr := s.find(f.GetTo())
+		switch {
+		case findErr == nil:
+			rule.Target = id
+		case errors.Is(findErr, txn.ErrQueueNotFound):
+			err = errors.Join(err, fmt.Errorf("forward %d: %w; create it first", i, findErr))
+		default:
+			return nil, fmt.Errorf("forward %d: %w", i, findErr)
+		}
+		rules = append(rules, rule)
+	}
+	return rules, err
+}
+
+// appendForwards adds to a transaction where the messages of the publish that was just encoded go besides. What a
+// filter matches is decided here, by the active, and is in the record.
+func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
+	for i := range rules {
+		rule := &rules[i]
+		indexes, all := s.matching(b, rule)
+		if all || len(indexes) > 0 {
+			b.Forward(queue, rule.Target, rule.Move, indexes)
+		}
+	}
+}
+
+// matching gives the places of the messages that a rule is for, or that it is for all of them.
+func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, all bool) {
+	if rule.Filter == "" {
+		return nil, true
+	}
+	f, err := s.filters.get(rule.Filter)
+	if err != nil {
+		return nil, false // written by another release: it matches nothing that this one can tell
+	}
+	n := 0
+	for rec := range b.Published {
+		if f.Match(rec) {
+			indexes = append(indexes, n)
+		}
+		n++
+	}
+	if len(indexes) == n {
+		return nil, true
+	}
+	return indexes, false
+}
+
+// maxFilters is how many compiled filters are kept.
+const maxFilters = 1024
+
+// filterCache keeps the compiled filters of forwards. The zero one is ready.
+type filterCache struct {
+	mu       sync.RWMutex // guards compiled
+	compiled map[string]*filter.Filter
+}
+
+func (c *filterCache) get(text string) (*filter.Filter, error) {
+	c.mu.RLock()
+	f := c.compiled[text]
+	c.mu.RUnlock()
+	if f != nil {
+		return f, nil
+	}
+	f, err := filter.Compile(text)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says all
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.compiled == nil || len(c.compiled) >= maxFilters {
+		c.compiled = make(map[string]*filter.Filter)
+	}
+	c.compiled[text] = f
+	return f, nil
+}

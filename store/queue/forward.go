@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"hash/crc32"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// forwards are the rules of a queue that has some. They never change: others take their place.
+type forwards struct {
+	rules []txn.Forward
+	// dirty: changed since the last Collect.
+	dirty, stored bool
+}
+
+// Forwards are the rules that say which messages of the queue also go to others. Not to be changed; it may be kept.
+func (q *Queue) Forwards() []txn.Forward {
+	if q.forwards == nil {
+		return nil
+	}
+	return q.forwards.rules
+}
+
+// publishedBefore is the publish that an OpForward follows.
+type publishedBefore struct {
+	queue uint64
+	count int
+	raw   []byte
+	first uint64 // sequence of its first message, when it is carried out
+	kept  bool   // some subscription needs it
+}
+
+// checkSetForwards tells whether a queue may have these rules: each target is there, and neither forwards itself nor is
+// named twice, so that a message is forwarded once, whatever the order in which rules are made.
+func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
+	rules, err := txn.DecodeForwards(o.Raw)
+	if err != nil {
+		return codeOf(err)
+	}
+	if len(rules) > 0 && s.forwardsTo[q.id] > 0 {
+		return txn.ErrForwardChain
+	}
+	for i, r := range rules {
+		target := s.queues.get(r.Target)
+		switch {
+		case target == nil:
+			return txn.ErrQueueNotFound
+		case target == q, len(target.Forwards()) > 0:
+			return txn.ErrForwardChain
+		case slices.ContainsFunc(rules[:i], func(other txn.Forward) bool { return other.Target == r.Target }):
+			return txn.ErrForwardTwice
+		}
+	}
+	return txn.OK
+}
+
+// setForwards replaces the rules of a queue. checkSetForwards has found nothing.
+func (s *State) setForwards(q *Queue, o *txn.Op) {
+	rules, err := txn.DecodeForwards(o.Raw)
+	if err != nil {
+		panic("queue: forwards that were sound a moment ago: " + err.Error())
+	}
+	s.putForwards(q, rules)
+	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+}
+
+func (s *State) putForwards(q *Queue, rules []txn.Forward) {
+	s.countForwards(q, -1)
+	stored := q.forwards != nil && q.forwards.stored
+	q.forwards = nil
+	if len(rules) > 0 || stored {
+		q.forwards = &forwards{rules: rules, dirty: true, stored: stored}
+	}
+	s.countForwards(q, 1)
+}
+
+// countForwards notes that the targets of a queue's rules are named so many times more.
+func (s *State) countForwards(q *Queue, more int) {
+	for _, r := range q.Forwards() {
+		if s.forwardsTo == nil {
+			s.forwardsTo = make(map[uint64]int)
+		}
+		if s.forwardsTo[r.Target] += more; s.forwardsTo[r.Target] == 0 {
+			delete(s.forwardsTo, r.Target)
+		}
+	}
+}
+
+// checkForward tells whether messages of the publish before may go to the target. A target that is gone by now is no
+// error: the messages then stay where they are.
+func (s *State) checkForward(o *txn.Op) txn.Code {
+	p := &s.published
+	if p.count == 0 || p.queue != o.Queue || o.Queue == o.Target {
+		return txn.ErrMalformed
+	}
+	messages, bytes := 0, 0
+	err := p.forwarded(o, func(_ int, rec []byte) {
+		messages++
+		bytes += len(rec)
+	})
+	if err != nil {
+		return codeOf(err)
+	}
+	if target := s.queues.get(o.Target); target != nil {
+		return s.checkRoom(target, messages, bytes)
+	}
+	return txn.OK
+}
+
+var errNotPublished = errors.New("a forward of a message that is not in the publish before it")
+
+// forwarded goes through the messages of the publish that a forward names.
+func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)) error {
+	rest, at := p.raw, 0
+	for i := range o.Forwarded(p.count) {
+		if i >= p.count {
+			return errNotPublished
+		}
+		var rec []byte
+		for ; at <= i; at++ {
+			var err error
+			if rec, rest, err = txn.NextRecord(rest); err != nil {
+				return err
+			}
+		}
+		visit(i, rec)
+	}
+	return nil
+}
+
+// forward carries out an OpForward: the messages are published to the target, and with Move acknowledged in the queue
+// that they were published to.
+func (s *State) forward(q *Queue, o *txn.Op) {
+	target := s.queues.get(o.Target)
+	if target == nil {
+		return
+	}
+	s.mark(target)
+	s.touch(target)
+	target.digest = mix(mix(target.digest, uint64(o.Code)), target.nextSeq)
+	p := &s.published
+	err := p.forwarded(o, func(i int, rec []byte) {
+		target.digest = mix(target.digest, uint64(crc32.Checksum(rec, s.crc)))
+		s.append(target, rec)
+		if o.Move && p.kept {
+			seq := p.first + uint64(i)
+			for _, sub := range q.subs {
+				s.ack(sub, seq, seq)
+			}
+		}
+	})
+	if err != nil {
+		panic("queue: a forward that was sound a moment ago: " + err.Error())
+	}
+}
+
+func forwardsKey(dst []byte, q uint64) []byte { return queueKey(dst, keyForwards, q) }
+
+func (f *forwards) appendValue(dst []byte) []byte {
+	return txn.AppendForwards(append(dst, valueVersion), f.rules)
+}
+
+// forwards collects the rules that changed.
+func (c *collector) forwards(queues []*Queue) {
+	for _, q := range queues {
+		f := q.forwards
+		if f == nil || !f.dirty {
+			continue
+		}
+		if len(f.rules) > 0 {
+			c.put(forwardsKey(c.key(), q.id), f.appendValue)
+			f.dirty, f.stored = false, true
+			continue
+		}
+		if f.stored {
+			c.batch.Deletes = append(c.batch.Deletes, forwardsKey(nil, q.id))
+		}
+		q.forwards = nil
+	}
+}
+
+func (l *Loader) forwards(k, v *cursor) {
+	q := l.getQueue(k)
+	v.version()
+	rules, err := txn.DecodeForwards(v.b)
+	if v.b = nil; err != nil || len(rules) == 0 {
+		v.fail("forwards that cannot be: %v", err)
+		return
+	}
+	q.forwards = &forwards{rules: rules, stored: true}
+}
+
+// checkForwards verifies that the rules of a queue lead to queues that are there and forward nothing.
+func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {
+	for _, r := range q.Forwards() {
+		if target := s.queues.get(r.Target); target == nil || target == q || len(target.Forwards()) > 0 {
+			bad("queue %d %.40q forwards to queue %d, which is not there or forwards itself", q.id, q.name, r.Target)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file is the model of forwards.
+
+// setForwards replaces the rules of a queue by some that may not be possible.
+func (m *model) setForwards(b *txn.Builder, q *modelQueue) txn.Code {
+	var rules []txn.Forward
+	for range m.rng.IntN(3) {
+		target := m.pick().id
+		if m.rng.IntN(20) == 0 {
+			target = m.nextID + 9
+		}
+		rules = append(rules, txn.Forward{
+			Target: target, Move: m.rng.IntN(2) == 0, Filter: []string{"", "size > 3"}[m.rng.IntN(2)],
+		})
+	}
+	b.SetForwards(q.id, rules)
+	if len(rules) > 0 && m.forwardedTo(q.id) {
+		return txn.ErrForwardChain
+	}
+	for i, r := range rules {
+		target := m.queues[r.Target]
+		switch {
+		case target == nil:
+			return txn.ErrQueueNotFound
+		case target == q || len(target.forwards) > 0:
+			return txn.ErrForwardChain
+		case slices.ContainsFunc(rules[:i], func(o txn.Forward) bool { return o.Target == r.Target }):
+			return txn.ErrForwardTwice
+		}
+	}
+	q.forwards = rules
+	return txn.OK
+}
+
+// forwardedTo tells whether some queue forwards to this one.
+func (m *model) forwardedTo(id uint64) bool {
+	for _, q := range m.queues {
+		if slices.ContainsFunc(q.forwards, func(r txn.Forward) bool { return r.Target == id }) {
+			return true
+		}
+	}
+	return false
+}
+
+// forward has what was published go where the rules of its queue say, as the active would; sometimes to a queue that is
+// gone by then, which changes nothing.
+func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added map[uint64]uint64) (txn.Code, func()) {
+	code := txn.OK
+	var changes []func(first uint64)
+	for _, r := range q.forwards {
+		var indexes []int
+		for i := range records {
+			if r.Filter != "" && m.rng.IntN(2) == 0 {
+				indexes = append(indexes, i)
+			}
+		}
+		if r.Filter != "" && len(indexes) == 0 {
+			continue
+		}
+		target := r.Target
+		if m.rng.IntN(30) == 0 {
+			target = m.nextID + 9
+		}
+		b.Forward(q.id, target, r.Move, indexes)
+		if len(indexes) == 0 {
+			for i := range records {
+				indexes = append(indexes, i)
+			}
+		}
+		to := m.queues[target]
+		if to == nil {
+			continue
+		}
+		if full := m.room(to, added, len(indexes)); code == txn.OK {
+			code = full
+		}
+		changes = append(changes, func(first uint64) {
+			for _, i := range indexes {
+				to.makeRoom(1)
+				to.add(records[i])
+				for _, s := range q.everyone() {
+					if r.Move {
+						delete(s.needs, first+uint64(i))
+					}
+				}
+			}
+		})
+	}
+	return code, func() {
+		first := q.next - uint64(len(records))
+		for _, change := range changes {
+			change(first)
+		}
+	}
+}
