@@ -433,10 +433,10 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 }
 
 func (s *State) createQueue(o *txn.Op) uint64 {
-	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1}
+	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, handedOut: 1, extras: &noExtras}
 	s.setConfig(q, o.Config)
 	if o.Config.Priorities != 0 {
-		q.lanes = newLaneSet()
+		q.own().lanes = newLaneSet()
 	}
 	s.nextQueue++
 	q.tail.first = 1

@@ -71,9 +71,11 @@ func (s *State) setForwards(q *Queue, o *txn.Op) {
 func (s *State) putForwards(q *Queue, rules []txn.Forward) {
 	s.countForwards(q, -1)
 	stored := q.forwards != nil && q.forwards.stored
-	q.forwards = nil
-	if len(rules) > 0 || stored {
-		q.forwards = &forwards{rules: rules, dirty: true, stored: stored}
+	switch {
+	case len(rules) > 0 || stored:
+		q.own().forwards = &forwards{rules: rules, dirty: true, stored: stored}
+	case q.forwards != nil:
+		q.own().forwards = nil
 	}
 	s.countForwards(q, 1)
 }
@@ -179,7 +181,7 @@ func (c *collector) forwards(queues []*Queue) {
 		if f.stored {
 			c.batch.Deletes = append(c.batch.Deletes, forwardsKey(nil, q.id))
 		}
-		q.forwards = nil
+		q.own().forwards = nil
 	}
 }
 
@@ -191,7 +193,7 @@ func (l *Loader) forwards(k, v *cursor) {
 		v.fail("forwards that cannot be: %v", err)
 		return
 	}
-	q.forwards = &forwards{rules: rules, stored: true}
+	q.own().forwards = &forwards{rules: rules, stored: true}
 }
 
 // checkForwards verifies that the rules of a queue lead to queues that are there and forward nothing.

@@ -210,7 +210,7 @@ func (l *Loader) lanes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
 	if q.lanes == nil {
-		q.lanes = newLaneSet()
+		q.own().lanes = newLaneSet()
 	}
 	c := &laneChunk{stored: true, mask: uint16(v.u8())}
 	c.mask |= uint16(v.u8()) << 8
@@ -238,7 +238,7 @@ func (q *Queue) finishLanes() bool {
 		return q.lanes == nil
 	}
 	if q.lanes == nil {
-		q.lanes = newLaneSet()
+		q.own().lanes = newLaneSet()
 	}
 	for _, list := range q.lanes.byLane {
 		slices.Sort(list)

@@ -150,7 +150,7 @@ func (l *Loader) getQueue(k *cursor) *Queue {
 	}
 	q := l.byQueue[id]
 	if q == nil {
-		q = &Queue{id: id}
+		q = &Queue{id: id, extras: &noExtras}
 		l.byQueue[id] = q
 	}
 	return q

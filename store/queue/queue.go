@@ -20,11 +20,10 @@ type Queue struct {
 	digest   uint64
 	sizes    sizeSet
 	tail     tail
-	lanes    *laneSet // nil unless it has priorities
 
-	handedOut uint64    // sequences below were handed out by Collect, or were in pages at the start
-	leaving   *leaving  // nil if there is nothing
-	forwards  *forwards // nil if it has none
+	handedOut uint64   // sequences below were handed out by Collect, or were in pages at the start
+	leaving   *leaving // nil if there is nothing
+	*extras            // noExtras if there are none
 
 	tailNewer, tailOlder *Queue // list of the queues that have a tail
 
@@ -37,6 +36,23 @@ type Queue struct {
 	loaded  bool // the Loader saw its record
 	deleted bool
 	touched bool
+}
+
+// extras are what few queues have.
+type extras struct {
+	forwards *forwards // nil if it has none
+	lanes    *laneSet  // nil unless it has priorities
+}
+
+// noExtras is what all other queues share. It never changes.
+var noExtras extras //nolint:gochecknoglobals // a constant, but for its address
+
+// own gives the extras to be changed.
+func (q *Queue) own() *extras {
+	if q.extras == &noExtras {
+		q.extras = new(extras)
+	}
+	return q.extras
 }
 
 // leaving is what the page file has to give up at the next checkpoint.
