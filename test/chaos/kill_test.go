@@ -133,7 +133,7 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	}
 	for done := 0; !over(done); {
 		prefix := fmt.Sprintf("round-%d-", done)
-		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: prefix, Seed: seed + uint64(done)})
+		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: prefix, Seed: seed + uint64(done), Features: true})
 		k.pins = pin(t, k.w, prefix+"0", k.p.A, k.p.B)
 		for range roundsPerHistory {
 			k.round()

@@ -50,6 +50,9 @@ type WorkloadOptions struct {
 	NoAdministration bool
 	// Plain: messages have no standard fields and no typed properties. For nodes of release 0.1.0, which know none.
 	Plain bool
+	// Features has applications use what queues can do besides: forwards, filters, delays, expiry, priorities, retention.
+	// Not with nodes of release 0.1.0.
+	Features bool
 	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10,
 	// negative: none.
 	StraysPerSecond int
@@ -102,6 +105,7 @@ type Workload struct {
 	producers []*producer
 	apps      *applications
 	strays    *strays
+	features  *features
 	streams   atomic.Uint64 // streams and consumers so far
 
 	stopPublishing, stopConsuming context.CancelFunc
@@ -165,7 +169,12 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 		}
 	}
 	if w.opts.StraysPerSecond > 0 {
-		w.strays, err = w.startStrays(ctx)
+		if w.strays, err = w.startStrays(ctx); err != nil {
+			return err
+		}
+	}
+	if w.opts.Features {
+		w.features, err = w.startFeatures(ctx)
 	}
 	return err
 }
@@ -174,6 +183,11 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 func (w *Workload) stopOthers(ctx context.Context) error {
 	if w.strays != nil {
 		w.strays.end()
+	}
+	if w.features != nil {
+		if err := w.features.finish(ctx); err != nil {
+			return err
+		}
 	}
 	if w.apps != nil {
 		return w.apps.finish(ctx)
@@ -422,6 +436,9 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 	if w.apps != nil {
 		errs = append(errs, w.apps.close())
 	}
+	if w.features != nil {
+		errs = append(errs, w.features.remove(ctx))
+	}
 	return errors.Join(append(errs, w.client.Close())...)
 }
 
@@ -434,6 +451,9 @@ func (w *Workload) Abort() {
 	}
 	if w.apps != nil {
 		_ = w.apps.close()
+	}
+	if w.features != nil {
+		w.features.abort()
 	}
 	_ = w.client.Close()
 	w.publishing.Wait()

@@ -47,6 +47,8 @@ const (
 	maxFailures = 5
 	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
 	realLimit = 4 * time.Minute
+	// featureSeeds: in one of so many seeds applications use what queues can do besides.
+	featureSeeds = 3
 )
 
 // everyKind is from how many seeds on every kind of fault has to have struck, and every outcome to have come up.
@@ -155,7 +157,7 @@ func (w *world) runWith(breakIt func(h *audit.History) error) (err error) {
 	defer cancel()
 	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
 		Seed: w.seed, PerSecond: w.options.PerSecond, InFlight: 8, LargeBytes: 64 << 10,
-		OperationsPerSecond: 3, StraysPerSecond: 3,
+		OperationsPerSecond: 3, StraysPerSecond: 3, Features: w.seed%featureSeeds == 0,
 	})
 	if err != nil {
 		return err

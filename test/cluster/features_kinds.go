@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+)
+
+// featureKinds are all of them.
+func featureKinds() []featureKind {
+	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind()}
+}
+
+func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOptions {
+	return client.CreateQueueOptions{Config: config, Subscriptions: subs}
+}
+
+// once holds how often a message is somewhere against what its publisher was told: 1 if it was acknowledged, 0 if it
+// was refused, and either if that is not known.
+func (f *feature) once(where string, id audit.ID, times int) {
+	m := f.sent[id]
+	switch {
+	case times > 1:
+		f.broken(audit.RuleDoubled, "message %v is %d times in %s", id, times, where)
+	case times == 0 && m.outcome == audit.Acked:
+		f.broken(audit.RuleLost, "message %v was acknowledged, and is not in %s", id, where)
+	case times > 0 && m.outcome == audit.Refused:
+		f.broken(audit.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, where)
+	}
+}
+
+// forwardKind copies everything to one queue, and moves some messages to another one: a message is in all of the
+// queues that it belongs to, or in none.
+func forwardKind() featureKind {
+	return featureKind{
+		name: "forward", into: "in",
+		queues: map[string]client.CreateQueueOptions{
+			"in":   subscribed(client.QueueConfig{}, SubAudit),
+			"copy": subscribed(client.QueueConfig{}, SubAudit),
+			"gone": subscribed(client.QueueConfig{}, SubAudit),
+		},
+		setup: func(f *feature, ctx context.Context) error {
+			_, err := f.client.SetForwards(ctx, f.queue("in"), []client.Forward{
+				{To: f.queue("copy")}, {To: f.queue("gone"), Move: true, Filter: `subject == "go"`},
+			})
+			return err
+		},
+		message: func(f *feature) client.Message { return client.Message{Subject: []string{"stay", "go"}[f.rng.IntN(2)]} },
+		check:   checkForwards,
+	}
+}
+
+func checkForwards(f *feature, ctx context.Context) error {
+	var in [3]map[audit.ID]int
+	for i, name := range []string{"in", "copy", "gone"} {
+		var err error
+		if in[i], err = f.stored(ctx, name); err != nil {
+			return err
+		}
+	}
+	for id, m := range f.sent {
+		f.once("the copies", id, in[1][id])
+		stays, goes := in[1][id], 0
+		if m.Subject == "go" {
+			stays, goes = goes, stays
+		}
+		if in[0][id] != stays || in[2][id] != goes {
+			f.broken(audit.RulePartly, "message %v (%s) is %d times in its queue, %d times copied and %d times moved", id,
+				m.Subject, in[0][id], in[1][id], in[2][id])
+		}
+	}
+	return nil
+}
+
+// siftKind has a subscription that gets the messages that its filter matches, all of them and no others.
+func siftKind() featureKind {
+	return featureKind{
+		name: "sift", into: "in",
+		queues: map[string]client.CreateQueueOptions{"in": subscribed(client.QueueConfig{}, SubAudit)},
+		setup: func(f *feature, ctx context.Context) error {
+			_, _, err := f.client.CreateSubscriptionWith(ctx, f.queue("in"), "even",
+				client.SubscriptionOptions{Filter: `subject == "even" && properties.n > 0`})
+			return err
+		},
+		message: func(f *feature) client.Message {
+			return client.Message{
+				Subject: []string{"odd", "even"}[f.rng.IntN(2)], Values: map[string]any{"n": int64(f.rng.IntN(4))},
+			}
+		},
+		sinks: [][2]string{{"in", "even"}},
+		check: func(f *feature, ctx context.Context) error {
+			all, err := f.stored(ctx, "in")
+			if err != nil {
+				return err
+			}
+			for id, m := range f.sent {
+				f.once("the queue", id, all[id])
+				matches, got := m.Subject == "even" && m.Values["n"].(int64) > 0, f.got["in/even"][id] > 0
+				if got != (matches && all[id] > 0) {
+					f.broken(audit.RuleUndelivered, "message %v: stored %d times, matches: %v, delivered: %v", id, all[id],
+						matches, got)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// rankedKind has priorities: everything is delivered, and from a queue at rest in the order of the priorities.
+func rankedKind() featureKind {
+	return featureKind{
+		name: "ranked", into: "in",
+		queues: map[string]client.CreateQueueOptions{
+			"in": subscribed(client.QueueConfig{Priorities: true}, SubWork, SubAudit),
+		},
+		message: func(f *feature) client.Message {
+			return client.Message{Priority: new(uint8(f.rng.IntN(10)))}
+		},
+		sinks: [][2]string{{"in", SubWork}},
+		check: func(f *feature, ctx context.Context) error {
+			all, err := f.stored(ctx, "in")
+			if err != nil {
+				return err
+			}
+			for id := range f.sent {
+				f.once("the queue", id, all[id])
+				if all[id] > 0 && f.got["in/"+SubWork][id] == 0 {
+					f.broken(audit.RuleUndelivered, "message %v was not delivered", id)
+				}
+			}
+			return checkRanks(f, ctx, len(all))
+		},
+	}
+}
+
+// checkRanks consumes what the audit subscription has kept: n messages, higher priorities first, and in the order of
+// their sequences within one.
+func checkRanks(f *feature, ctx context.Context, n int) error {
+	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubAudit, Prefetch: n + 1})
+	if err != nil {
+		return fmt.Errorf("feature %s: %w", f.name, err)
+	}
+	defer func() { _ = c.Close() }()
+	last, sequence := uint8(9), uint64(0)
+	for range n {
+		d, err := c.Receive(ctx)
+		if err != nil {
+			return fmt.Errorf("feature %s: %w", f.name, err)
+		}
+		switch p := *d.Priority; {
+		case p > last:
+			f.broken(audit.RuleOrder, "priority %d (sequence %d) after %d (sequence %d)", p, d.Sequence, last, sequence)
+		case p < last:
+			last, sequence = p, d.Sequence
+		case d.Sequence <= sequence:
+			f.broken(audit.RuleOrder, "sequence %d after %d, both of priority %d", d.Sequence, sequence, p)
+		default:
+			sequence = d.Sequence
+		}
+	}
+	return nil
+}
+
+// keptKind retains what is acknowledged: at the end all of it is delivered again, in order.
+func keptKind() featureKind {
+	return featureKind{
+		name: "kept", into: "in",
+		queues: map[string]client.CreateQueueOptions{
+			"in": subscribed(client.QueueConfig{RetentionMessages: 1 << 30}, SubWork),
+		},
+		message: func(*feature) client.Message { return client.Message{} },
+		sinks:   [][2]string{{"in", SubWork}},
+		check: func(f *feature, ctx context.Context) error {
+			all, err := f.stored(ctx, "in")
+			if err != nil {
+				return err
+			}
+			for id := range f.sent {
+				f.once("the queue", id, all[id])
+			}
+			return checkReplay(f, ctx, all)
+		},
+	}
+}
+
+// checkReplay goes back to the beginning and consumes everything once more.
+func checkReplay(f *feature, ctx context.Context, all map[audit.ID]int) error {
+	if _, err := f.client.Seek(ctx, f.queue("in"), SubWork, client.Earliest()); err != nil {
+		return fmt.Errorf("feature %s: %w", f.name, err)
+	}
+	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubWork, Prefetch: len(all) + 1})
+	if err != nil {
+		return fmt.Errorf("feature %s: %w", f.name, err)
+	}
+	defer func() { _ = c.Close() }()
+	last := uint64(0)
+	for range all {
+		d, err := c.Receive(ctx)
+		if err != nil {
+			return fmt.Errorf("feature %s: replay: %w", f.name, err)
+		}
+		if d.Sequence <= last {
+			f.broken(audit.RuleOrder, "replay: sequence %d after %d", d.Sequence, last)
+		}
+		last = d.Sequence
+		id, err := audit.ParseBody(d.Body)
+		if err != nil || all[id] == 0 {
+			f.broken(audit.RulePhantom, "replay: sequence %d: message %v: %v", d.Sequence, id, err)
+		}
+	}
+	return nil
+}
