@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// describedQueue is what is tried with; describedDead is for its dead letters, and describedSource forwards to it in the
+// end.
+const describedQueue, describedDead, describedSource = "described", "described-dead", "described-source"
+
+// describedMessage has attributes that release 0.1.0 does not know, and nothing that says how it is delivered.
+var describedMessage = client.Message{
+	Body: []byte("{}"), Subject: "order", CorrelationID: "c-1", Values: map[string]any{"count": int64(7)},
+}
+
+// novelty is something that a node of release 0.1.0 would misunderstand.
+type novelty struct {
+	name string
+	try  func(t *testing.T, k *client.Client) error
+}
+
+// novelties are all of them.
+func novelties() []novelty {
+	list := []novelty{
+		{"attributes", func(t *testing.T, k *client.Client) error {
+			_, err := k.Publish(limited(t), describedQueue, describedMessage)
+			return err
+		}},
+		{"a queue with priorities", func(t *testing.T, k *client.Client) error {
+			_, _, err := k.CreateQueue(limited(t), describedSource, client.CreateQueueOptions{
+				Config: client.QueueConfig{Priorities: true},
+			})
+			return err
+		}},
+		{"a forward", func(t *testing.T, k *client.Client) error {
+			queue := describedSource
+			if _, err := k.GetQueue(limited(t), queue); err != nil {
+				queue = describedQueue // as long as it is refused
+			}
+			_, err := k.SetForwards(limited(t), queue, []client.Forward{{To: describedQueue}})
+			return err
+		}},
+		{"a filter", func(t *testing.T, k *client.Client) error {
+			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "filtered",
+				client.SubscriptionOptions{Filter: "size > 3"})
+			return err
+		}},
+		{"a start", func(t *testing.T, k *client.Client) error {
+			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "from-first",
+				client.SubscriptionOptions{At: client.AtSequence(1)})
+			return err
+		}},
+		{"a seek", func(t *testing.T, k *client.Client) error {
+			_, err := k.Seek(limited(t), describedQueue, client.DefaultSubscription, client.Earliest())
+			return err
+		}},
+	}
+	return append(append(list, messageNovelties()...), configNovelties()...)
+}
+
+// messageNovelties are the fields that say how a message is delivered.
+func messageNovelties() (list []novelty) {
+	for name, m := range map[string]client.Message{
+		"group": {Group: "g"}, "priority": {Priority: new(uint8(7))}, "ttl": {TTL: time.Hour},
+		"expires_at": {ExpiresAt: time.Now().Add(time.Hour)}, "delay": {Delay: time.Millisecond},
+		"deliver_at": {DeliverAt: time.Now()},
+	} {
+		list = append(list, novelty{"a message's " + name, func(t *testing.T, k *client.Client) error {
+			_, err := k.Publish(limited(t), describedQueue, m)
+			return err
+		}})
+	}
+	return list
+}
+
+// configNovelties are the fields of a configuration that release 0.1.0 does not know, but for priorities, which are
+// decided when a queue is made.
+func configNovelties() (list []novelty) {
+	all := client.QueueConfig{
+		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,
+		RedeliveryMultiplier: 2, RedeliveryMaxDelay: time.Minute, RetentionAge: time.Hour, RetentionBytes: 1 << 30,
+		RetentionMessages: 1 << 20, Overflow: client.OverflowDropHead, Exclusive: true, DeadLetterExpired: true,
+		TemporaryGrace: time.Hour,
+	}
+	from := reflect.ValueOf(all)
+	for i := range from.NumField() {
+		field := from.Type().Field(i).Name
+		if from.Field(i).IsZero() {
+			continue
+		}
+		list = append(list, novelty{"a queue's " + field, func(t *testing.T, k *client.Client) error {
+			q, err := k.GetQueue(limited(t), describedQueue)
+			if err != nil {
+				return fmt.Errorf("%s: %w", field, err)
+			}
+			c := q.Config
+			reflect.ValueOf(&c).Elem().FieldByName(field).Set(from.Field(i))
+			_, err = k.AlterQueue(limited(t), describedQueue, c)
+			return err
+		}})
+	}
+	return list
+}
+
+// requireRefused: none of it is possible while a node is of release 0.1.0.
+func requireRefused(t *testing.T, k *client.Client) {
+	t.Helper()
+	for _, n := range novelties() {
+		require.ErrorIs(t, n.try(t, k), client.ErrRefused, n.name)
+	}
+}
+
+// requireUsable: all of it is possible once both nodes know it.
+func requireUsable(t *testing.T, k *client.Client) {
+	t.Helper()
+	for _, n := range novelties() {
+		require.NoError(t, n.try(t, k), n.name)
+	}
+}
