@@ -54,6 +54,16 @@ var (
 	ErrTooOld = errors.New("retry too old to be answered")
 	// ErrRefused is returned when the state of the pair or of the queue does not allow the request now.
 	ErrRefused = errors.New("refused in the present state")
+	// ErrProcessed is returned when a message that a transaction takes was acknowledged before, or is held by a prepared
+	// transaction: it was processed elsewhere. Nothing of the transaction was stored.
+	ErrProcessed = errors.New("a message was processed elsewhere")
+	// ErrNoTransaction is returned when no transaction of that xid is prepared, and none is remembered.
+	ErrNoTransaction = errors.New("no such prepared transaction")
+	// ErrDecided is returned when a prepared transaction was decided the other way before, by its coordinator.
+	ErrDecided = errors.New("the transaction was decided otherwise")
+	// ErrHeuristic is returned when a prepared transaction was decided the other way before, by an operator or the
+	// time-out txn.prepared-timeout. The text says how.
+	ErrHeuristic = errors.New("the transaction was decided otherwise, without its coordinator")
 	// ErrDataLoss is returned when stored data is damaged.
 	ErrDataLoss = errors.New("stored data is damaged")
 	// ErrInternal is returned when a node failed in a way that it cannot explain, or does not know the request.

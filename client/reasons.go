@@ -32,7 +32,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrQueueNotFound
 	case pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND:
 		return true, ErrSubscriptionNotFound
-	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS:
+	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS,
+		pb.ErrorReason_ERROR_REASON_XID_IN_USE:
 		return true, ErrAlreadyExists
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
 		return true, ErrNotEmpty
@@ -43,7 +44,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS,
 		pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE,
 		pb.ErrorReason_ERROR_REASON_TOO_LARGE, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS,
-		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL:
+		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED:
 		return true, ErrLimit
 	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_BEYOND_END,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED,
@@ -53,6 +54,14 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_INVALID_FILTER,
 		pb.ErrorReason_ERROR_REASON_PRIORITIES_FIXED, pb.ErrorReason_ERROR_REASON_FORWARD_CHAIN:
 		return true, ErrInvalid
+	case pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED:
+		return true, ErrProcessed
+	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
+		return true, ErrNoTransaction
+	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:
+		return true, ErrDecided
+	case pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK:
+		return true, ErrHeuristic
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
 		return true, ErrSequenceReused
 	case pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED:

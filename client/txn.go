@@ -21,8 +21,9 @@ type Txn struct {
 	released  []*Delivery
 	identity  identity // taken by the first Commit, and kept while the outcome is unknown
 	committed bool
-	err       error // first wrong operation
-	late      error // an operation was added while the outcome was unknown; told once
+	err       error  // first wrong operation
+	late      error  // an operation was added while the outcome was unknown; told once
+	xid       string // that it was to be prepared under, while it is not known whether it is
 }
 
 // TxnResult is what a transaction did.
@@ -60,10 +61,18 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 }
 
 // Ack acknowledges deliveries of one subscription when the transaction commits. One operation.
-func (t *Txn) Ack(ds ...*Delivery) *Txn {
+func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
+
+// Take is Ack on the condition that none of the messages is acknowledged by then, or held by a prepared transaction:
+// otherwise Commit ends with ErrProcessed. See Transaction. One operation.
+func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
+
+func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Ack{
-		Ack: &pb.AckOperation{Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo()},
+		Ack: &pb.AckOperation{
+			Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo(), Required: required,
+		},
 	}}) {
 		t.acked = append(t.acked, ds...)
 	}
@@ -132,17 +141,12 @@ func (t *Txn) fail(err error) {
 //
 // Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrOutcomeLost, ErrUnavailable.
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
-	switch {
-	case t.committed:
-		return TxnResult{}, fmt.Errorf("%w: the transaction is committed already", ErrInvalid)
-	case t.late != nil:
-		err := fmt.Errorf("commit: %w; %w", t.late, ErrOutcomeUnknown)
-		t.late = nil
+	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
-	case t.err != nil:
-		return TxnResult{}, t.err
-	case len(t.ops) == 0:
-		return TxnResult{}, fmt.Errorf("%w: the transaction is empty", ErrInvalid)
+	}
+	if t.xid != "" {
+		return TxnResult{}, fmt.Errorf("%w: the outcome of preparing it as %q is not known; prepare it under that xid",
+			ErrInvalid, t.xid)
 	}
 	var resp *pb.CommitResponse
 	err := t.client.doAs(ctx, "commit", &t.identity,
@@ -153,6 +157,33 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err != nil {
 		return TxnResult{}, err
 	}
+	t.done()
+	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
+	for _, r := range resp.GetResults() {
+		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
+	}
+	return out, nil
+}
+
+// ready tells whether the transaction can be sent.
+func (t *Txn) ready(op string) error {
+	switch {
+	case t.committed:
+		return fmt.Errorf("%w: the transaction is committed already", ErrInvalid)
+	case t.late != nil:
+		err := fmt.Errorf("%s: %w; %w", op, t.late, ErrOutcomeUnknown)
+		t.late = nil
+		return err
+	case t.err != nil:
+		return t.err
+	case len(t.ops) == 0:
+		return fmt.Errorf("%w: the transaction is empty", ErrInvalid)
+	}
+	return nil
+}
+
+// done takes note that the transaction is committed, or prepared: what it has answered is with the consumers no more.
+func (t *Txn) done() {
 	t.committed = true
 	for _, d := range t.acked {
 		d.consumer.answeredElsewhere(d, ackAnswer)
@@ -160,11 +191,6 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	for _, d := range t.released {
 		d.consumer.answeredElsewhere(d, nackAnswer)
 	}
-	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
-	for _, r := range resp.GetResults() {
-		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
-	}
-	return out, nil
 }
 
 // toRanges sorts sequences and joins neighbours.

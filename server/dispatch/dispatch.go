@@ -32,6 +32,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -171,6 +172,7 @@ type Registry struct {
 	consumers int
 	paused    bool
 	closed    error
+	withheld  map[Key][]Range // of which Return is under way; nil while there never was one
 }
 
 // NewRegistry makes an empty registry. Close must be called.
@@ -214,6 +216,7 @@ func (r *Registry) Attach(key Key, accepts func(m *Message) bool) (*Consumer, er
 	d := r.byKey[key]
 	if d == nil {
 		d = newDispatcher(r, key, r.paused)
+		d.withheld = slices.Clone(r.withheld[key])
 		if err := d.setFilter(); err != nil {
 			return nil, err
 		}

@@ -55,6 +55,9 @@ type dispatcher struct {
 	deadWait, deadFull bool
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
 	ackedInRead []Range
+	// withheld is dropped from what is read, because it may be made deliverable at any moment and must not be delivered
+	// twice; lettingOut are those of it for which that is over.
+	withheld, lettingOut []Range
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
@@ -255,6 +258,7 @@ func (d *dispatcher) readOn(
 	defer d.mu.Unlock()
 	d.skip(others)
 	messages = d.endRead(matching, most)
+	defer d.endWithholding()
 	if err != nil {
 		return messages, false, err
 	}
@@ -283,7 +287,7 @@ func (d *dispatcher) demand(most int) (want int, again []uint64, from order) {
 func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
-	messages = d.setDamaged(withoutRanges(messages, acked))
+	messages = d.setDamaged(withoutRanges(withoutRanges(messages, acked), d.withheld))
 	if most > 0 {
 		messages = d.setDead(messages, most)
 	}
@@ -342,6 +346,7 @@ func (d *dispatcher) handOutAgain(messages []Message, others []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.skip(others)
+	defer d.endWithholding()
 	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}

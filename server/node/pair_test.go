@@ -74,6 +74,13 @@ func TestStandbySendsClientsAway(t *testing.T) {
 			_, err := q.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 1, 1)}})
 			return err
 		},
+		"prepare":           func() error { return standby.prepare("x", ackOp("q", 1, 1)) },
+		"commit prepared":   func() error { return standby.commitPrepared("x") },
+		"rollback prepared": func() error { return standby.rollbackPrepared("x") },
+		"list prepared": func() error {
+			_, err := q.ListPrepared(ctx, &pb.ListPreparedRequest{})
+			return err
+		},
 		"subscribe": func() error {
 			_, err := q.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "q", Name: "s"})
 			return err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -21,6 +22,7 @@ type operation struct {
 	messages []*pb.Message // publish
 	size     int           // of messages, in bytes
 	acks     []txn.Range
+	required bool // none of acks may be acknowledged before
 	releases []txn.Range
 	queueID  uint64        // that the queue must have; 0 for any
 	key      dispatch.Key  // set once the names were looked up
@@ -128,9 +130,11 @@ func (s *Service) checkOperation(session *serving.Session, op *pb.Operation) (o 
 	case *pb.Operation_Ack:
 		o = operation{
 			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
-			queueID: kind.Ack.GetQueueId(),
+			queueID: kind.Ack.GetQueueId(), required: kind.Ack.GetRequired(),
 		}
-		o.acks, err = atLeastOne(kind.Ack.GetRanges())
+		if o.acks, err = atLeastOne(kind.Ack.GetRanges()); err == nil && o.required {
+			err = s.serving.Require(session, failover.FeatureQueues)
+		}
 	case *pb.Operation_Release:
 		o = operation{
 			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
@@ -213,6 +217,8 @@ func (s *Service) appendOperations(b *txn.Builder, timeMS int64, ops []operation
 		case o.messages != nil:
 			appendPublish(b, o.key.Queue, timeMS, o.messages)
 			s.appendForwards(b, o.key.Queue, o.forwards)
+		case o.required:
+			b.Take(o.key.Queue, o.key.Sub, o.acks...)
 		case o.acks != nil:
 			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
 		default:

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
+	"github.com/lockstep-mq/lockstep/server/prepared"
 	"github.com/lockstep-mq/lockstep/server/sweep"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -36,6 +37,8 @@ type Session struct {
 	Primary *replication.Primary
 	// Consumers are those attached.
 	Consumers *dispatch.Registry
+	// Prepared has transactions prepared and decided.
+	Prepared *prepared.Manager
 	// sweeper does what is due by the clock.
 	sweeper *sweep.Sweeper
 
@@ -60,6 +63,7 @@ func NewSession(
 		Primary: p, ended: make(chan struct{}),
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
 	}
+	session.Prepared = prepared.New(s, p, session.Consumers)
 	session.sweeper = sweep.New(sweep.Options{Store: s, Primary: p, Consumers: session.Consumers, Log: logger})
 	return session
 }

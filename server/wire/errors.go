@@ -152,7 +152,18 @@ var errorTable = []mapping{
 	{txn.ErrQueueExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS},
 	{txn.ErrSubscriptionExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS},
 	{txn.ErrQueueInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
+	{txn.ErrPreparedInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_IN_USE},
 	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
+	// Prepared transactions, and messages that were processed elsewhere.
+	{txn.ErrAlreadyAcknowledged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED},
+	{txn.ErrReserved, codes.Aborted, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED},
+	{txn.ErrXIDInUse, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_XID_IN_USE},
+	{txn.ErrXIDNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND},
+	{txn.ErrTooManyPrepared, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_PREPARED},
+	{txn.ErrCommitted, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
+	{txn.ErrRolledBack, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
+	{txn.ErrHeuristicCommit, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
+	{txn.ErrHeuristicRollback, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
 	// Limits that pass.
 	{txn.ErrQueueFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
 	{txn.ErrTooManyQueues, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},

@@ -62,7 +62,8 @@ func (p *Prepared) Acks() uint64 { return p.acks }
 // Bytes that are kept for it.
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
-// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is good until the next one.
+// Ops iterates over its operations: OpPublish, OpAck and OpTake. Each is good until the next one. A forward reserves
+// nothing: whether its target is there is looked at when it is carried out.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
@@ -70,7 +71,7 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	}
 	for range r.Ops() {
 		o, err := r.Next()
-		if err != nil || !yield(o) {
+		if err != nil || o.Code != txn.OpForward && !yield(o) {
 			return
 		}
 	}
@@ -180,6 +181,9 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 		q := s.queues.get(op.Queue)
 		if q == nil {
 			return txn.ErrQueueNotFound
+		}
+		if op.Code != txn.OpForward {
+			s.published.count = 0
 		}
 		code := txn.OK
 		if op.Code == txn.OpForward {
@@ -294,9 +298,6 @@ func (s *State) hold(p *Prepared) {
 	ps.byXID[p.xid] = p
 	ps.bytes += len(p.payload)
 	for o := range p.Ops {
-		if o.Code == txn.OpForward {
-			continue // reserves nothing: whether its target is there is looked at when it is committed
-		}
 		h := ps.holds[o.Queue]
 		if h == nil {
 			h = new(hold)
@@ -329,9 +330,6 @@ func (s *State) letGo(p *Prepared) {
 		ps.bytes -= len(p.payload)
 	}
 	for o := range p.Ops {
-		if o.Code == txn.OpForward {
-			continue
-		}
 		if h := ps.holds[o.Queue]; h != nil {
 			if h.ops--; h.ops == 0 {
 				delete(ps.holds, o.Queue)

@@ -410,6 +410,9 @@ func errTooLarge() error {
 	return fmt.Errorf("%w: the transaction has more than %d bytes", ErrTooLarge, MaxTransactionBytes)
 }
 
+// Fail makes Finish end with an error, unless there was one before.
+func (b *Builder) Fail(err error) { b.fail(err) }
+
 func (b *Builder) fail(err error) {
 	if b.err == nil {
 		b.err = err

@@ -65,7 +65,8 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// FAILED_PRECONDITION: the queue was to be deleted only if it is empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
-	// FAILED_PRECONDITION: the queue is the `dead_letter` of another one, or messages are forwarded to it; change that one first.
+	// FAILED_PRECONDITION: the queue is the `dead_letter` of another one, or messages are forwarded to it: change that one first. Or a prepared
+	// transaction still needs the queue, the subscription or its messages: decide over that one first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// RESOURCE_EXHAUSTED: the queue would exceed its `max_messages` or `max_bytes`.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 40
@@ -184,6 +185,23 @@ const (
 	// UNAVAILABLE: the subscription of this consumer was moved by SeekSubscription. Attach again. What it was sent is not to be acknowledged
 	// any more, confirmed or not: from the place on, it is delivered again.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED ErrorReason = 193
+	// ABORTED: a message of an AckOperation that is `required` was acknowledged before: it was processed elsewhere. Nothing of the transaction
+	// was stored. Drop what was made of the message.
+	ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED ErrorReason = 196
+	// ABORTED: a message of a `required` AckOperation, or of a transaction to be prepared, is held by a prepared transaction. Nothing was stored.
+	ErrorReason_ERROR_REASON_MESSAGE_RESERVED ErrorReason = 197
+	// ALREADY_EXISTS: a transaction of that xid is prepared, or was decided lately. Nothing of this one was stored.
+	ErrorReason_ERROR_REASON_XID_IN_USE ErrorReason = 198
+	// NOT_FOUND: no transaction of that xid is prepared, and none is remembered.
+	ErrorReason_ERROR_REASON_XID_NOT_FOUND ErrorReason = 199
+	// RESOURCE_EXHAUSTED: 10,000 prepared transactions, or 256 MiB in them. Decide some first.
+	ErrorReason_ERROR_REASON_TOO_MANY_PREPARED ErrorReason = 200
+	// FAILED_PRECONDITION: the coordinator has decided the other way over the transaction before; the text says how.
+	ErrorReason_ERROR_REASON_XID_DECIDED ErrorReason = 201
+	// FAILED_PRECONDITION: the transaction cannot be rolled back, because an operator has committed it.
+	ErrorReason_ERROR_REASON_HEURISTIC_COMMIT ErrorReason = 202
+	// FAILED_PRECONDITION: the transaction cannot be committed, because an operator, or `txn.prepared-timeout`, has rolled it back.
+	ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK ErrorReason = 203
 	// INVALID_ARGUMENT: a filter that is no expression, gives no bool, is too long or could cost too much. The text names line and column.
 	ErrorReason_ERROR_REASON_INVALID_FILTER ErrorReason = 204
 )
@@ -265,6 +283,14 @@ var (
 		183: "ERROR_REASON_INTERNAL",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
 		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
+		196: "ERROR_REASON_ALREADY_ACKNOWLEDGED",
+		197: "ERROR_REASON_MESSAGE_RESERVED",
+		198: "ERROR_REASON_XID_IN_USE",
+		199: "ERROR_REASON_XID_NOT_FOUND",
+		200: "ERROR_REASON_TOO_MANY_PREPARED",
+		201: "ERROR_REASON_XID_DECIDED",
+		202: "ERROR_REASON_HEURISTIC_COMMIT",
+		203: "ERROR_REASON_HEURISTIC_ROLLBACK",
 		204: "ERROR_REASON_INVALID_FILTER",
 	}
 	ErrorReason_value = map[string]int32{
@@ -342,6 +368,14 @@ var (
 		"ERROR_REASON_INTERNAL":               183,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
 		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
+		"ERROR_REASON_ALREADY_ACKNOWLEDGED":   196,
+		"ERROR_REASON_MESSAGE_RESERVED":       197,
+		"ERROR_REASON_XID_IN_USE":             198,
+		"ERROR_REASON_XID_NOT_FOUND":          199,
+		"ERROR_REASON_TOO_MANY_PREPARED":      200,
+		"ERROR_REASON_XID_DECIDED":            201,
+		"ERROR_REASON_HEURISTIC_COMMIT":       202,
+		"ERROR_REASON_HEURISTIC_ROLLBACK":     203,
 		"ERROR_REASON_INVALID_FILTER":         204,
 	}
 )
@@ -377,7 +411,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xb2\x12\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xcb\x14\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -452,7 +486,15 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x15ERROR_REASON_CANCELED\x10\xb6\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\xb7\x01\x12 \n" +
 	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01\x12$\n" +
-	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x12 \n" +
+	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x12&\n" +
+	"!ERROR_REASON_ALREADY_ACKNOWLEDGED\x10\xc4\x01\x12\"\n" +
+	"\x1dERROR_REASON_MESSAGE_RESERVED\x10\xc5\x01\x12\x1c\n" +
+	"\x17ERROR_REASON_XID_IN_USE\x10\xc6\x01\x12\x1f\n" +
+	"\x1aERROR_REASON_XID_NOT_FOUND\x10\xc7\x01\x12#\n" +
+	"\x1eERROR_REASON_TOO_MANY_PREPARED\x10\xc8\x01\x12\x1d\n" +
+	"\x18ERROR_REASON_XID_DECIDED\x10\xc9\x01\x12\"\n" +
+	"\x1dERROR_REASON_HEURISTIC_COMMIT\x10\xca\x01\x12$\n" +
+	"\x1fERROR_REASON_HEURISTIC_ROLLBACK\x10\xcb\x01\x12 \n" +
 	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (

@@ -1632,7 +1632,7 @@ func (x *PublishOperation) GetMessages() []*Message {
 	return nil
 }
 
-// AckOperation acknowledges messages of one subscription, in any order. Acknowledging twice is no error.
+// AckOperation acknowledges messages of one subscription, in any order. Acknowledging twice is no error, unless it is `required`.
 type AckOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
@@ -1642,7 +1642,12 @@ type AckOperation struct {
 	// Sequences to acknowledge.
 	Ranges []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	// If not 0: the number of the queue that the messages were delivered from; NOT_FOUND when another one has its name by now.
-	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Refuse the whole transaction, with ALREADY_ACKNOWLEDGED or MESSAGE_RESERVED, when one of the messages is acknowledged, or held by a prepared
+	// transaction: what is published in a transaction beside a `required` ack is published once for each message, however often the message was
+	// delivered, and to however many consumers. At most 65,536 messages in a transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair is
+	// of release 0.1.0; such an active ignores the field.
+	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1703,6 +1708,13 @@ func (x *AckOperation) GetQueueId() uint64 {
 		return x.QueueId
 	}
 	return 0
+}
+
+func (x *AckOperation) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
 }
 
 // ReleaseOperation adds one to the delivery count of messages and makes them deliverable again.
@@ -2725,6 +2737,601 @@ func (x *SetForwardsResponse) GetQueue() *Queue {
 	return nil
 }
 
+// PrepareRequest asks for the first phase of a transaction.
+type PrepareRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the transaction: 1 to 128 bytes of printable UTF-8, another one for each transaction.
+	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
+	// 1 to 1,000 operations, of publish and ack; at most 16 MiB in all.
+	Operations []*Operation `protobuf:"bytes,2,rep,name=operations,proto3" json:"operations,omitempty"`
+	// Makes the request safe to retry.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRequest) Reset() {
+	*x = PrepareRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRequest) ProtoMessage() {}
+
+func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
+func (*PrepareRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *PrepareRequest) GetXid() string {
+	if x != nil {
+		return x.Xid
+	}
+	return ""
+}
+
+func (x *PrepareRequest) GetOperations() []*Operation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *PrepareRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// PrepareResponse says that the transaction is prepared.
+type PrepareResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log sequence number of the transaction.
+	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// True when this is the stored answer to a retry.
+	Duplicate     bool `protobuf:"varint,2,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareResponse) Reset() {
+	*x = PrepareResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareResponse) ProtoMessage() {}
+
+func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
+func (*PrepareResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *PrepareResponse) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *PrepareResponse) GetDuplicate() bool {
+	if x != nil {
+		return x.Duplicate
+	}
+	return false
+}
+
+// CommitPreparedRequest asks for a prepared transaction to be carried out.
+type CommitPreparedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the transaction.
+	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
+	// True when an operator decides in the coordinator's place; the coordinator is told so when it decides.
+	Heuristic     bool `protobuf:"varint,2,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitPreparedRequest) Reset() {
+	*x = CommitPreparedRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitPreparedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitPreparedRequest) ProtoMessage() {}
+
+func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
+func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *CommitPreparedRequest) GetXid() string {
+	if x != nil {
+		return x.Xid
+	}
+	return ""
+}
+
+func (x *CommitPreparedRequest) GetHeuristic() bool {
+	if x != nil {
+		return x.Heuristic
+	}
+	return false
+}
+
+// CommitPreparedResponse says that the transaction is committed.
+type CommitPreparedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when an operator had decided so before the coordinator did.
+	Heuristic     bool `protobuf:"varint,1,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitPreparedResponse) Reset() {
+	*x = CommitPreparedResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitPreparedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitPreparedResponse) ProtoMessage() {}
+
+func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
+func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CommitPreparedResponse) GetHeuristic() bool {
+	if x != nil {
+		return x.Heuristic
+	}
+	return false
+}
+
+// RollbackPreparedRequest asks for a prepared transaction to be dropped.
+type RollbackPreparedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the transaction.
+	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
+	// True when an operator decides in the coordinator's place; the coordinator is told so when it decides.
+	Heuristic     bool `protobuf:"varint,2,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackPreparedRequest) Reset() {
+	*x = RollbackPreparedRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackPreparedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackPreparedRequest) ProtoMessage() {}
+
+func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
+func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *RollbackPreparedRequest) GetXid() string {
+	if x != nil {
+		return x.Xid
+	}
+	return ""
+}
+
+func (x *RollbackPreparedRequest) GetHeuristic() bool {
+	if x != nil {
+		return x.Heuristic
+	}
+	return false
+}
+
+// RollbackPreparedResponse says that the transaction is rolled back.
+type RollbackPreparedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when an operator, or `txn.prepared-timeout`, had decided so before the coordinator did.
+	Heuristic     bool `protobuf:"varint,1,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackPreparedResponse) Reset() {
+	*x = RollbackPreparedResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackPreparedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackPreparedResponse) ProtoMessage() {}
+
+func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
+func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RollbackPreparedResponse) GetHeuristic() bool {
+	if x != nil {
+		return x.Heuristic
+	}
+	return false
+}
+
+// ListPreparedRequest asks for prepared transactions.
+type ListPreparedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only those after this LSN: the `lsn` of the last one of the page before. 0 means from the oldest.
+	AfterLsn uint64 `protobuf:"varint,1,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
+	// At most so many; 0 means 1,000, which is also the most.
+	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPreparedRequest) Reset() {
+	*x = ListPreparedRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPreparedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPreparedRequest) ProtoMessage() {}
+
+func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
+func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ListPreparedRequest) GetAfterLsn() uint64 {
+	if x != nil {
+		return x.AfterLsn
+	}
+	return 0
+}
+
+func (x *ListPreparedRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListPreparedResponse is a page of prepared transactions.
+type ListPreparedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they were prepared.
+	Transactions []*PreparedTransaction `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	// True when there are more after the last one.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// All that wait, and the bytes in them.
+	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// See total.
+	TotalBytes    uint64 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPreparedResponse) Reset() {
+	*x = ListPreparedResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPreparedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPreparedResponse) ProtoMessage() {}
+
+func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
+func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
+	if x != nil {
+		return x.Transactions
+	}
+	return nil
+}
+
+func (x *ListPreparedResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *ListPreparedResponse) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ListPreparedResponse) GetTotalBytes() uint64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+// PreparedTransaction is one that waits for a decision.
+type PreparedTransaction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the transaction.
+	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
+	// Log sequence number of its Prepare.
+	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// When the active prepared it, by its clock.
+	PreparedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=prepared_at,json=preparedAt,proto3" json:"prepared_at,omitempty"`
+	// What it will do, one for each queue, by name.
+	Queues []*PreparedQueue `protobuf:"bytes,4,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Bytes that are kept for it.
+	Bytes         uint64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreparedTransaction) Reset() {
+	*x = PreparedTransaction{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreparedTransaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreparedTransaction) ProtoMessage() {}
+
+func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
+func (*PreparedTransaction) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *PreparedTransaction) GetXid() string {
+	if x != nil {
+		return x.Xid
+	}
+	return ""
+}
+
+func (x *PreparedTransaction) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *PreparedTransaction) GetPreparedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PreparedAt
+	}
+	return nil
+}
+
+func (x *PreparedTransaction) GetQueues() []*PreparedQueue {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *PreparedTransaction) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// PreparedQueue is what a prepared transaction will do in one queue.
+type PreparedQueue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Messages that it will publish.
+	Publishes uint64 `protobuf:"varint,2,opt,name=publishes,proto3" json:"publishes,omitempty"`
+	// Messages that it will acknowledge, in all subscriptions.
+	Acks          uint64 `protobuf:"varint,3,opt,name=acks,proto3" json:"acks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreparedQueue) Reset() {
+	*x = PreparedQueue{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreparedQueue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreparedQueue) ProtoMessage() {}
+
+func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
+func (*PreparedQueue) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *PreparedQueue) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *PreparedQueue) GetPublishes() uint64 {
+	if x != nil {
+		return x.Publishes
+	}
+	return 0
+}
+
+func (x *PreparedQueue) GetAcks() uint64 {
+	if x != nil {
+		return x.Acks
+	}
+	return 0
+}
+
 var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
@@ -2830,12 +3437,13 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x04kind\"Z\n" +
 	"\x10PublishOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
-	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"\x97\x01\n" +
+	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"\xb3\x01\n" +
 	"\fAckOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
 	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9b\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x1a\n" +
+	"\brequired\x18\x05 \x01(\bR\brequired\"\x9b\x01\n" +
 	"\x10ReleaseOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
@@ -2900,8 +3508,46 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bforwards\x18\x02 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"?\n" +
 	"\x13SetForwardsResponse\x12(\n" +
-	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue2\xc1\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"\x8d\x01\n" +
+	"\x0ePrepareRequest\x12\x10\n" +
+	"\x03xid\x18\x01 \x01(\tR\x03xid\x126\n" +
 	"\n" +
+	"operations\x18\x02 \x03(\v2\x16.lockstep.v1.OperationR\n" +
+	"operations\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"A\n" +
+	"\x0fPrepareResponse\x12\x10\n" +
+	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x1c\n" +
+	"\tduplicate\x18\x02 \x01(\bR\tduplicate\"G\n" +
+	"\x15CommitPreparedRequest\x12\x10\n" +
+	"\x03xid\x18\x01 \x01(\tR\x03xid\x12\x1c\n" +
+	"\theuristic\x18\x02 \x01(\bR\theuristic\"6\n" +
+	"\x16CommitPreparedResponse\x12\x1c\n" +
+	"\theuristic\x18\x01 \x01(\bR\theuristic\"I\n" +
+	"\x17RollbackPreparedRequest\x12\x10\n" +
+	"\x03xid\x18\x01 \x01(\tR\x03xid\x12\x1c\n" +
+	"\theuristic\x18\x02 \x01(\bR\theuristic\"8\n" +
+	"\x18RollbackPreparedResponse\x12\x1c\n" +
+	"\theuristic\x18\x01 \x01(\bR\theuristic\"H\n" +
+	"\x13ListPreparedRequest\x12\x1b\n" +
+	"\tafter_lsn\x18\x01 \x01(\x04R\bafterLsn\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"\xa7\x01\n" +
+	"\x14ListPreparedResponse\x12D\n" +
+	"\ftransactions\x18\x01 \x03(\v2 .lockstep.v1.PreparedTransactionR\ftransactions\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\rR\x05total\x12\x1f\n" +
+	"\vtotal_bytes\x18\x04 \x01(\x04R\n" +
+	"totalBytes\"\xc0\x01\n" +
+	"\x13PreparedTransaction\x12\x10\n" +
+	"\x03xid\x18\x01 \x01(\tR\x03xid\x12\x10\n" +
+	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12;\n" +
+	"\vprepared_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"preparedAt\x122\n" +
+	"\x06queues\x18\x04 \x03(\v2\x1a.lockstep.v1.PreparedQueueR\x06queues\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"W\n" +
+	"\rPreparedQueue\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1c\n" +
+	"\tpublishes\x18\x02 \x01(\x04R\tpublishes\x12\x12\n" +
+	"\x04acks\x18\x03 \x01(\x04R\x04acks2\x98\r\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2921,7 +3567,11 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
 	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12_\n" +
 	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12P\n" +
-	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponse\x12D\n" +
+	"\aPrepare\x12\x1b.lockstep.v1.PrepareRequest\x1a\x1c.lockstep.v1.PrepareResponse\x12Y\n" +
+	"\x0eCommitPrepared\x12\".lockstep.v1.CommitPreparedRequest\x1a#.lockstep.v1.CommitPreparedResponse\x12_\n" +
+	"\x10RollbackPrepared\x12$.lockstep.v1.RollbackPreparedRequest\x1a%.lockstep.v1.RollbackPreparedResponse\x12S\n" +
+	"\fListPrepared\x12 .lockstep.v1.ListPreparedRequest\x1a!.lockstep.v1.ListPreparedResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_queue_proto_rawDescOnce sync.Once
@@ -2935,7 +3585,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2977,100 +3627,123 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*SeekSubscriptionResponse)(nil),   // 37: lockstep.v1.SeekSubscriptionResponse
 	(*SetForwardsRequest)(nil),         // 38: lockstep.v1.SetForwardsRequest
 	(*SetForwardsResponse)(nil),        // 39: lockstep.v1.SetForwardsResponse
-	(*QueueConfig)(nil),                // 40: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 41: lockstep.v1.Producer
-	(*Queue)(nil),                      // 42: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 43: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 44: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 45: google.protobuf.Timestamp
-	(*Subscription)(nil),               // 46: lockstep.v1.Subscription
-	(*Message)(nil),                    // 47: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 48: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 49: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 50: lockstep.v1.Forward
+	(*PrepareRequest)(nil),             // 40: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 41: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 42: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 43: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 44: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 45: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 46: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 47: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 48: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 49: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 50: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 51: lockstep.v1.Producer
+	(*Queue)(nil),                      // 52: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 53: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 54: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 55: google.protobuf.Timestamp
+	(*Subscription)(nil),               // 56: lockstep.v1.Subscription
+	(*Message)(nil),                    // 57: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 58: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 59: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 60: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	40, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	41, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	42, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	40, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	41, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	43, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	42, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	41, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	41, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	42, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	42, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	44, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	41, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	45, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	46, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	41, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	47, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	41, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	50, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	51, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	52, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	50, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	51, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	53, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	52, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	51, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	51, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	52, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	52, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	54, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	51, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	55, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	56, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	51, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	57, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	51, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	16, // 18: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	18, // 19: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	17, // 20: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	21, // 21: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	19, // 22: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	23, // 23: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	41, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	51, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	24, // 25: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	25, // 26: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	26, // 27: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	47, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	48, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	48, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	57, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	58, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	58, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	28, // 31: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	30, // 32: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	48, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	48, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	48, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	49, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	49, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	44, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	45, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	41, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	50, // 41: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	41, // 42: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	42, // 43: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	0,  // 44: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 45: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 46: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 47: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 48: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 49: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 50: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 51: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 52: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 53: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 54: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 55: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 56: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 57: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	36, // 58: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	38, // 59: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	1,  // 60: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 61: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 62: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 63: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 64: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 65: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 66: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 67: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 68: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 69: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 70: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 71: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 72: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 73: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	37, // 74: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	39, // 75: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	60, // [60:76] is the sub-list for method output_type
-	44, // [44:60] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	58, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	58, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	58, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	59, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	59, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	54, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	55, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	51, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 41: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	51, // 42: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	52, // 43: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	23, // 44: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	51, // 45: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	48, // 46: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	55, // 47: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	49, // 48: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	0,  // 49: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 50: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 51: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 52: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 53: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 54: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 55: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 56: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 57: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 58: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 59: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 60: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 61: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 62: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	36, // 63: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	38, // 64: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	40, // 65: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	42, // 66: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	44, // 67: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	46, // 68: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	1,  // 69: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 70: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 71: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 72: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 73: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 74: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 75: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 76: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 77: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 78: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 79: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 80: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 81: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 82: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	37, // 83: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	39, // 84: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	41, // 85: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	43, // 86: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	45, // 87: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	47, // 88: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	69, // [69:89] is the sub-list for method output_type
+	49, // [49:69] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -3095,7 +3768,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -39,6 +39,10 @@ const (
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
 	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
 	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
+	QueueService_Prepare_FullMethodName            = "/lockstep.v1.QueueService/Prepare"
+	QueueService_CommitPrepared_FullMethodName     = "/lockstep.v1.QueueService/CommitPrepared"
+	QueueService_RollbackPrepared_FullMethodName   = "/lockstep.v1.QueueService/RollbackPrepared"
+	QueueService_ListPrepared_FullMethodName       = "/lockstep.v1.QueueService/ListPrepared"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -107,6 +111,32 @@ type QueueServiceClient interface {
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
 	// SetForwards replaces the rules that say which messages of a queue also go to others.
 	SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error)
+	// Prepare is the first phase of a transaction over several resource managers. It checks everything that Commit would, reserves room under the
+	// limits of the queues, keeps the messages where no consumer sees them, and takes those that are acknowledged out of delivery, away from
+	// their consumers. Once it is answered, CommitPrepared will work: the transaction is durable on every in-sync node, and survives a failover,
+	// a restart of both, backup and restore. Only publish and ack are possible; an ack is `required`, whether it says so or not. The queues, the
+	// subscriptions and what a subscription still has to acknowledge cannot be deleted meanwhile (QUEUE_IN_USE). An acknowledgement of such a
+	// message by its former consumer counts; the transaction then finds nothing left to acknowledge, and publishes all the same.
+	//
+	// The coordinator decides, and nobody else, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
+	// A coordinator that crashed between the phases finds what it has to decide with ListPrepared. Prepare is repeated with the same `producer`
+	// until it is answered; one that was never answered may be prepared.
+	//
+	// XID_IN_USE when the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared transactions
+	// (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED when a message was processed elsewhere; INVALID_ARGUMENT for more than
+	// 16 MiB or 65,536 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
+	// is of release 0.1.0. Nothing is stored then.
+	Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error)
+	// CommitPrepared carries a prepared transaction out: its messages are published now, with the present time, and what it acknowledges is
+	// acknowledged. It may be repeated any number of times: the outcomes of the last 10,000 decided transactions are remembered. XID_NOT_FOUND
+	// beyond that; XID_DECIDED or HEURISTIC_ROLLBACK when it was rolled back.
+	CommitPrepared(ctx context.Context, in *CommitPreparedRequest, opts ...grpc.CallOption) (*CommitPreparedResponse, error)
+	// RollbackPrepared drops a prepared transaction: nothing is published, and what it would have acknowledged is delivered again. It may be
+	// repeated like CommitPrepared. XID_DECIDED or HEURISTIC_COMMIT when it was committed; XID_NOT_FOUND when it was never prepared, too: a
+	// coordinator that got no answer to Prepare repeats that one first.
+	RollbackPrepared(ctx context.Context, in *RollbackPreparedRequest, opts ...grpc.CallOption) (*RollbackPreparedResponse, error)
+	// ListPrepared describes the transactions that wait for a decision, the oldest first.
+	ListPrepared(ctx context.Context, in *ListPreparedRequest, opts ...grpc.CallOption) (*ListPreparedResponse, error)
 }
 
 type queueServiceClient struct {
@@ -292,6 +322,46 @@ func (c *queueServiceClient) SetForwards(ctx context.Context, in *SetForwardsReq
 	return out, nil
 }
 
+func (c *queueServiceClient) Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PrepareResponse)
+	err := c.cc.Invoke(ctx, QueueService_Prepare_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) CommitPrepared(ctx context.Context, in *CommitPreparedRequest, opts ...grpc.CallOption) (*CommitPreparedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CommitPreparedResponse)
+	err := c.cc.Invoke(ctx, QueueService_CommitPrepared_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) RollbackPrepared(ctx context.Context, in *RollbackPreparedRequest, opts ...grpc.CallOption) (*RollbackPreparedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RollbackPreparedResponse)
+	err := c.cc.Invoke(ctx, QueueService_RollbackPrepared_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) ListPrepared(ctx context.Context, in *ListPreparedRequest, opts ...grpc.CallOption) (*ListPreparedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPreparedResponse)
+	err := c.cc.Invoke(ctx, QueueService_ListPrepared_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -358,6 +428,32 @@ type QueueServiceServer interface {
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
 	// SetForwards replaces the rules that say which messages of a queue also go to others.
 	SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error)
+	// Prepare is the first phase of a transaction over several resource managers. It checks everything that Commit would, reserves room under the
+	// limits of the queues, keeps the messages where no consumer sees them, and takes those that are acknowledged out of delivery, away from
+	// their consumers. Once it is answered, CommitPrepared will work: the transaction is durable on every in-sync node, and survives a failover,
+	// a restart of both, backup and restore. Only publish and ack are possible; an ack is `required`, whether it says so or not. The queues, the
+	// subscriptions and what a subscription still has to acknowledge cannot be deleted meanwhile (QUEUE_IN_USE). An acknowledgement of such a
+	// message by its former consumer counts; the transaction then finds nothing left to acknowledge, and publishes all the same.
+	//
+	// The coordinator decides, and nobody else, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
+	// A coordinator that crashed between the phases finds what it has to decide with ListPrepared. Prepare is repeated with the same `producer`
+	// until it is answered; one that was never answered may be prepared.
+	//
+	// XID_IN_USE when the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared transactions
+	// (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED when a message was processed elsewhere; INVALID_ARGUMENT for more than
+	// 16 MiB or 65,536 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
+	// is of release 0.1.0. Nothing is stored then.
+	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
+	// CommitPrepared carries a prepared transaction out: its messages are published now, with the present time, and what it acknowledges is
+	// acknowledged. It may be repeated any number of times: the outcomes of the last 10,000 decided transactions are remembered. XID_NOT_FOUND
+	// beyond that; XID_DECIDED or HEURISTIC_ROLLBACK when it was rolled back.
+	CommitPrepared(context.Context, *CommitPreparedRequest) (*CommitPreparedResponse, error)
+	// RollbackPrepared drops a prepared transaction: nothing is published, and what it would have acknowledged is delivered again. It may be
+	// repeated like CommitPrepared. XID_DECIDED or HEURISTIC_COMMIT when it was committed; XID_NOT_FOUND when it was never prepared, too: a
+	// coordinator that got no answer to Prepare repeats that one first.
+	RollbackPrepared(context.Context, *RollbackPreparedRequest) (*RollbackPreparedResponse, error)
+	// ListPrepared describes the transactions that wait for a decision, the oldest first.
+	ListPrepared(context.Context, *ListPreparedRequest) (*ListPreparedResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -415,6 +511,18 @@ func (UnimplementedQueueServiceServer) SeekSubscription(context.Context, *SeekSu
 }
 func (UnimplementedQueueServiceServer) SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetForwards not implemented")
+}
+func (UnimplementedQueueServiceServer) Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prepare not implemented")
+}
+func (UnimplementedQueueServiceServer) CommitPrepared(context.Context, *CommitPreparedRequest) (*CommitPreparedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CommitPrepared not implemented")
+}
+func (UnimplementedQueueServiceServer) RollbackPrepared(context.Context, *RollbackPreparedRequest) (*RollbackPreparedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackPrepared not implemented")
+}
+func (UnimplementedQueueServiceServer) ListPrepared(context.Context, *ListPreparedRequest) (*ListPreparedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPrepared not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -696,6 +804,78 @@ func _QueueService_SetForwards_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_Prepare_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PrepareRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).Prepare(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_Prepare_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).Prepare(ctx, req.(*PrepareRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_CommitPrepared_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CommitPreparedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).CommitPrepared(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_CommitPrepared_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).CommitPrepared(ctx, req.(*CommitPreparedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_RollbackPrepared_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackPreparedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).RollbackPrepared(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_RollbackPrepared_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).RollbackPrepared(ctx, req.(*RollbackPreparedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_ListPrepared_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPreparedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).ListPrepared(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_ListPrepared_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).ListPrepared(ctx, req.(*ListPreparedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -754,6 +934,22 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetForwards",
 			Handler:    _QueueService_SetForwards_Handler,
+		},
+		{
+			MethodName: "Prepare",
+			Handler:    _QueueService_Prepare_Handler,
+		},
+		{
+			MethodName: "CommitPrepared",
+			Handler:    _QueueService_CommitPrepared_Handler,
+		},
+		{
+			MethodName: "RollbackPrepared",
+			Handler:    _QueueService_RollbackPrepared_Handler,
+		},
+		{
+			MethodName: "ListPrepared",
+			Handler:    _QueueService_ListPrepared_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

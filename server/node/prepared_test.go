@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+func takeOp(queue string, first, last uint64) *pb.Operation {
+	return &pb.Operation{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
+		Queue: queue, Ranges: span(first, last), Required: true,
+	}}}
+}
+
+func (n *testNode) prepare(xid string, ops ...*pb.Operation) error {
+	n.t.Helper()
+	_, err := n.queues.Prepare(n.t.Context(), &pb.PrepareRequest{Xid: xid, Operations: ops})
+	return err
+}
+
+func (n *testNode) commitPrepared(xid string) error {
+	n.t.Helper()
+	_, err := n.queues.CommitPrepared(n.t.Context(), &pb.CommitPreparedRequest{Xid: xid})
+	return err
+}
+
+func (n *testNode) rollbackPrepared(xid string) error {
+	n.t.Helper()
+	_, err := n.queues.RollbackPrepared(n.t.Context(), &pb.RollbackPreparedRequest{Xid: xid})
+	return err
+}
+
+func (n *testNode) listPrepared() *pb.ListPreparedResponse {
+	n.t.Helper()
+	resp, err := n.queues.ListPrepared(n.t.Context(), &pb.ListPreparedRequest{})
+	require.NoError(n.t, err)
+	return resp
+}
+
+// TestPrepared: what is prepared is hidden and out of delivery, and both ends when it is decided.
+func TestPrepared(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("in")
+	n.createQueue("out")
+	n.publish("in", "1", "2", "3")
+	c := n.consume("in", 10)
+	c.take(3)
+	before := time.Now()
+	require.NoError(t, n.prepare("a", takeOp("in", 1, 1), publishOp("out", "x", "y")))
+	require.NoError(t, n.prepare("b", ackOp("in", 2, 2), publishOp("out", "z")))
+	require.Empty(t, n.browse("out"))
+	list := n.listPrepared()
+	require.Len(t, list.GetTransactions(), 2)
+	require.Equal(t, uint32(2), list.GetTotal())
+	a := list.GetTransactions()[0]
+	require.Equal(t, "a", a.GetXid())
+	require.Equal(t, []string{"in", "out"}, []string{a.GetQueues()[0].GetQueue(), a.GetQueues()[1].GetQueue()})
+	require.Equal(t, []uint64{1, 2}, []uint64{a.GetQueues()[0].GetAcks(), a.GetQueues()[1].GetPublishes()})
+	require.WithinDuration(t, before, a.GetPreparedAt().AsTime(), time.Minute)
+	require.NotZero(t, a.GetBytes())
+
+	// They are with the consumer no more: what it holds comes back when it goes, and they do not.
+	require.NoError(t, c.stream.CloseSend())
+	_, err := c.stream.Recv()
+	require.Error(t, err)
+	c = n.consume("in", 10)
+	require.Equal(t, []string{"3"}, bodies(c.take(1)))
+
+	require.NoError(t, n.commitPrepared("a"))
+	require.NoError(t, n.commitPrepared("a"))
+	require.Equal(t, []string{"x", "y"}, bodies(n.browse("out")))
+	require.NoError(t, n.rollbackPrepared("b"))
+	require.NoError(t, n.rollbackPrepared("b"))
+	require.Equal(t, []string{"2"}, bodies(c.take(1)), "delivered again, and what is committed is not")
+	require.ErrorIs(t, kind(n.rollbackPrepared("a")), txn.ErrCommitted)
+	require.ErrorIs(t, kind(n.commitPrepared("b")), txn.ErrCommitted, "one reason for both")
+	require.ErrorContains(t, n.commitPrepared("b"), "was rolled back")
+	require.Empty(t, n.listPrepared().GetTransactions())
+}
+
+// TestPreparedLimits: bad input has a reason and a text, and nothing is stored.
+func TestPreparedLimits(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	require.NoError(t, n.createWith("small", &pb.QueueConfig{MaxMessages: 2}))
+	n.publish("q", "1", "2", "3")
+	require.NoError(t, n.prepare("used", takeOp("q", 1, 1), publishOp("small", "1")))
+	for name, c := range map[string]struct {
+		xid  string
+		ops  []*pb.Operation
+		code codes.Code
+		says string
+	}{
+		"no xid":          {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
+		"long xid":        {strings.Repeat("x", 129), []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "129 bytes"},
+		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "cannot be printed"},
+		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "take a new xid"},
+		"nothing":         {"x", nil, codes.InvalidArgument, "a transaction of 0 operations"},
+		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
+			Queue: "q", Ranges: span(2, 2),
+		}}}}, codes.InvalidArgument, "cannot release"},
+		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, "no such queue"},
+		"full":           {"x", []*pb.Operation{publishOp("small", "2", "3")}, codes.ResourceExhausted, "full"},
+		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "held by a prepared transaction"},
+		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published yet"},
+		"too large": {
+			"x", []*pb.Operation{publishOp("q", strings.Repeat("x", txn.MaxPreparedBytes))},
+			codes.InvalidArgument, "to be prepared, the limit is",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := n.prepare(c.xid, c.ops...)
+			require.Equal(t, c.code, status.Code(err), "%v", err)
+			require.ErrorContains(t, err, c.says)
+			require.Len(t, n.listPrepared().GetTransactions(), 1)
+		})
+	}
+	for name, call := range map[string]func() error{
+		"delete": func() error {
+			_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "small"})
+			return err
+		},
+		"purge": func() error {
+			_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "q"})
+			return err
+		},
+		"unsubscribe": func() error {
+			_, err := n.queues.DeleteSubscription(t.Context(), &pb.DeleteSubscriptionRequest{Queue: "q", Name: "default"})
+			return err
+		},
+	} {
+		err := call()
+		require.Equal(t, codes.FailedPrecondition, status.Code(err), name)
+		require.ErrorContains(t, err, "lockstep txn list", name)
+	}
+	require.Equal(t, codes.NotFound, status.Code(n.commitPrepared("never")))
+	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 1, 2)}})
+	require.ErrorIs(t, kind(err), txn.ErrReserved)
+	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 2, 3)}})
+	require.NoError(t, err)
+	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{takeOp("q", 3, 3)}})
+	require.ErrorIs(t, kind(err), txn.ErrAlreadyAcknowledged)
+	require.NoError(t, n.commitPrepared("used"))
+}
+
+// TestPreparedHeuristics: a coordinator is told what an operator has decided, also when it is the same.
+func TestPreparedHeuristics(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	for _, xid := range []string{"a", "b"} {
+		require.NoError(t, n.prepare(xid, publishOp("q", xid)))
+	}
+	committed, err := n.queues.CommitPrepared(t.Context(), &pb.CommitPreparedRequest{Xid: "a", Heuristic: true})
+	require.NoError(t, err)
+	require.True(t, committed.GetHeuristic())
+	_, err = n.queues.RollbackPrepared(t.Context(), &pb.RollbackPreparedRequest{Xid: "b", Heuristic: true})
+	require.NoError(t, err)
+	committed, err = n.queues.CommitPrepared(t.Context(), &pb.CommitPreparedRequest{Xid: "a"})
+	require.NoError(t, err)
+	require.True(t, committed.GetHeuristic())
+	require.ErrorIs(t, kind(n.rollbackPrepared("a")), txn.ErrHeuristicCommit)
+	require.ErrorIs(t, kind(n.commitPrepared("b")), txn.ErrHeuristicRollback)
+	require.Equal(t, []string{"a"}, bodies(n.browse("q")))
+}
+
+// TestPreparedRetry: a Prepare that is repeated is answered as it was, and another one under its sequence is refused.
+func TestPreparedRetry(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	req := &pb.PrepareRequest{
+		Xid: "a", Operations: []*pb.Operation{publishOp("q", "1")}, Producer: &pb.Producer{Id: "p", Epoch: 1, Sequence: 1},
+	}
+	first, err := n.queues.Prepare(t.Context(), req)
+	require.NoError(t, err)
+	req.Producer.Retry = true
+	second, err := n.queues.Prepare(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, second.GetDuplicate())
+	require.Equal(t, first.GetLsn(), second.GetLsn())
+	req.Operations = []*pb.Operation{publishOp("q", "2")}
+	_, err = n.queues.Prepare(t.Context(), req)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.NoError(t, n.commitPrepared("a"))
+	second, err = n.queues.Prepare(t.Context(), &pb.PrepareRequest{
+		Xid: "a", Operations: []*pb.Operation{publishOp("q", "1")},
+		Producer: &pb.Producer{Id: "p", Epoch: 1, Sequence: 1, Retry: true},
+	})
+	require.NoError(t, err, "also after it was decided")
+	require.Equal(t, first.GetLsn(), second.GetLsn())
+}
+
+// TestPreparedSurvives: a failover between the phases, and a restart of both nodes.
+func TestPreparedSurvives(t *testing.T) {
+	etcd := startEtcd(t)
+	active, standby := startPair(t, etcd)
+	active.createQueue("in")
+	active.createQueue("out")
+	active.publish("in", "1", "2", "3")
+	large := string(bytes.Repeat([]byte("x"), 3<<20))
+	require.NoError(t, active.prepare("a", takeOp("in", 1, 1), publishOp("out", large)))
+	require.NoError(t, active.prepare("b", takeOp("in", 2, 2), publishOp("out", "b")))
+	require.NoError(t, active.prepare("c", takeOp("in", 3, 3), publishOp("out", "c")))
+	require.NoError(t, active.commitPrepared("c"))
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.NoError(t, standby.commitPrepared("c"), "a repetition on the other node")
+	require.Len(t, standby.listPrepared().GetTransactions(), 2)
+	c := standby.consume("in", 10)
+	require.NoError(t, standby.rollbackPrepared("b"))
+	require.Equal(t, []string{"2"}, bodies(c.take(1)))
+	active = start(t, active.config)
+	active.waitFor(pb.Role_ROLE_STANDBY)
+
+	active.stop()
+	standby.stop()
+	active, standby = start(t, active.config), start(t, standby.config)
+	leader := active
+	require.Eventually(t, func() bool {
+		if leader = active; active.role() != pb.Role_ROLE_ACTIVE {
+			leader = standby
+		}
+		return leader.role() == pb.Role_ROLE_ACTIVE
+	}, patience, 5*time.Millisecond)
+	require.Len(t, leader.listPrepared().GetTransactions(), 1)
+	require.NoError(t, leader.commitPrepared("a"))
+	require.Equal(t, []string{"c", large}, bodies(leader.browse("out")))
+	require.ErrorContains(t, leader.commitPrepared("b"), "was rolled back")
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestChain: what is taken from one queue and published to another in one transaction is there exactly once, while the
+// active is killed again and again, and consumers come and go. LOCKSTEP_ROUNDS says how often.
+func TestChain(t *testing.T) {
+	t.Parallel() // it mostly waits
+	kills := roundsOr(t, 6)
+	p := start(t, cluster.Options{})
+	newQueue(t, p, "in")
+	newQueue(t, p, "out")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Go(func() { chainWorker(ctx, t, p) })
+	}
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	published := 0
+	publish := func(n int) {
+		for range n {
+			_, err := c.Publish(limited(t), "in", client.Message{Body: []byte(strconv.Itoa(published))})
+			require.NoError(t, err)
+			published++
+		}
+	}
+	publish(50)
+	for range kills {
+		active, _ := inSync(t, p)
+		publish(20)
+		require.NoError(t, active.Kill())
+		publish(10) // on the other node
+		require.NoError(t, active.Start())
+	}
+	inSync(t, p)
+	require.Eventually(t, func() bool {
+		q, err := c.GetQueue(limited(t), "in")
+		return err == nil && q.Messages == 0
+	}, bound, 20*time.Millisecond)
+	stop()
+	workers.Wait()
+	got := map[string]int{}
+	for m, err := range c.Browse(limited(t), "out", client.BrowseOptions{}) {
+		require.NoError(t, err)
+		got[string(m.Body)]++
+	}
+	for i := range published {
+		require.Equal(t, 1, got[fmt.Sprint(i)], "message %d", i)
+	}
+	require.Len(t, got, published)
+}
+
+// chainWorker moves messages with one client after another, each of which gives up in the middle of what it does: what
+// it leaves in doubt is delivered to others.
+func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
+	for ctx.Err() == nil {
+		c, err := p.NewClient(ctx)
+		if err != nil {
+			continue
+		}
+		life, end := context.WithTimeout(ctx, 700*time.Millisecond)
+		if consumer, err := c.Consume(life, "in", client.ConsumerOptions{Prefetch: 16}); err == nil {
+			err := consumer.Transact(life, func(_ context.Context, x *client.Transaction, d *client.Delivery) error {
+				x.Publish("out", client.Message{Body: d.Body})
+				return nil
+			})
+			if life.Err() == nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+				t.Errorf("the transaction was given up: %v", err)
+			}
+		}
+		end()
+		_ = c.Close()
+	}
+}
