@@ -156,6 +156,84 @@ func ExampleMessage() {
 	// Output: order.created basket-17 answers 3.2 true <nil>
 }
 
+// A chain: what is made of each message is published once, however often the message is delivered.
+func ExampleConsumer_Transact() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, queue := range []string{"orders", "invoices"} {
+		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	for _, order := range []string{"coffee", "tea"} {
+		if _, err := c.Publish(ctx, "orders", client.Message{Body: []byte(order)}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	enough := errors.New("enough")
+	n := 0
+	err = consumer.Transact(ctx, func(_ context.Context, t *client.Transaction, d *client.Delivery) error {
+		if n++; n == 2 {
+			return enough // the second message is given back, and Transact ends
+		}
+		t.Publish("invoices", client.Message{Body: append([]byte("invoice for "), d.Body...)})
+		return nil
+	})
+	fmt.Println(err)
+	for m, err := range c.Browse(ctx, "invoices", client.BrowseOptions{}) {
+		fmt.Printf("%s %v\n", m.Body, err)
+	}
+	q, err := c.GetQueue(ctx, "orders")
+	fmt.Println(q.Messages, "left", err)
+	// Output:
+	// enough
+	// invoice for coffee <nil>
+	// 1 left <nil>
+}
+
+// A transaction in two phases: between them, the coordinator may crash, and so may both nodes.
+func ExampleTxn_Prepare() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, _, err := c.CreateQueue(ctx, "shipped", client.CreateQueueOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	t := c.Begin().Publish("shipped", client.Message{Body: []byte("order 4711")})
+	if err := t.Prepare(ctx, "order/4711"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	q, err := c.GetQueue(ctx, "shipped")
+	fmt.Println(q.Messages, "messages", err)
+	for p, err := range c.ListPrepared(ctx) { // what a coordinator does when it comes back
+		fmt.Println(p.XID, p.Queues, err)
+		_, err = c.CommitPrepared(ctx, p.XID)
+		fmt.Println(err)
+	}
+	_, err = c.RollbackPrepared(ctx, "order/4711")
+	fmt.Println(errors.Is(err, client.ErrDecided))
+	q, err = c.GetQueue(ctx, "shipped")
+	fmt.Println(q.Messages, "messages", err)
+	// Output:
+	// 0 messages <nil>
+	// order/4711 [{shipped 1 0}] <nil>
+	// <nil>
+	// true
+	// 1 messages <nil>
+}
+
 // A transaction moves a message from one queue to another: it is never in both, and never in none.
 func ExampleClient_Begin() {
 	c, done := openExample()
