@@ -37,15 +37,19 @@ const (
 	DeadLetterMaxDeliveries = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES)
 	// DeadLetterRejected: a consumer rejected it.
 	DeadLetterRejected = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED)
+	// DeadLetterOverflow: its queue was full, and it was one of the oldest messages.
+	DeadLetterOverflow = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW)
 )
 
-// String names the reason: "max-deliveries" or "rejected".
+// String names the reason: "max-deliveries", "rejected" or "overflow".
 func (r DeadLetterReason) String() string {
 	switch r {
 	case DeadLetterMaxDeliveries:
 		return "max-deliveries"
 	case DeadLetterRejected:
 		return "rejected"
+	case DeadLetterOverflow:
+		return "overflow"
 	default:
 		return fmt.Sprintf("reason-%d", int(r))
 	}

@@ -21,22 +21,34 @@ func (s *Store) FirstSince(
 	ctx context.Context, queue, from uint64, sinceMS int64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
 	var buffer ReadBuffer
-	var found [1]Delivery
 	return searchTime(from, func() (uint64, error) { return s.end(queue) },
-		func(from uint64) (uint64, int64, bool, error) {
-			for {
-				list, next, err := s.Read(ctx, ReadRequest{
-					Queue: queue, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: &buffer,
-				}, found[:0])
-				if err != nil || len(list) == 0 {
-					return 0, 0, false, err
-				}
-				if list[0].Record != nil {
-					return list[0].Sequence, txn.RecordPublishedMS(list[0].Record), true, nil
-				}
-				from = next
-			}
-		}, sinceMS)
+		func(from uint64) (uint64, int64, bool, error) { return s.publishedAt(ctx, queue, from, &buffer) }, sinceMS)
+}
+
+// PublishedAt tells when the first message was published, from a sequence on, that FirstSince looks at, and its
+// sequence; ok is false if there is none.
+func (s *Store) PublishedAt(
+	ctx context.Context, queue, from uint64,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	return s.publishedAt(ctx, queue, from, nil)
+}
+
+func (s *Store) publishedAt(
+	ctx context.Context, queue, from uint64, buffer *ReadBuffer,
+) (sequence uint64, publishedMS int64, ok bool, err error) {
+	var found [1]Delivery
+	for {
+		list, next, err := s.Read(ctx, ReadRequest{
+			Queue: queue, From: from, MaxMessages: 1, MarkDamaged: true, Buffer: buffer,
+		}, found[:0])
+		if err != nil || len(list) == 0 {
+			return 0, 0, false, err
+		}
+		if list[0].Record != nil {
+			return list[0].Sequence, txn.RecordPublishedMS(list[0].Record), true, nil
+		}
+		from = next
+	}
 }
 
 func (s *Store) end(queue uint64) (uint64, error) {

@@ -214,3 +214,119 @@ func TestDropHead(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull, "more than an empty queue holds")
 	require.Equal(t, []string{"7", "8", "9"}, bodies(n.consume("q", 10).take(3)))
 }
+
+// stored is how many messages a queue holds.
+func (n *testNode) stored(queue string) uint64 {
+	n.t.Helper()
+	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: queue})
+	require.NoError(n.t, err)
+	return q.GetQueue().GetMessages()
+}
+
+// drain acknowledges all messages of a queue.
+func (n *testNode) drain(queue string, messages int) {
+	n.t.Helper()
+	c := n.consume(queue, uint32(messages))
+	taken := c.take(messages)
+	c.confirm(&pb.ConsumeRequest{
+		Ack: span(taken[0].GetSequence(), taken[messages-1].GetSequence()), Confirm: 1,
+	})
+	require.NoError(n.t, c.stream.CloseSend())
+}
+
+// TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message goes
+// that a subscription has still to acknowledge.
+func TestRetention(t *testing.T) {
+	n := startAlone(t, nil)
+	hundred := make([]string, 100)
+	for i := range hundred {
+		hundred[i] = fmt.Sprintf("%03d", i)
+	}
+	for name, c := range map[string]*pb.QueueConfig{
+		"messages": {RetentionMessages: 30},
+		"bytes":    {RetentionBytes: 30 * 16},
+		"both":     {RetentionMessages: 30, RetentionBytes: 1 << 20, RetentionAge: durationpb.New(time.Hour)},
+	} {
+		require.NoError(t, n.createWith(name, c))
+		n.publish(name, hundred...)
+		require.Equal(t, uint64(100), n.stored(name))
+		n.drain(name, 100)
+		require.Eventually(t, func() bool { return n.stored(name) == 30 }, patience, 20*time.Millisecond, name)
+		sequence, backlog := n.sought(toPosition(name, pb.StartPosition_START_POSITION_EARLIEST))
+		require.Equal(t, []uint64{71, 30}, []uint64{sequence, backlog}, name)
+	}
+	require.NoError(t, n.createWith("age", &pb.QueueConfig{RetentionAge: durationpb.New(1500 * time.Millisecond)}))
+	n.publish("age", hundred...)
+	n.drain("age", 100)
+	published := time.Now()
+	n.publish("age", "not acknowledged")
+	require.Equal(t, uint64(101), n.stored("age"))
+	require.Eventually(t, func() bool { return n.stored("age") == 1 }, patience, 20*time.Millisecond)
+	require.Greater(t, time.Since(published), time.Second, "not before its time")
+	require.NoError(t, n.alter("messages", &pb.QueueConfig{}, "retention_messages"))
+	require.Equal(t, uint64(30), n.stored("messages"), "the subscription has been moved back")
+	n.drain("messages", 30)
+	require.Zero(t, n.stored("messages"))
+}
+
+// TestRetentionOverFailover: what is retained survives the loss of the active, is read again from the new one, and goes
+// there when its time has come.
+func TestRetentionOverFailover(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	require.NoError(t, active.createWith("log", &pb.QueueConfig{RetentionMessages: 20}))
+	for i := range 50 {
+		active.publish("log", fmt.Sprint(i))
+	}
+	active.drain("log", 50)
+	require.Eventually(t, func() bool { return active.stored("log") == 20 }, patience, 20*time.Millisecond)
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Equal(t, uint64(20), standby.stored("log"))
+	sequence, backlog := standby.sought(toPosition("log", pb.StartPosition_START_POSITION_EARLIEST))
+	require.Equal(t, []uint64{31, 20}, []uint64{sequence, backlog})
+	standby.drain("log", 20)
+	for i := range 5 {
+		standby.publish("log", fmt.Sprint(50+i))
+	}
+	require.Eventually(t, func() bool {
+		browsed := standby.browse("log")
+		return len(browsed) == 20 && browsed[0].GetSequence() == 36
+	}, patience, 20*time.Millisecond, "the new active goes on with it")
+}
+
+// TestDeadLetterHead: the oldest messages of a queue that is over its limit are dead letters a moment later, once for
+// each subscription that needs them; while there is no room for them, the queue refuses what would take it too far.
+func TestDeadLetterHead(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("dead", &pb.QueueConfig{MaxMessages: 8}))
+	_, err := n.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{
+		Name: "q", Subscriptions: []string{"default", "audit"}, Config: &pb.QueueConfig{
+			MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD, DeadLetter: "dead",
+		},
+	})
+	require.NoError(t, err)
+	for i := range 8 {
+		n.publish("q", fmt.Sprint(i))
+	}
+	require.Eventually(t, func() bool { return n.stored("dead") == 6 }, patience, 5*time.Millisecond)
+	require.Equal(t, uint64(5), n.stored("q"))
+	seen := map[string]bool{}
+	for _, m := range n.browse("dead") {
+		l := m.GetDeadLetter()
+		require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW, l.GetReason())
+		require.Equal(t, fmt.Sprint(l.GetSequence()-1), string(m.GetMessage().GetBody()))
+		seen[fmt.Sprint(l.GetSubscription(), l.GetSequence())] = true
+	}
+	require.Len(t, seen, 6, "%v", seen)
+	require.Equal(t, []string{"3", "4", "5", "6", "7"}, bodies(n.consume("q", 10).take(5)))
+
+	n.publish("q", "8") // there is room for one more, and two are needed
+	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, patience, 5*time.Millisecond)
+	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("9")})
+	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
+	require.Equal(t, uint64(5), n.stored("q"))
+	n.drain("dead", 8)
+	n.publish("q", "9")
+	require.Eventually(t, func() bool { return n.stored("dead") == 2 && n.stored("q") == 5 }, patience,
+		5*time.Millisecond)
+}

@@ -28,7 +28,8 @@ type Task interface {
 	// Sweep proposes what is due now and returns when it is committed and applied. It tells after how long it is to be
 	// called again; earlier when the task is woken. After an error it is called again after a pause.
 	Sweep(ctx context.Context) (wait time.Duration, err error)
-	// Woken receives when Sweep is to be called at once; nil if the task is never woken.
+	// Woken receives when Sweep is to be called at once; nil if the task is never woken. A task that has a method Close
+	// is closed when it is not called any more.
 	Woken() <-chan struct{}
 }
 
@@ -68,7 +69,7 @@ type Sweeper struct {
 func New(o Options) *Sweeper { return run(o, tasks(o)...) }
 
 // tasks makes the tasks of an active node.
-func tasks(Options) []Task { return nil }
+func tasks(o Options) []Task { return []Task{newRetention(o), newOverflow(o)} }
 
 func run(o Options, tasks ...Task) *Sweeper {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -87,6 +88,9 @@ func (s *Sweeper) Stop() {
 
 // run calls one task again and again.
 func (s *Sweeper) run(ctx context.Context, t Task) {
+	if c, ok := t.(interface{ Close() }); ok {
+		defer c.Close()
+	}
 	failed := false
 	for {
 		wait, err := t.Sweep(ctx)

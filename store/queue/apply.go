@@ -476,6 +476,7 @@ func (s *State) deleteQueue(q *Queue) {
 	q.deleted = true
 	s.countDeadLetters(q.config.DeadLetter, -1)
 	s.countForwards(q, -1)
+	s.listSwept(q, false)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

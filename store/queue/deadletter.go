@@ -22,6 +22,7 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 		q.config = &c
 	}
 	s.countDeadLetters(c.DeadLetter, 1)
+	s.listSwept(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
 }
 
 // countDeadLetters notes that so many more queues name target as their dead-letter queue.

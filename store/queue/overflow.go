@@ -8,6 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// OverflowQueue is the number that TakeTouched gives when a queue holds more than it is to hold. No queue ever has it.
+const OverflowQueue = math.MaxUint64
+
 // overflowSlackMessages and overflowSlackBytes are what a queue with txn.OverflowDeadLetterHead may hold beyond its
 // limits, beside a tenth of them, until the active has moved the excess: more is refused.
 const (

@@ -3,6 +3,9 @@
 package queue
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -66,6 +69,21 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	}
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
+
+// listSwept notes whether the active has something to do with a queue now and then.
+func (s *State) listSwept(q *Queue, wanted bool) {
+	if !wanted {
+		delete(s.swept, q.id)
+		return
+	}
+	if s.swept == nil {
+		s.swept = make(map[uint64]struct{})
+	}
+	s.swept[q.id] = struct{}{}
+}
+
+// Swept gives the numbers of the queues that have a retention or txn.OverflowDeadLetterHead, rising.
+func (s *State) Swept() []uint64 { return slices.Sorted(maps.Keys(s.swept)) }
 
 // RetainFrom gives the sequence that the messages have to be kept from so that at most so many messages, of so many
 // bytes, are kept because of the retention; 0 means no limit. It is Retained's floor when they are within the limits.

@@ -50,10 +50,11 @@ type State struct {
 	reader     txn.Reader
 	newly      words
 	opSlab     []txn.OpResult
-	overflowed uint64          // messages that the operation that is carried out has dropped from the head of a queue
-	pending    []pending       // what the transaction that is being checked would add to queues that have a limit
-	published  publishedBefore // the publish that the operation before was
-	forwarded  int             // forwards in the transaction that is being applied
+	swept      map[uint64]struct{} // queues that retain messages, or whose excess the active moves; nil while there is none
+	overflowed uint64              // messages that the operation that is carried out has dropped from the head of a queue
+	pending    []pending           // what the transaction that is being checked would add to queues that have a limit
+	published  publishedBefore     // the publish that the operation before was
+	forwarded  int                 // forwards in the transaction that is being applied
 }
 
 type pending struct {
@@ -125,11 +126,15 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
 // TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted, or lost
-// a subscription since the last call; and MetaQueue, if one of the pair's own entries was set or removed.
+// a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed; and OverflowQueue,
+// if one of them holds more than it is to hold, and the active has to move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
 		dst = append(dst, q.id)
+		if q.config.Overflow == txn.OverflowDeadLetterHead && !q.within(0, 0, 0, 0) {
+			dst = append(dst, OverflowQueue)
+		}
 	}
 	clear(s.touched) // some of them may be deleted
 	s.touched = s.touched[:0]

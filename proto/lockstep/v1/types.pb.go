@@ -37,6 +37,8 @@ const (
 	DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES DeadLetterReason = 1
 	// A consumer rejected it.
 	DeadLetterReason_DEAD_LETTER_REASON_REJECTED DeadLetterReason = 2
+	// Its queue was full, has `overflow` OVERFLOW_DEAD_LETTER_HEAD, and it was one of the oldest messages.
+	DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW DeadLetterReason = 4
 )
 
 // Enum value maps for DeadLetterReason.
@@ -45,11 +47,13 @@ var (
 		0: "DEAD_LETTER_REASON_UNSPECIFIED",
 		1: "DEAD_LETTER_REASON_MAX_DELIVERIES",
 		2: "DEAD_LETTER_REASON_REJECTED",
+		4: "DEAD_LETTER_REASON_OVERFLOW",
 	}
 	DeadLetterReason_value = map[string]int32{
 		"DEAD_LETTER_REASON_UNSPECIFIED":    0,
 		"DEAD_LETTER_REASON_MAX_DELIVERIES": 1,
 		"DEAD_LETTER_REASON_REJECTED":       2,
+		"DEAD_LETTER_REASON_OVERFLOW":       4,
 	}
 )
 
@@ -1536,11 +1540,12 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\aForward\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
 	"\x04move\x18\x02 \x01(\bR\x04move\x12\x16\n" +
-	"\x06filter\x18\x03 \x01(\tR\x06filter*~\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter*\x9f\x01\n" +
 	"\x10DeadLetterReason\x12\"\n" +
 	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x12%\n" +
 	"!DEAD_LETTER_REASON_MAX_DELIVERIES\x10\x01\x12\x1f\n" +
-	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02*p\n" +
+	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02\x12\x1f\n" +
+	"\x1bDEAD_LETTER_REASON_OVERFLOW\x10\x04*p\n" +
 	"\bOverflow\x12\x18\n" +
 	"\x14OVERFLOW_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOVERFLOW_REJECT\x10\x01\x12\x16\n" +
