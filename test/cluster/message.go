@@ -16,6 +16,13 @@ import (
 // describedEvery: one of so many messages of a producer has standard fields and typed properties.
 const describedEvery = 4
 
+// groupedAt: where one of so many messages of a producer is that is one of a group; groupsPerQueue is the number of
+// these.
+const (
+	groupedAt      = 2
+	groupsPerQueue = 25
+)
+
 // message makes message id with a body of sizeBytes. All of it follows from id and size, as in Body.
 func (w *Workload) message(id audit.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
@@ -25,7 +32,12 @@ func (w *Workload) message(id audit.ID, sizeBytes int) client.Message {
 
 // fields are what message id has beside its body.
 func (w *Workload) fields(id audit.ID) client.Message {
-	if w.opts.Plain || id.N%describedEvery != 0 || id.Producer >= firstStray {
+	switch {
+	case w.opts.Plain || id.Producer >= firstStray:
+		return client.Message{}
+	case id.N%describedEvery == groupedAt && id.Producer < audit.FirstApplication:
+		return client.Message{Group: fmt.Sprintf("group %d", id.N/describedEvery%groupsPerQueue)}
+	case id.N%describedEvery != 0:
 		return client.Message{}
 	}
 	return client.Message{
@@ -56,7 +68,7 @@ func fromProto(m *pb.Message) client.Message {
 	out := client.Message{
 		Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
 		CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(), ContentType: m.GetContentType(),
-		Subject: m.GetSubject(),
+		Subject: m.GetSubject(), Group: m.GetGroup(),
 	}
 	for k, v := range m.GetTypedProperties() {
 		if out.Values == nil {

@@ -26,9 +26,14 @@ const (
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
 	SubClient = "client"
+	// SubShared is consumed by several bare streams at once, which share what is in groups.
+	SubShared = "shared"
 	// SubAudit is never consumed, so that the queue keeps everything until the end.
 	SubAudit = "audit"
 )
+
+// sharers is how many streams share a subscription.
+const sharers = 3
 
 // WorkloadOptions of a Workload; the zero value is a good choice but for Seed.
 type WorkloadOptions struct {
@@ -127,7 +132,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	}()
 	for i := range w.opts.Queues {
 		w.queues = append(w.queues, fmt.Sprintf("%s%d", w.opts.Prefix, i))
-		queue := client.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubAudit}}
+		queue := client.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubShared, SubAudit}}
 		if _, _, err := w.client.CreateQueue(ctx, w.queues[i], queue); err != nil {
 			return nil, fmt.Errorf("workload: %w", err)
 		}
@@ -148,6 +153,12 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	for i, q := range w.queues {
 		raw := &rawConsumer{w: w, queue: q, sub: SubRaw, rng: rand.New(rand.NewPCG(w.opts.Seed, 1000+uint64(i)))}
 		w.consuming.Go(func() { raw.run(cctx) })
+		for k := range sharers {
+			raw := &rawConsumer{
+				w: w, queue: q, sub: SubShared, rng: rand.New(rand.NewPCG(w.opts.Seed, 4000+uint64(i*sharers+k))),
+			}
+			w.consuming.Go(func() { raw.run(cctx) })
+		}
 		library := &clientConsumer{
 			w: w, queue: q, sub: SubClient,
 			rng: rand.New(rand.NewPCG(w.opts.Seed, 2000+uint64(i))),
@@ -290,6 +301,7 @@ func (p *producer) send(ctx context.Context, id audit.ID) <-chan struct{} {
 	h := p.w.history
 	record := audit.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
 	m := p.w.message(id, p.size())
+	record.Group = m.Group
 	done := make(chan struct{})
 	finish := func(r client.Receipt, err error) {
 		record.Done, record.Sequence, record.LSN, record.Address = h.Now(), r.Sequence, r.LSN, r.Address
@@ -395,7 +407,7 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 			return fmt.Errorf("drain %s: %w; subscriptions: %+v", queue, ctx.Err(), q.Subscriptions)
 		}
 	}
-	w.history.Edit(func(h *audit.History) { h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient) })
+	w.history.Edit(func(h *audit.History) { h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient, queue+"/"+SubShared) })
 	return nil
 }
 

@@ -23,6 +23,8 @@ const (
 	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent
 	// after another one's acknowledgement and yet stored before it.
 	RuleOrder Rule = "order"
+	// RuleGroup: a message of a group was delivered before all those ahead of it in the group were acknowledged.
+	RuleGroup Rule = "group"
 	// RulePhantom: a message is stored, or was delivered, that no producer published to that queue.
 	RulePhantom Rule = "phantom"
 	// RuleRefused: a publish was refused with a promise that nothing was stored, and yet it was.
@@ -104,6 +106,7 @@ func (h *History) Check() []Violation {
 	c.deliveries()
 	c.acksSent()
 	c.deliveryOrder()
+	c.groups()
 	c.operations()
 	c.terms()
 	c.unknowns()

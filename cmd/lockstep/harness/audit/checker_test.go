@@ -17,9 +17,9 @@ func sound() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
 	h.Publishes = []Publish{
-		{ID: ID{1, 1}, Queue: "q", Sent: ms(1), Done: ms(2), Outcome: Acked, Sequence: 1, LSN: 10},
+		{ID: ID{1, 1}, Queue: "q", Sent: ms(1), Done: ms(2), Outcome: Acked, Sequence: 1, LSN: 10, Group: "g"},
 		{ID: ID{2, 1}, Queue: "q", Sent: ms(1), Done: ms(3), Outcome: Acked, Sequence: 2, LSN: 11},
-		{ID: ID{1, 2}, Queue: "q", Sent: ms(4), Done: ms(5), Outcome: Acked, Sequence: 3, LSN: 12},
+		{ID: ID{1, 2}, Queue: "q", Sent: ms(4), Done: ms(5), Outcome: Acked, Sequence: 3, LSN: 12, Group: "g"},
 		{ID: ID{1, 3}, Queue: "q", Sent: ms(6), Done: ms(7), Outcome: Unknown, Error: "lost the connection"},
 		{ID: ID{2, 2}, Queue: "q", Sent: ms(6), Done: ms(7), Outcome: Refused, Error: "queue full"},
 		{ID: ID{1, 4}, Queue: "q", Sent: ms(8), Done: ms(9), Outcome: Acked, Sequence: 5, LSN: 14},
@@ -37,9 +37,9 @@ func sound() *History {
 		delivery(4, ID{1, 3}, ms(8)),
 		delivery(5, ID{1, 4}, ms(10)),
 	}
-	h.Acks = []Ack{{"q", "work", 1, ms(6)}, {"q", "work", 2, ms(6)}, {"q", "work", 3, ms(9)}}
+	h.Acks = []Ack{{"q", "work", 1, ms(6), 0}, {"q", "work", 2, ms(6), 0}, {"q", "work", 3, ms(9), 0}}
 	for sequence := range uint64(5) {
-		h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: sequence + 1})
+		h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: sequence + 1, Sent: ms(int(sequence) + 5)})
 	}
 	h.MaxUnknown = 1
 	h.Digests = []Digest{{"a", 20, "cafe", 5}, {"b", 20, "cafe", 5}}
@@ -119,8 +119,11 @@ func TestCheckerCatches(t *testing.T) {
 			[]Rule{RuleSettled},
 		},
 		{"a confirmation of what was not acknowledged", func(h *History) {
-			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11)})
+			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11), 0})
 		}, []Rule{RuleSettled}},
+		{"a message of a group before the one ahead of it was acknowledged", func(h *History) {
+			h.AcksSent[0].Sent = ms(6) + 1
+		}, []Rule{RuleGroup}},
 		{"a delivery out of order", func(h *History) {
 			h.Deliveries[4].Stream, h.Deliveries[5].Stream = 1, 1
 			h.Deliveries[4], h.Deliveries[5] = h.Deliveries[5], h.Deliveries[4]

@@ -46,6 +46,8 @@ type Publish struct {
 	// Unordered: it may be committed after what its producer sent later, since the producer did not wait for the
 	// answer.
 	Unordered bool `json:"unordered,omitempty"`
+	// Group of the message, whose messages are delivered in order; "" if it has none.
+	Group string `json:"group,omitempty"`
 	// Error in words, unless acked.
 	Error string `json:"error,omitempty"`
 }
@@ -79,6 +81,7 @@ type Ack struct {
 	Sub       string        `json:"sub"`
 	Sequence  uint64        `json:"sequence"`
 	Confirmed time.Duration `json:"confirmed_ns,omitempty"`
+	Sent      time.Duration `json:"sent_ns,omitempty"`
 }
 
 // Stored is one message that a queue holds at the end.
@@ -174,10 +177,11 @@ func (h *History) AddStream(queue, sub string) (ended func()) {
 	}
 }
 
-// AddAckSent records an acknowledgement on its way.
+// AddAckSent records an acknowledgement that is about to be sent.
 func (h *History) AddAckSent(a Ack) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	a.Sent = time.Since(h.start)
 	h.AcksSent = append(h.AcksSent, a)
 }
 

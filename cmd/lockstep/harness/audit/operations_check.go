@@ -226,8 +226,8 @@ func (c *checker) acksSent() {
 	}
 }
 
-// deliveryOrder: to one consumer, messages come in the order of their sequences, but for those that were given back,
-// whether that was committed or not; and for those that had been meant for another stream of the subscription, which
+// deliveryOrder: to one consumer, messages without a group come in the order of their sequences, but for those that
+// were given back, whether that was committed or not; and for those that had been meant for another stream of the subscription, which
 // has ended before it got them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
@@ -241,6 +241,9 @@ func (c *checker) deliveryOrder() {
 	for _, d := range c.h.Deliveries {
 		a := arrival{d.Stream, d.Sequence}
 		if d.Stream == 0 || d.Repeated || seen[a] {
+			continue
+		}
+		if p := c.sent[d.ID]; p != nil && p.Group != "" {
 			continue
 		}
 		seen[a] = true
