@@ -64,13 +64,20 @@ func queueNames(n int) []string {
 	return out
 }
 
-// withQueues runs fn with fresh queues, which are deleted after it.
-func withQueues(ctx context.Context, c *client.Client, names []string, fn func() error) (err error) {
+// withQueues is withConfigured for plain queues.
+func withQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
+	return withConfigured(ctx, c, names, client.QueueConfig{}, fn)
+}
+
+// withConfigured runs fn with fresh queues, which are deleted after it.
+func withConfigured(ctx context.Context, c *client.Client, names []string, config client.QueueConfig,
+	fn func() error,
+) (err error) {
 	for _, name := range names {
 		if _, err := c.DeleteQueue(ctx, name, false); err != nil && !isNotFound(err) {
 			return err
 		}
-		if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+		if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{Config: config}); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ type ConsumeOptions struct {
 	Queues int
 	// Prefetch of each consumer.
 	Prefetch int
+	Order
 }
 
 // Consume measures how fast queues are drained: every message is received and acknowledged, and at the end all
@@ -36,7 +37,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 		SizeBytes: o.SizeBytes, Queues: o.Queues, Consumers: o.Consumers, Prefetch: o.Prefetch,
 	}
 	names := queueNames(o.Queues)
-	err := withQueues(ctx, t.Client, names, func() error {
+	err := withConfigured(ctx, t.Client, names, o.config(), func() error {
 		if err := fill(ctx, t.Client, names, o); err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 	const window = 4096
 	p := PublishOptions{
 		SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window,
-		Queues: len(queues),
+		Queues: len(queues), Order: o.Order,
 	}
 	producers, err := newProducers(ctx, c, p.Producers)
 	if err != nil {

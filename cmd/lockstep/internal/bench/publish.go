@@ -33,6 +33,7 @@ type PublishOptions struct {
 	Queues int
 	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
 	Sizes []int
+	Order
 	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or
 	// shares one.
 	EachToNext bool
@@ -61,6 +62,7 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 			m = client.Message{Body: body(size)}
 			made[size] = m
 		}
+		o.label(&m, n)
 		return m
 	}
 }
@@ -92,7 +94,7 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 		r.Phase = "synchronous"
 	}
 	names := queueNames(o.Queues)
-	err := withQueues(ctx, t.Client, names, func() error {
+	err := withConfigured(ctx, t.Client, names, o.config(), func() error {
 		producers, err := newProducers(ctx, t.Client, o.Producers)
 		if err != nil {
 			return err

@@ -25,6 +25,9 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if o.Groups < 0 {
+				return errGroups
+			}
 			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
 				o.Publishers < o.Producers {
 				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
@@ -43,6 +46,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().DurationVar(&f.duration, "duration", 0, "publish for so long, instead of --messages")
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
+	orderFlags(cmd, &o.Order)
 	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
 	return cmd
 }
@@ -54,12 +58,16 @@ func consumeCommand(env *cli.Env) *cobra.Command {
 		Use: "consume", Short: "Measure how fast filled queues are drained",
 		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
 acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
-		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000",
-		Args:    cobra.NoArgs,
+		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
+			"  lockstep bench consume --consumers 20 --groups 100000",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := f.parse()
 			if err != nil {
 				return err
+			}
+			if o.Groups < 0 {
+				return errGroups
 			}
 			if o.Consumers < f.queues || o.Prefetch < 1 || f.queues < 1 {
 				return cli.Usage("--queues and --prefetch must be at least 1, and --consumers at least --queues")
@@ -75,6 +83,16 @@ acknowledgements are confirmed. A latency is the time that a consumer waited for
 	}
 	f.register(cmd)
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
+	orderFlags(cmd, &o.Order)
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
 	return cmd
+}
+
+// errGroups refuses a number of groups.
+var errGroups = cli.Usage("--groups must be at least 0")
+
+// orderFlags adds what messages ask for beside the order of their queue.
+func orderFlags(cmd *cobra.Command, o *bench.Order) {
+	cmd.Flags().IntVar(&o.Groups, "groups", 0, "message groups that the messages are of, in turn; 0: none")
+	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "queues with priorities, and messages of all ten in turn")
 }

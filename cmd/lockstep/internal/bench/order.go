@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// Order says what the messages ask for beside the order of their queue.
+type Order struct {
+	// Groups that the messages are of, in turn; 0: of none.
+	Groups int
+	// Priorities makes queues with priorities, and gives the messages each of the ten in turn.
+	Priorities bool
+}
+
+// config is that of the queues.
+func (o *Order) config() client.QueueConfig { return client.QueueConfig{Priorities: o.Priorities} }
+
+// label gives message n its group and its priority.
+func (o *Order) label(m *client.Message, n int64) {
+	if o.Groups > 0 {
+		m.Group = fmt.Sprint("group-", n%int64(o.Groups))
+	}
+	if o.Priorities {
+		m.Priority = &priorities[n%int64(len(priorities))]
+	}
+}
+
+var priorities = [...]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9} //nolint:gochecknoglobals // it never changes
