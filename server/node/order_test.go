@@ -74,8 +74,8 @@ func TestPriorities(t *testing.T) {
 func TestGroupsAcrossTakeover(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
-	active.publishAll("q", grouped("a"), grouped("a"), grouped("a"), grouped("b"))
 	x, y := active.consume("q", 10), active.consume("q", 10)
+	active.publishAll("q", grouped("a"), grouped("a"), grouped("a"), grouped("b"))
 	require.Equal(t, []uint64{1}, sequencesOf(x.take(1)))
 	require.Equal(t, []uint64{4}, sequencesOf(y.take(1)), "the other group is with the other consumer")
 	x.confirm(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 1}}, Confirm: 1})

@@ -407,7 +407,9 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 			return fmt.Errorf("drain %s: %w; subscriptions: %+v", queue, ctx.Err(), q.Subscriptions)
 		}
 	}
-	w.history.Edit(func(h *audit.History) { h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient, queue+"/"+SubShared) })
+	w.history.Edit(func(h *audit.History) {
+		h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient, queue+"/"+SubShared)
+	})
 	return nil
 }
 
