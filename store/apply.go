@@ -114,6 +114,7 @@ func (s *Store) applyFrames(
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
+		s.clock.note(s.state)
 		s.mu.Unlock()
 		// Also what was applied before an error: a caller waits for it.
 		for i := range s.results {
@@ -122,6 +123,7 @@ func (s *Store) applyFrames(
 			}
 		}
 		s.watch.wake(s.touched)
+		s.clock.tell()
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
 		s.wakePager()

@@ -196,6 +196,12 @@ func (p *pager) unfinished() bool {
 	return p.todo != nil
 }
 
+func (p *pager) scheduleChanges() int {
+	p.s.mu.RLock()
+	defer p.s.mu.RUnlock()
+	return p.s.state.ScheduleChanges()
+}
+
 func (p *pager) tailBytes() int64 {
 	p.s.mu.RLock()
 	defer p.s.mu.RUnlock()
@@ -203,13 +209,13 @@ func (p *pager) tailBytes() int64 {
 }
 
 func (p *pager) checkpointDue() bool {
-	n := p.s.sinceCheckpoint.Load()
+	n, changes := p.s.sinceCheckpoint.Load(), p.scheduleChanges()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing != nil {
 		return false
 	}
-	return n > p.s.o.CheckpointBytes || ((n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval)
+	return n > p.s.o.CheckpointBytes || changes > maxScheduleChanges || ((n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval)
 }
 
 // work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which
@@ -421,6 +427,9 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	}
 	for i := range b.Tails {
 		p.s.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
+	}
+	if b.Everything {
+		p.s.state.ScheduleWritten()
 	}
 	p.s.room.Broadcast()
 	return nil

@@ -23,6 +23,12 @@ type QueueInfo struct {
 	NextSequence uint64
 	// Messages that some subscription has still to acknowledge, and their bytes.
 	Messages, Bytes uint64
+	// Delayed is how many of the messages are not yet to be delivered to any subscription.
+	Delayed uint64
+	// Dropped is how many messages, counted for each subscription, no consumer could deal with while there was no
+	// dead-letter queue for them; Expired how many have expired and were not moved to one. Both count since the queue
+	// was made.
+	Dropped, Expired uint64
 	// Digest is a rolling hash of everything that was ever applied to the queue.
 	Digest uint64
 	// Subscriptions by number.
@@ -70,7 +76,9 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	info := QueueInfo{
 		ID: q.ID(), Name: q.Name(), Config: q.Config(), NextSequence: q.NextSequence(), Messages: q.Messages(),
 		Bytes: q.Bytes(), Digest: q.Digest(), Subscriptions: make([]SubscriptionInfo, 0, q.SubCount()),
+		Delayed: q.DelayedMessages(),
 	}
+	info.Dropped, info.Expired = q.Dropped()
 	if target := state.Queue(info.Config.DeadLetter); target != nil {
 		info.DeadLetter = target.Name()
 	}
@@ -244,6 +252,8 @@ type Stats struct {
 	Pages, PagesUsed uint64
 	// Queues, Messages that some subscription still wants, and their bytes.
 	Queues, Messages, MessageBytes uint64
+	// Delayed is how many of the messages are not yet to be delivered.
+	Delayed uint64
 	// TailBytes of messages are in memory and not yet in pages.
 	TailBytes int64
 	// DiskFree is what this process may still write to the filesystem, in bytes; DiskTotal is its size.
@@ -275,7 +285,7 @@ func (s *Store) Stats() (Stats, error) {
 	s.mu.RLock()
 	st.Applied, st.TailBytes = s.applied, s.state.TailBytes()
 	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes()
-	st.Counts = s.state.Counts()
+	st.Counts, st.Delayed = s.state.Counts(), s.state.Delayed()
 	s.mu.RUnlock()
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {

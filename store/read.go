@@ -44,6 +44,9 @@ type ReadRequest struct {
 	MaxMessages int
 	// MaxBytes ends the read once reached; the first message is returned whatever its size.
 	MaxBytes int
+	// Delayed returns messages of the subscription, too, that are not yet to be delivered. Without a subscription they
+	// are always returned.
+	Delayed bool
 	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be
 	// read.
 	MarkDamaged bool
@@ -225,16 +228,18 @@ func (r *reading) fromTail() (stored bool, err error) {
 	return true, nil
 }
 
-// nextWanted is the first sequence from where the read stands on that sub has not acknowledged and may be delivered, or
-// that any subscription still wants.
+// nextWanted is the next sequence that is to be delivered to sub, or that any subscription still wants.
 func (r *reading) nextWanted(q *queue.Queue, sub *queue.Sub) uint64 {
 	switch {
 	case sub == nil:
 		return q.NextAlive(r.next)
 	case r.req.lane != nil:
 		return sub.NextDeliverableIn(*r.req.lane, r.next)
+	case r.req.Delayed:
+		return sub.NextUnacked(r.next)
+	default:
+		return sub.NextDeliverable(r.next)
 	}
-	return sub.NextDeliverable(r.next)
 }
 
 // take adds a message unless the byte limit is reached.

@@ -65,6 +65,7 @@ type Store struct {
 	runs      runCache
 	ahead     readAhead
 	watch     watchers
+	clock     clock
 	snapshots snapshotSet
 	pager     pager
 	maint     *rewrite.Maintenance
@@ -97,6 +98,7 @@ func open(o Options) (_ *Store, err error) {
 	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
 	s.damage.init()
+	s.clock.init()
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {

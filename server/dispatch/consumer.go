@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -62,8 +63,10 @@ type Answers struct {
 	// Acks are acknowledged: also messages that are not with this consumer, since they may have been delivered before a
 	// failover.
 	Acks []Range
-	// Nacks are given back, as far as they are with this consumer.
-	Nacks []Range
+	// Nacks are given back, as far as they are with this consumer. They go out again after NackDelay; nil: after the
+	// redelivery delay of their queue.
+	Nacks     []Range
+	NackDelay *time.Duration
 	// Rejects are given up, as far as they are with this consumer: moved to the dead-letter queue, or dropped.
 	Rejects []Range
 	// Confirm, if not 0: Next returns it when these answers and all before them are committed.
@@ -93,9 +96,7 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 		d.pending.ack(r, c.drop(r, held) < r.Last-r.First+1)
 	}
 	d.order.answered(answered)
-	for _, r := range a.Nacks {
-		c.drop(r, &d.pending.releases)
-	}
+	c.nack(&a)
 	if len(a.Rejects) > 0 {
 		c.reject(a.Rejects)
 	}
@@ -106,6 +107,24 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	signal(d.work)
 	signal(d.wake)
 	return nil
+}
+
+// nack gives messages back that the consumer has. The dispatcher's lock is held.
+func (c *Consumer) nack(a *Answers) {
+	p := &c.d.pending
+	before := len(p.releases)
+	for _, r := range a.Nacks {
+		c.drop(r, &p.releases)
+	}
+	if a.NackDelay == nil {
+		return
+	}
+	for _, sequence := range p.releases[before:] {
+		if p.delays == nil {
+			p.delays = make(map[uint64]time.Duration)
+		}
+		p.delays[sequence] = *a.NackDelay
+	}
 }
 
 // reject gives up messages that the consumer has. The dispatcher's lock is held.
@@ -191,7 +210,8 @@ func (c *Consumer) take() (Event, error) {
 // takeOutbox takes out what can be sent together. The dispatcher's lock is held.
 func (c *Consumer) takeOutbox() []Message {
 	d := c.d
-	bytes, taken, kept := 0, 0, 0
+	bytes, taken, kept, now := 0, 0, 0, int64(0)
+	var overdue []uint64
 	for _, m := range c.outbox {
 		if taken > 0 && bytes+len(m.Record) > d.registry.limits.Load().BatchBytes {
 			break
@@ -200,6 +220,10 @@ func (c *Consumer) takeOutbox() []Message {
 		c.outboxBytes -= len(m.Record)
 		if _, still := c.inFlight[m.Sequence]; !still {
 			continue // acknowledged from elsewhere while it waited here
+		}
+		if d.expired(&m, &now) {
+			overdue = append(overdue, m.Sequence)
+			continue
 		}
 		c.inFlight[m.Sequence] = true
 		bytes += len(m.Record)
@@ -215,6 +239,9 @@ func (c *Consumer) takeOutbox() []Message {
 	}
 	if taken > 0 {
 		signal(d.wake)
+	}
+	if len(overdue) > 0 {
+		c.overdueMessages(overdue)
 	}
 	if kept > 0 {
 		d.registry.counters.Delivered.Add(uint64(kept))

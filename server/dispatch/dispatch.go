@@ -5,8 +5,9 @@
 // There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches,
 // gives each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given
 // back (nack, lost consumer) go out again before new ones, lowest sequence first. Queues with priorities, message
-// groups, single active consumers and consumers with filters have another order: see selective. Acknowledgements of all consumers of
-// a subscription gather while a transaction with earlier ones is being committed, and go into the next one.
+// groups, single active consumers and consumers with filters have another order: see selective. Acknowledgements of all
+// consumers of a subscription gather while a transaction with earlier ones is being committed, and go into the next
+// one.
 //
 // # Invariants
 //
@@ -22,6 +23,8 @@
 //     be, or until it is acknowledged from elsewhere.
 //   - Of each message group one message is out at a time, and the next one follows when that is acknowledged, rejected
 //     or dead (see groups).
+//   - A message whose time is over is sent to no consumer. It is given up by others (package server/sweep).
+//   - A message that was given back, and is to wait, holds up no other message but those of its group.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
 //   - Deliveries do not starve publishers: while others want the processors, the dispatchers keep to a share
 //     of them, and take turns, so that no subscription waits for another one's backlog.
@@ -35,6 +38,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -80,8 +84,8 @@ type Source interface {
 	// that is damaged comes without its record. next is where to go on.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadLanes is Read in a queue with priorities: the messages of a higher priority first, of each from where lanes says
-	// on, which it moves on. next is above all that it has read.
+	// ReadLanes is Read in a queue with priorities: the messages of a higher priority first, of each from where lanes
+	// says on, which it moves on. next is above all that it has read.
 	ReadLanes(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
 	// Priorities of messages that were given back, in the same order.
@@ -97,6 +101,12 @@ type Source interface {
 	// Exhausted returns those of the sequences, of messages that were given back, that were delivered as often as they
 	// may be.
 	Exhausted(key Key, sequences []uint64) []uint64
+	// TTL is how long after it came to the queue a message expires, in milliseconds; 0: never. A change of it is one of
+	// the queue.
+	TTL(queue uint64) int64
+	// RedeliveryDelays returns for each of the sequences, of messages that were given back, how long it is to wait
+	// before it is given to a consumer again; nil if none has to.
+	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
 	// Filter returns what tells of a stored record whether the subscription gets that message; nil if it gets all of
 	// them. The error says why its filter cannot be used.
 	Filter(key Key) (matches func(record []byte) bool, err error)

@@ -38,6 +38,11 @@ type memoryQueue struct {
 
 	matches  func([]byte) bool
 	noFilter error
+
+	delayed map[uint64]bool
+	ttl     int64
+	delay   time.Duration // before a message goes out again: so much for each time that it was given back
+	onRead  func()        // called, without the lock, when a read has its result
 }
 
 func newMemoryQueue() *memoryQueue {
@@ -66,9 +71,21 @@ func (q *memoryQueue) Read(
 	if key.Queue != 1 {
 		return dst, from, errNoQueue
 	}
+	if onRead := q.onRead; onRead != nil {
+		q.onRead = nil
+		defer func() {
+			q.mu.Unlock()
+			defer q.mu.Lock()
+			onRead()
+		}()
+	}
 	bytes, next := 0, from
 	for s := from; s <= uint64(len(q.records)); s++ {
 		if q.acked[s] {
+			continue
+		}
+		if q.delayed[s] {
+			next = s + 1
 			continue
 		}
 		record := q.records[s-1]
@@ -127,6 +144,24 @@ func (q *memoryQueue) Order(uint64) (prioritized, exclusive bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.prioritized, q.exclusive
+}
+
+func (q *memoryQueue) TTL(uint64) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ttl
+}
+
+func (q *memoryQueue) RedeliveryDelays(_ dispatch.Key, sequences []uint64) (delays []time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.delay == 0 {
+		return nil
+	}
+	for _, s := range sequences {
+		delays = append(delays, time.Duration(q.count[s])*q.delay)
+	}
+	return delays
 }
 
 func (q *memoryQueue) NextSequence(uint64) (uint64, bool) {
@@ -195,17 +230,19 @@ type fixture struct {
 	t        *testing.T
 	queue    *memoryQueue
 	registry *dispatch.Registry
+	counters *dispatch.Counters
 	ctx      context.Context
 }
 
 func newFixture(t *testing.T, l dispatch.Limits) *fixture {
 	t.Helper()
 	q := newMemoryQueue()
+	l.Counters = new(dispatch.Counters)
 	r := dispatch.NewRegistry(q, q, l, zap.NewNop())
 	t.Cleanup(func() { r.Close(nil) })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
-	return &fixture{t: t, queue: q, registry: r, ctx: ctx}
+	return &fixture{t: t, queue: q, registry: r, counters: l.Counters, ctx: ctx}
 }
 
 func (f *fixture) attach(credit uint32) *dispatch.Consumer {

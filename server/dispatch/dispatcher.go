@@ -44,7 +44,10 @@ type dispatcher struct {
 	turn      int // index of the consumer whose turn it is
 	paused    bool
 	stopped   error
-	next      uint64 // above every sequence that was read
+	next      uint64    // above every sequence that was read
+	later     later     // given back, and not yet to be given out again
+	overdue   sequences // expired before they were sent
+	ttl       int64     // of the queue, in milliseconds; 0 for none
 	// could not be read; tried again now and then, and skipped meanwhile so that they hold up no other message
 	damaged   sequences
 	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
@@ -58,13 +61,15 @@ type dispatcher struct {
 	// withheld is dropped from what is read, because it may be made deliverable at any moment and must not be delivered
 	// twice; lettingOut are those of it for which that is over.
 	withheld, lettingOut []Range
+	// dueInRead became deliverable while it was going on, and its result does not have it.
+	dueInRead []uint64
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 	d := &dispatcher{
 		registry: r, key: key, paused: paused, next: 1,
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
-		damaged: newSequences(),
+		damaged: newSequences(), overdue: newSequences(), ttl: r.source.TTL(key.Queue),
 	}
 	d.order = orderOf(d)
 	return d
@@ -116,6 +121,7 @@ func (d *dispatcher) stop(reason error) {
 		signal(c.notify)
 	}
 	d.order.stop()
+	d.later.stop()
 	d.cancel()
 }
 
@@ -145,7 +151,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	defer cancel()
 	again := time.NewTicker(damagedAgain)
 	defer again.Stop()
-	for steps := 0; ; steps++ {
+	for steps, rounds := 0, 0; ; steps++ {
 		if d.polls || d.noneTakes || steps%pollEvery == 0 {
 			select {
 			case <-changed:
@@ -176,6 +182,9 @@ func (d *dispatcher) deliver(ctx context.Context) {
 			d.news()
 		case <-again.C:
 			d.retryDamaged()
+			if rounds++; rounds%overdueAgain == 0 {
+				d.retryOverdue()
+			}
 		}
 	}
 }
@@ -210,8 +219,10 @@ func (d *dispatcher) retryDamaged() {
 // news tells that the queue has changed, or its configuration.
 func (d *dispatcher) news() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
+	ttl := d.registry.source.TTL(d.key.Queue)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.ttl = ttl
 	d.order.news()
 	d.setExclusive(exclusive)
 }
@@ -252,6 +263,7 @@ func (d *dispatcher) readOn(
 	ctx context.Context, from order, want, maxBytes int,
 ) (messages []Message, progressed bool, err error) {
 	messages, next, err := from.read(ctx, want, maxBytes)
+	d.wasRead(messages)
 	matching, others := d.match(messages)
 	most := d.maxDeliveries(matching)
 	d.mu.Lock()
@@ -262,7 +274,9 @@ func (d *dispatcher) readOn(
 	if err != nil {
 		return messages, false, err
 	}
-	return messages, d.order.handOut(messages, next), nil
+	progressed = d.order.handOut(messages, next)
+	d.endDue()
+	return messages, progressed, nil
 }
 
 // demand gives out what waits in memory and tells how many more messages the consumers can take, not more than most:
@@ -340,7 +354,8 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 	return found, nil
 }
 
-// handOutAgain gives messages out for another time, and skips others, which do not match (they were damaged before); those that no consumer can take now go back to wait.
+// handOutAgain gives messages out for another time, and skips others, which do not match (they were damaged before);
+// those that no consumer can take now go back to wait.
 func (d *dispatcher) handOutAgain(messages []Message, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -350,6 +365,7 @@ func (d *dispatcher) handOutAgain(messages []Message, others []Range) {
 	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}
+	d.endDue()
 }
 
 // settled takes messages from the consumers that have them, because they were acknowledged or released from elsewhere.
@@ -357,7 +373,7 @@ func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.forget(acks)
-	d.giveBack(d.takeFromConsumers(releases))
+	d.giveBackLater(d.takeFromConsumers(releases), nil)
 }
 
 // forget removes acknowledged sequences from everything that waits to be delivered or answered.
@@ -371,6 +387,8 @@ func (d *dispatcher) forget(acks []Range) {
 	d.order.forget(acks)
 	for _, r := range acks {
 		d.damaged.removeRange(r)
+		d.overdue.removeRange(r)
+		d.later.removeRange(r)
 	}
 	d.takeFromConsumers(acks)
 }

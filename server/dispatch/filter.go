@@ -13,7 +13,8 @@ const (
 	filterReadMessages = 1024
 	// skippedMost is how many ranges of messages that do not match gather before they are acknowledged.
 	skippedMost = 1024
-	// skippedDelay is how long they gather at most: one transaction for each of them would cost more than to deliver it.
+	// skippedDelay is how long they gather at most: one transaction for each of them would cost more than to deliver
+	// it.
 	skippedDelay = 200 * time.Millisecond
 )
 

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxGroups is how many groups a subscription remembers a consumer for. One of which nothing is out may be forgotten
-	// then, so that its next message may go to another consumer.
+	// maxGroups is how many groups a subscription remembers a consumer for. One of which nothing is out may be
+	// forgotten then, so that its next message may go to another consumer.
 	maxGroups = 1 << 18
 	// maxParked is how many messages may wait behind others of their groups before nothing new is read.
 	maxParked = 1 << 17

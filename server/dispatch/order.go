@@ -9,8 +9,8 @@ import "context"
 //
 // The dispatcher's lock is held in every call but read, which is for the delivering goroutine alone.
 type order interface {
-	// demand gives out what waits in memory and tells how many more messages the consumers can take, not more than most.
-	// again are sequences, ascending, that must be read and handed out before anything new. It sets
+	// demand gives out what waits in memory and tells how many more messages the consumers can take, not more than
+	// most. again are sequences, ascending, that must be read and handed out before anything new. It sets
 	// dispatcher.noneTakes.
 	demand(most int) (want int, again []uint64)
 	// read reads new messages. What next means is for handOut alone.
@@ -21,6 +21,8 @@ type order interface {
 	// handOutAgain gives out messages of which demand has named the sequences; what no consumer can take now waits. It
 	// tells how many were given to a consumer that a consumer was given before.
 	handOutAgain(messages []Message) (redelivered uint64)
+	// passed tells whether new messages are read from behind a sequence on. Not to be called while a read is going on.
+	passed(sequence uint64) bool
 	// giveBack has sequences delivered again that are with no consumer any more.
 	giveBack(sequences []uint64)
 	// forget drops what is acknowledged from all that waits.
@@ -102,13 +104,17 @@ func (f *fifo) handOutAgain(messages []Message) (redelivered uint64) {
 	for _, m := range messages {
 		if c := f.d.nextConsumer(); c != nil {
 			c.give(m, 0)
-			redelivered++
+			if m.DeliveryCount > 0 {
+				redelivered++
+			}
 		} else {
 			f.redeliver.push(m.Sequence)
 		}
 	}
 	return redelivered
 }
+
+func (f *fifo) passed(sequence uint64) bool { return sequence < f.d.next }
 
 func (f *fifo) giveBack(sequences []uint64) {
 	for _, sequence := range sequences {

@@ -378,6 +378,14 @@ func (s *selective) laneOf(m *Message) uint8 {
 	return txn.RecordPriority(m.Record)
 }
 
+func (s *selective) passed(sequence uint64) bool {
+	if s.lanes == nil {
+		return sequence < s.d.next
+	}
+	lane := s.d.registry.source.Priorities(s.d.key.Queue, []uint64{sequence})[0]
+	return sequence < s.lanes.Next[lane]
+}
+
 func (s *selective) giveBack(list []uint64) {
 	if s.lanes == nil {
 		for _, sequence := range list {

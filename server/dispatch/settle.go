@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"time"
 )
 
 const (
@@ -21,8 +22,10 @@ type settlement struct {
 	acks     []Range
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // with no consumer until they are committed as given back
-	returns  bool     // some of the releases are of a lost consumer
-	dead     []dying  // with no consumer until they are moved
+	// after which releases are to go out again; the queue's for those that are not in it
+	delays   map[uint64]time.Duration
+	returns  bool    // some of the releases are of a lost consumer
+	dead     []dying // with no consumer until they are moved
 	confirms []confirmation
 }
 
@@ -164,7 +167,7 @@ func (d *dispatcher) committed(batch *settlement) {
 		return
 	}
 	d.forget(merged(batch.foreign))
-	d.giveBack(batch.releases)
+	d.giveBackLater(batch.releases, batch.delays)
 	if batch.returns {
 		d.returning = d.pending.returns
 		signal(d.wake)

@@ -84,8 +84,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that gave out the messages, and has looked at others that do not match a filter. It returns at once while only dispatchers want the processors,
-// and soon when ctx ends.
+// pay waits after a turn that gave out the messages, and has looked at others that do not match a filter. It returns at
+// once while only dispatchers want the processors, and soon when ctx ends.
 func (t *throttle) pay(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return

@@ -131,6 +131,14 @@ func (s storeSource) Priorities(id uint64, sequences []uint64) []uint8 {
 	return s.store.Priorities(id, sequences)
 }
 
+// TTL is how long after it came to the queue a message expires.
+func (s storeSource) TTL(id uint64) int64 { return s.store.TTL(id) }
+
+// RedeliveryDelays returns how long messages are to wait that were given back.
+func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
+	return s.store.RedeliveryDelays(key.Queue, key.Sub, sequences)
+}
+
 // Order tells what the queue asks for beside the order of sequence.
 func (s storeSource) Order(id uint64) (prioritized, exclusive bool) { return s.store.DeliveryOrder(id) }
 

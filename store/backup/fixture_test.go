@@ -111,7 +111,11 @@ func (n *node) step() {
 			for i := range body {
 				body[i] = byte(n.rng.Uint32())
 			}
-			b.Message(1_000, nil, body)
+			var a *txn.Attributes
+			if n.rng.IntN(3) == 0 { // the schedule, and which messages are delayed, are carried along
+				a = &txn.Attributes{DeliverAtMS: 500 + n.rng.Int64N(1000), ExpiresAtMS: 1_000_000}
+			}
+			b.MessageWith(1_000, a, nil, body)
 			n.bodies = append(n.bodies, short(body))
 		}
 		b.EndPublish()
@@ -148,7 +152,7 @@ func dumpStore(t *testing.T, s *store.Store) string {
 	var b strings.Builder
 	for from := uint64(1); ; {
 		got, next, err := s.Read(context.Background(),
-			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 50, MaxBytes: 1 << 20}, nil)
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 50, MaxBytes: 1 << 20, Delayed: true}, nil)
 		require.NoError(t, err)
 		if len(got) == 0 {
 			return b.String()

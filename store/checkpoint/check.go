@@ -83,6 +83,9 @@ func (c *checker) walk(ctx context.Context) error {
 	for _, run := range own {
 		c.mark(run, "free-page map")
 	}
+	if err := c.schedule(ctx); err != nil {
+		return err
+	}
 	if err := c.p.Runs(ctx, WalkOptions{}, c.run); err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ import (
 type Digest struct {
 	// Position that the content stands at.
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers and every message that is still wanted. It does
-	// not depend on page size or page numbers: two nodes that applied the same log have the same.
+	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every message that is still
+	// wanted. It does not depend on page size or page numbers: two nodes that applied the same log have the same.
 	Content [sha256.Size]byte
 	// Messages that it covers.
 	Messages uint64
@@ -38,6 +38,14 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 		hashField(h, value)
 	}
 	d := Digest{Position: c.meta.Position}
+	keys := queue.ScheduleKeys()
+	err = c.CopyTree(ctx, keys.From, keys.To, func(key, _ []byte) error {
+		hashField(h, key)
+		return nil
+	})
+	if err != nil {
+		return d, err
+	}
 	err = c.Runs(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err != nil {
 			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(),

@@ -11,12 +11,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// LoadState rebuilds the state machine from a checkpoint's tree. It reads everything but the index of messages, so that
-// its time depends on queues, subscriptions and producers, not on what is stored.
+// LoadState rebuilds the state machine from a checkpoint's tree. It reads everything but the index of messages and the
+// schedule index, so that its time depends on queues, subscriptions and producers, not on what is stored.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
-	// All but the index, which is most of the tree.
-	for _, r := range [][2][]byte{{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, nil}} {
+	// All but the indexes, which are most of the tree.
+	schedule := queue.ScheduleKeys()
+	for _, r := range [][2][]byte{
+		{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, schedule.From}, {schedule.To, nil},
+	} {
 		it := v.Once().Scan(r[0], r[1])
 		for it.Next() {
 			if err := l.Put(it.Key(), it.Value()); err != nil {

@@ -19,6 +19,8 @@ type Counts struct {
 	Moved, Dropped uint64
 	// Overflowed messages: dropped from the head of a full queue.
 	Overflowed uint64
+	// Expired messages that were not moved to a dead-letter queue.
+	Expired uint64
 }
 
 // Counts are what was applied since CountAfter.

@@ -119,7 +119,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkCreate(o)
 	case txn.OpPutMeta:
 		return s.checkPutMeta(o)
-	case txn.OpDeleteMeta:
+	case txn.OpDeleteMeta, txn.OpDue:
 		return txn.OK
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
@@ -185,7 +185,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared:
+		txn.OpRollbackPrepared, txn.OpDue:
 	}
 	return txn.OK
 }
@@ -258,6 +258,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Transactions++
 	}
+	s.expired = 0
 	results := r.Ops
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
@@ -284,6 +285,9 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		results = results[1:]
 	}
 	s.published.raw = nil
+	if counted {
+		s.counts.Expired += s.expired
+	}
 	return fingerprint
 }
 
@@ -294,6 +298,9 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		return
 	case txn.OpPutMeta, txn.OpDeleteMeta:
 		r.Changed = s.changeMeta(o)
+		return
+	case txn.OpDue:
+		r.Changed = s.due(o)
 		return
 	}
 	q := s.queues.get(o.Queue)
@@ -339,7 +346,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpSetForwards:
 		s.setForwards(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared:
+		txn.OpRollbackPrepared, txn.OpDue:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }
@@ -369,6 +376,9 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 	for rec := range o.Records {
 		q.tail.push(rec)
 		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
+		if txn.RecordHasAttributes(rec) {
+			s.scheduleMessage(q, q.nextSeq, rec)
+		}
 		q.nextSeq++
 	}
 	s.tailBytes += q.tail.bytes - before
@@ -482,6 +492,7 @@ func (s *State) deleteQueue(q *Queue) {
 	s.names.remove(q)
 	s.messages -= q.messages
 	s.bytes -= q.bytes
+	s.delayed -= q.DelayedMessages()
 	s.tailBytes -= q.tail.bytes
 	if q.tail.n > 0 {
 		s.unlinkTail(q)

@@ -13,7 +13,7 @@ import (
 func (s *State) Check() []string {
 	var problems []string
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	var messages, bytes uint64
+	var messages, bytes, delayed uint64
 	var tailBytes int64
 	for q := range s.Queues {
 		q.check(bad)
@@ -28,6 +28,10 @@ func (s *State) Check() []string {
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes
+		delayed += q.DelayedMessages()
+	}
+	if delayed != s.delayed {
+		bad("%d messages of the queues are delayed, the state counts %d", delayed, s.delayed)
 	}
 	if messages != s.messages || bytes != s.bytes {
 		bad("the queues hold %d messages of %d bytes, the state counts %d of %d", messages, bytes, s.messages, s.bytes)
@@ -78,6 +82,7 @@ func (q *Queue) check(report func(string, ...any)) {
 	if q.lanes != nil {
 		q.lanes.check(q, bad)
 	}
+	q.checkDelayed(bad)
 	q.checkTail(bad)
 }
 

@@ -13,9 +13,12 @@ import (
 type Batch struct {
 	// LSN of the last record whose effects are in it.
 	LSN uint64
+	// Everything tells that it is a checkpoint.
+	Everything bool
 	// Puts are keys to be set, in order. None of them is in Deletes.
 	Puts []KV
-	// Deletes are keys to be removed, in no order. One may be missing in the tree only after a queue was deleted.
+	// Deletes are keys to be removed, in no order. One may be missing in the tree if it is of the schedule index, or
+	// after a queue was deleted.
 	Deletes [][]byte
 	// DeletedQueues are queues of which everything has to go: QueueKeys, and the index with its pages. Messages of one
 	// may come in Tails of an earlier batch, never of a later one.
@@ -52,7 +55,7 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 // The messages stay in memory, and can be read, until Flushed is called for them. The owner must have made those calls
 // for one batch before it collects the next. A batch that cannot be written is lost: the owner must then stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
-	b := &Batch{LSN: s.applied}
+	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
 		maxTailBytes = math.MaxInt64
 		b.Tails = make([]TailRun, 0, s.tailQueues)
@@ -76,6 +79,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.sizes(queues)
 	c.counts(queues)
 	c.forwards(queues)
+	c.delayed(queues)
 	c.meta(&s.meta)
 	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)
@@ -88,6 +92,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		q.leaving, q.dirty = nil, false
 	}
 	c.subs(queues)
+	c.schedule(&s.schedule)
 	c.prepared(s.prepared)
 	b.DeletedQueues = s.deleted
 	s.deleted = nil

@@ -110,6 +110,9 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	if r.Changed > 0 {
 		s.touch(q)
 	}
+	if target == nil && r.Changed > 0 {
+		q.own().dropped += r.Changed
+	}
 	if target != nil && r.Changed > 0 {
 		s.touch(target)
 	}
@@ -134,6 +137,9 @@ func (s *State) append(q *Queue, rec []byte) {
 	q.tail.push(rec)
 	s.tailBytes += q.tail.bytes - before
 	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
+	if txn.RecordHasAttributes(rec) {
+		s.scheduleMessage(q, q.nextSeq, rec)
+	}
 	q.nextSeq++
 	q.messages++
 	q.bytes += uint64(len(rec))

@@ -48,6 +48,14 @@ func FuzzApply(f *testing.F) {
 		seed(nil, func(b *txn.Builder) { b.CommitPrepared("a", txn.ByCoordinator, 0) }),
 		seed(nil, func(b *txn.Builder) { b.RollbackPrepared("b", txn.ByOperator, 5) }),
 		seed(nil, func(b *txn.Builder) { b.CommitPrepared("b", txn.ByCoordinator, 0) })))
+	f.Add(append(append(append([]byte{}, create...), seed(nil, func(b *txn.Builder) {
+		b.BeginPublish(1)
+		b.MessageWith(1, &txn.Attributes{DeliverAtMS: 5, ExpiresAtMS: 0x8000}, nil, nil)
+		b.MessageWith(-9, &txn.Attributes{DeliverAtMS: 1}, nil, nil)
+		b.EndPublish()
+	})...), seed(nil, func(b *txn.Builder) {
+		b.Due(txn.Due{TimeMS: 0, Queue: 1, Sequence: 1, Kind: txn.DueDeliver})
+	})...))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {

@@ -16,6 +16,7 @@ import (
 //	b queue(8) chunk(8)          messages and bytes alive in a chunk
 //	d queue(8) sub(4) chunk(8)   delivery counts
 //	f queue(8)                   forwards of a queue
+//	h queue(8) chunk(8)          messages that are delayed
 //	i queue(8) first(8)          index of the pages: owned by package store
 //	k key                        an entry of the pair's own
 //	l queue(8) chunk(8)          priorities of the messages of a chunk
@@ -23,6 +24,7 @@ import (
 //	p id                         a producer
 //	q queue(8)                   a queue
 //	s queue(8) sub(4)            a subscription
+//	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of what the state has in memory
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
 //	x kind lsn(8) part(4)        a piece of a prepared transaction
 const (
@@ -30,6 +32,7 @@ const (
 	keySizes    = 'b'
 	keyCounts   = 'd'
 	keyForwards = 'f'
+	keyDelayed  = 'h'
 	keyIndex    = 'i'
 	keyMeta     = 'k'
 	keyLanes    = 'l'
@@ -37,6 +40,7 @@ const (
 	keyProducer = 'p'
 	keyQueue    = 'q'
 	keySub      = 's'
+	keySchedule = 't'
 	keyPrepared = 'x'
 )
 
@@ -49,10 +53,10 @@ const optionsVersion = 2
 // KeyRange is what lies between two keys: From is in it, To is not.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys gives the ranges of keys that belong to a queue, but for those of package store's index: all that has to go
-// when a queue was deleted.
+// QueueKeys gives the ranges of keys that belong to a queue, but for those of package store's index and of the schedule
+// index: all that has to go when a queue was deleted.
 func QueueKeys(id uint64) []KeyRange {
-	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyLanes, keyQueue, keySub}
+	kinds := []byte{keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyLanes, keyQueue, keySub}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
 		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}
@@ -76,6 +80,10 @@ func sizesKey(dst []byte, q, chunk uint64) []byte {
 	return binary.BigEndian.AppendUint64(queueKey(dst, keySizes, q), chunk)
 }
 
+func delayKey(dst []byte, q, chunk uint64) []byte {
+	return binary.BigEndian.AppendUint64(queueKey(dst, keyDelayed, q), chunk)
+}
+
 func producerKey(dst []byte, id string) []byte { return append(append(dst, keyProducer), id...) }
 
 func (s *State) appendState(dst []byte) []byte {
@@ -93,7 +101,11 @@ func (q *Queue) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.nextSub))
 	dst = binary.AppendUvarint(dst, q.messages)
 	dst = binary.AppendUvarint(dst, q.bytes)
-	return binary.LittleEndian.AppendUint64(dst, q.digest)
+	dst = binary.LittleEndian.AppendUint64(dst, q.digest)
+	if dropped, expired := q.Dropped(); dropped|expired != 0 { // releases before 0.2.0 know nothing of it
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, dropped), expired)
+	}
+	return dst
 }
 
 func (s *Sub) appendValue(dst []byte) []byte {

@@ -151,13 +151,9 @@ func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	return next
 }
 
-// NextDeliverableIn is NextUnackedIn without the messages that prepared transactions will acknowledge.
+// NextDeliverableIn is NextDeliverable for the messages of one priority.
 func (s *Sub) NextDeliverableIn(lane uint8, from uint64) uint64 {
-	seq := s.NextUnackedIn(lane, from)
-	for s.reserved != nil && seq < s.q.nextSeq && s.reserved.has(seq) {
-		seq = s.NextUnackedIn(lane, s.reserved.past(seq))
-	}
-	return seq
+	return s.deliverable(from, func(from uint64) uint64 { return s.NextUnackedIn(lane, from) })
 }
 
 // wanted gives the messages among 64 of a chunk that the subscription has not acknowledged.

@@ -36,15 +36,17 @@ func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key with its value, in any order; it keeps neither. Keys of package store's index are skipped. The errors
-// wrap ErrCorrupt or txn.ErrNewerVersion.
+// Put adds a key with its value, in any order; it keeps neither. Keys of package store's index and of the schedule
+// index are skipped: they need not be handed to it. The errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
 	switch kind := k.u8(); kind {
-	case keyIndex:
+	case keyIndex, keySchedule:
 		l.count--
 		return nil
+	case keyDelayed:
+		l.delays(&k, &v)
 	case keyAcks:
 		l.acks(&k, &v)
 	case keySizes:
@@ -200,6 +202,13 @@ func (l *Loader) queue(k, v *cursor) {
 	q.messages = v.uvarint(math.MaxUint64)
 	q.bytes = v.uvarint(math.MaxUint64)
 	q.digest = v.u64()
+	if len(v.b) > 0 {
+		x := q.own()
+		x.dropped, x.expired = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+		if x.dropped|x.expired == 0 {
+			v.fail("counts of nothing")
+		}
+	}
 	if v.err == nil && (q.nextSeq == 0 || q.nextSub == 0 || txn.CheckName(q.name) != nil) {
 		v.fail("an impossible number or name")
 	}
@@ -450,8 +459,8 @@ func (ps *producers) finish() error {
 	return nil
 }
 
-// All gives the whole state as keys and values, in the order of the keys: what the tree holds after a checkpoint. Two
-// nodes at the same LSN give the same.
+// All gives the whole state as keys and values, in the order of the keys: what the tree holds after a checkpoint, but
+// for the two indexes. Two nodes at the same LSN give the same.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
@@ -472,6 +481,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 			if c := q.sizes.slots[i].c; c != nil {
 				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue)
 			}
+		}
+		for chunk, c := range q.delayed.all {
+			add(delayKey(nil, q.id, chunk), c.appendValue)
 		}
 		if q.lanes != nil {
 			for chunk, c := range q.lanes.chunks {

@@ -86,7 +86,7 @@ func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added m
 		changes = append(changes, func(first uint64) {
 			for _, i := range indexes {
 				to.makeRoom(1)
-				to.add(records[i])
+				m.add(to, records[i])
 				for _, s := range q.everyone() {
 					if r.Move {
 						delete(s.needs, first+uint64(i))

@@ -15,6 +15,7 @@ import (
 // back.
 func (m *model) someConfig(c txn.Config) txn.Config {
 	c.MaxDeliveries, c.DeadLetter = m.rng.Uint64N(3), 0
+	c.TTL = uint64(m.rng.IntN(3) * m.rng.IntN(100))
 	if q := m.pick(); q != nil && m.rng.IntN(2) == 0 {
 		c.DeadLetter = q.id
 	}
@@ -83,9 +84,12 @@ func (m *model) move(
 	records := make([][]byte, len(sequences))
 	for n, sequence := range sequences {
 		if id != txn.NoQueue {
-			rec, err := txn.AppendMessage(nil, int64(sequence), &txn.Attributes{DeadLetter: &txn.DeadLetter{
+			a := m.someTimes()
+			a.DeadLetter = &txn.DeadLetter{
 				Queue: q.name, Subscription: s.name, Sequence: sequence, Reason: txn.DeadRejected,
-			}, Priority: m.somePriority(target)}, nil, make([]byte, m.rng.IntN(60)))
+			}
+			a.Priority = m.somePriority(target)
+			rec, err := txn.AppendMessage(nil, int64(sequence), a, nil, make([]byte, m.rng.IntN(60)))
 			if err != nil {
 				panic(err)
 			}
@@ -110,14 +114,15 @@ func (m *model) move(
 			r.Changed++
 			if target != nil {
 				target.makeRoom(1)
-				target.add(records[n])
+				m.add(target, records[n])
 			}
 		}
 	}
 }
 
 // add puts a message at the end.
-func (q *modelQueue) add(rec []byte) {
+func (m *model) add(q *modelQueue, rec []byte) {
+	m.note(q, q.next, rec)
 	q.records[q.next] = rec
 	for _, s := range q.everyone() {
 		s.needs[q.next] = 0

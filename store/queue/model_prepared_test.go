@@ -291,7 +291,7 @@ func (m *model) finish(p *modelPrepared, commit bool) (changed uint64) {
 			if err != nil {
 				panic(err)
 			}
-			q.add(rec)
+			m.add(q, rec)
 			changed++
 		}
 	}
@@ -322,7 +322,7 @@ func (m *model) checkPrepared(t *testing.T, s *State) {
 			wanted := []uint64{}
 			for _, seq := range slices.Sorted(maps.Keys(ws.needs)) {
 				require.Equal(t, reserved[seq], sub.Reserved(seq))
-				if !reserved[seq] {
+				if !reserved[seq] && !q.delayed[seq] {
 					wanted = append(wanted, seq)
 				}
 			}

@@ -28,6 +28,9 @@ type model struct {
 
 	prepared map[string]*modelPrepared
 	outcomes map[string]*modelOutcome
+
+	now      int64
+	schedule map[txn.Due]bool
 }
 
 type modelQueue struct {
@@ -39,6 +42,7 @@ type modelQueue struct {
 	nextSub  uint32
 	records  map[uint64][]byte
 	forwards []txn.Forward
+	delayed  map[uint64]bool
 }
 
 type modelSub struct {
@@ -54,6 +58,7 @@ func newModel(seed uint64) *model {
 		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1,
 		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
 		prepared: map[string]*modelPrepared{}, outcomes: map[string]*modelOutcome{},
+		schedule: map[txn.Due]bool{},
 	}
 }
 
@@ -95,6 +100,7 @@ func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result)
 	t.Helper()
 	m.lsn = lsn
 	var b txn.Builder
+	m.now = int64(lsn)
 	producer, key := m.producer()
 	b.Begin(nil, int64(lsn), producer)
 	want = txn.Result{LSN: lsn, Op: -1}
@@ -162,7 +168,7 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	}
 	q := &modelQueue{
 		config: config, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
-		records: map[uint64][]byte{},
+		records: map[uint64][]byte{}, delayed: map[uint64]bool{},
 	}
 	m.nextID++
 	m.queues[q.id] = q
@@ -314,6 +320,9 @@ func (m *model) operation(
 	if m.rng.IntN(12) == 0 {
 		return txn.OK, m.changeMeta(b, want, i)
 	}
+	if m.rng.IntN(10) == 0 {
+		return txn.OK, m.due(b, want, i)
+	}
 	switch {
 	case k == 9 && m.rng.IntN(10) == 0:
 		b.Ack(m.nextID+5, 1, txn.Range{First: 1, Last: 1})
@@ -382,8 +391,14 @@ func (m *model) publish(
 	}
 	b.BeginPublish(q.id)
 	var records [][]byte
+	timed := m.rng.IntN(4) == 0
 	for range n {
-		rec, err := txn.AppendMessage(nil, int64(i), &txn.Attributes{Priority: m.somePriority(q)}, nil, make([]byte, m.rng.IntN(60)))
+		var a txn.Attributes
+		if timed {
+			a = *m.someTimes()
+		}
+		a.Priority = m.somePriority(q)
+		rec, err := txn.AppendMessage(nil, int64(i), &a, nil, make([]byte, m.rng.IntN(60)))
 		if err != nil {
 			panic(err)
 		}
@@ -400,7 +415,7 @@ func (m *model) publish(
 		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
 		q.makeRoom(n)
 		for _, rec := range records {
-			q.add(rec)
+			m.add(q, rec)
 		}
 		forward()
 	}
@@ -443,6 +458,7 @@ func (m *model) check(t *testing.T, r *replica) {
 	}
 	require.Equal(t, m.meta, meta)
 	m.checkPrepared(t, r.state)
+	m.checkSchedule(t, r)
 	for id, want := range m.queues {
 		q := r.state.Queue(id)
 		require.NotNil(t, q)
@@ -465,6 +481,7 @@ func (m *model) check(t *testing.T, r *replica) {
 			}
 		}
 		require.Equal(t, want.next, alive)
+		want.checkDelayed(t, q)
 		for _, ws := range want.subs {
 			ws.check(t, q.SubByName(ws.name), want.next)
 			want.checkLanes(t, ws, q.SubByName(ws.name))

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // fakePages is what package store does with batches, without any disk: a tree, and runs of messages.
@@ -161,6 +163,7 @@ type replica struct {
 	batch      *Batch
 	everything bool
 	want       map[string][]byte // All when the batch was collected
+	schedule   []txn.Due         // all of it, then
 	stable     *fakePages        // the last checkpoint
 	stableLSN  uint64
 	restarts   int
@@ -181,7 +184,7 @@ func (r *replica) step() {
 	case r.batch == nil && k < 15:
 		r.batch, r.everything = r.state.Collect(r.rng.Int64N(100_000)+1, false), false
 	case r.batch == nil && k < 22:
-		r.want = allOf(r.state)
+		r.want, r.schedule = allOf(r.state), r.scheduled()
 		r.batch, r.everything = r.state.Collect(0, true), true
 	case k < 24:
 		r.restart()
@@ -199,13 +202,20 @@ func (r *replica) finish() {
 	for i := range b.Tails {
 		r.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
 	}
+	if r.everything && r.rng.IntN(2) == 0 { // otherwise it stays in memory until the next one
+		r.state.ScheduleWritten()
+	}
 	require.Empty(r.t, r.state.Check())
 }
 
 // checkCheckpoint loads what the batch has made of the pages: it must be the state at the batch's LSN, with all the
 // messages that were alive then and with no run that no message needs.
 func (r *replica) checkCheckpoint(b *Batch) {
-	same(r.t, r.want, r.pages.kv, "the tree after the checkpoint is the state when it was collected")
+	stored := storedSchedule(r.t, r.pages.kv)
+	require.True(r.t, slices.Equal(r.schedule, stored), "the schedule after the checkpoint is that when it was collected")
+	kv := maps.Clone(r.pages.kv)
+	maps.DeleteFunc(kv, func(key string, _ []byte) bool { return key[0] == keySchedule })
+	same(r.t, r.want, kv, "the tree after the checkpoint is the state when it was collected")
 	s := r.pages.load(r.t, b.LSN)
 	same(r.t, r.want, allOf(s), "the state that was loaded is the one that was collected")
 	for q := range s.Queues {

@@ -473,11 +473,29 @@ func (r *reservedSet) past(seq uint64) uint64 {
 // Reserved tells whether a prepared transaction will acknowledge a message.
 func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
 
-// NextDeliverable is NextUnacked without the messages that prepared transactions will acknowledge.
+// NextDeliverable is NextUnacked without the messages that are delayed, and those that prepared transactions will
+// acknowledge.
 func (s *Sub) NextDeliverable(from uint64) uint64 {
-	seq := s.NextUnacked(from)
-	for s.reserved != nil && seq < s.q.nextSeq && s.reserved.has(seq) {
-		seq = s.NextUnacked(s.reserved.past(seq))
+	if s.reserved == nil && s.q.delayed == nil {
+		return s.NextUnacked(from)
+	}
+	return s.deliverable(from, s.NextUnacked)
+}
+
+// deliverable goes from one message that is not acknowledged to the next until one may be delivered.
+func (s *Sub) deliverable(from uint64, unacked func(from uint64) uint64) uint64 {
+	seq, delayed := unacked(from), s.q.delayed
+	for (delayed != nil || s.reserved != nil) && seq < s.q.nextSeq {
+		next := seq
+		if s.reserved.has(seq) {
+			next = s.reserved.past(seq)
+		} else if delayed != nil {
+			next = delayed.nextFree(seq)
+		}
+		if next == seq {
+			break
+		}
+		seq = unacked(next)
 	}
 	return seq
 }

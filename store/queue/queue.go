@@ -42,6 +42,10 @@ type Queue struct {
 type extras struct {
 	forwards *forwards // nil if it has none
 	lanes    *laneSet  // nil unless it has priorities
+	delayed  *delaySet // nil if there is nothing
+	// Messages that were given up, ever: that no consumer could deal with while there was no dead-letter queue, for each
+	// subscription; and that expired and were not moved to a dead-letter queue.
+	dropped, expired uint64
 }
 
 // noExtras is what all other queues share. It never changes.
@@ -54,6 +58,11 @@ func (q *Queue) own() *extras {
 	}
 	return q.extras
 }
+
+// Dropped is the number of messages, each counted for each subscription that needed it, that no consumer could deal
+// with and that there was no dead-letter queue for. Expired is the number of messages that expired and were not moved
+// to a dead-letter queue.
+func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expired }
 
 // leaving is what the page file has to give up at the next checkpoint.
 type leaving struct {
@@ -286,6 +295,9 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 // markDead takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
 func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
+	if q.delayed != nil {
+		s.undelay(q, chunk, w, mask)
+	}
 	first := wordFirst(chunk, w)
 	c := q.sizes.chunk(chunk)
 	if first+uint64(trailingZeros(mask)) < q.handedOut {

@@ -29,6 +29,9 @@ type State struct {
 	messages  uint64
 	bytes     uint64
 	tailBytes int64
+	delayed   uint64
+	expired   uint64 // by the transaction that is being applied
+	schedule  schedule
 
 	counts     Counts
 	countAfter uint64
@@ -71,6 +74,7 @@ func New() *State {
 		crc:       crc32.MakeTable(crc32.Castagnoli),
 	}
 	s.setLimits(s.limits)
+	s.schedule.soonest = NeverMS
 	s.producers.byID = make(map[string]*producer)
 	s.meta.byKey = make(map[string]*metaEntry)
 	return s

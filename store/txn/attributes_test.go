@@ -172,15 +172,17 @@ func TestRelabel(t *testing.T) {
 	for _, a := range []*Attributes{nil, {Subject: "s"}, everyAttribute()} {
 		rec, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
 		require.NoError(t, err)
-		l := &DeadLetter{Queue: "q", Subscription: "s", Sequence: 9, Reason: DeadMaxDeliveries}
+		l := &DeadLetter{Queue: "q", Subscription: "s", Sequence: 9, Reason: DeadMaxDeliveries, MovedMS: 77}
 		moved, err := Relabel(rec, l)
 		require.NoError(t, err)
 		m, err := DecodeMessage(moved)
 		require.NoError(t, err)
 		require.Equal(t, l, m.DeadLetter())
 		require.Equal(t, "body", string(m.Body))
+		require.Equal(t, int64(77), RecordSinceMS(moved))
 		if a != nil {
 			a.DeadLetter = nil
+			a.ExpiresAtMS, a.DeliverAtMS = 0, 0 // a dead letter has no time of its own
 		}
 		before, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
 		require.NoError(t, err)

@@ -101,8 +101,9 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel gives the record of the same message with another DeadLetter; nil for none. The error is that of
-// AppendMessage, or of DecodeMessage.
+// Relabel gives the record of the same message with another DeadLetter; nil for none. A dead letter has no time of its
+// own any more: it neither expires by what its publisher said, nor is it delayed. The error is that of AppendMessage, or
+// of DecodeMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -110,6 +111,9 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	}
 	a := m.Attributes()
 	a.DeadLetter = l
+	if l != nil {
+		a.ExpiresAtMS, a.DeliverAtMS = 0, 0
+	}
 	props := make([]Property, 0, m.PropertyCount())
 	for k, v := range m.Properties {
 		props = append(props, Property{Key: string(k), Value: string(v)})

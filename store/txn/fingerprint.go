@@ -3,9 +3,11 @@
 package txn
 
 import (
+	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"io"
+	"slices"
 )
 
 // fingerprintPrime mixes numbers in; it is FNV's.
@@ -60,9 +62,51 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 		if err != nil {
 			return sum // CheckRecords has refused it
 		}
-		sum = sum*fingerprintPrime ^ uint32(len(rec))<<8 ^ uint32(rec[sizeFieldBytes])
-		sum = crc32.Update(sum, table, rec[recordHeaderBytes:])
+		sum = fingerprintRecord(sum, table, rec)
 		rest = next
 	}
 	return sum
+}
+
+// fingerprintRecord is what Op.Fingerprint does for one message. When a message expires and when it is delivered is
+// computed by the active, from a time to live or a delay of the request or of the queue: the record counts as if it had
+// neither.
+func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte) uint32 {
+	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
+	if flags&flagAttributes != 0 {
+		d := decoder{b: rest}
+		block := d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
+		if kept := withoutTimes(block); len(kept) < len(block) && d.err == nil {
+			size -= len(rest) - len(d.b)
+			if rest = d.b; len(kept) == 0 {
+				flags &^= flagAttributes
+			} else {
+				rest = slices.Concat(binary.AppendUvarint(nil, uint64(len(kept))), kept, rest)
+				size += UvarintBytes(uint64(len(kept))) + len(kept)
+			}
+		}
+	}
+	sum = sum*fingerprintPrime ^ uint32(size)<<8 ^ uint32(flags)
+	return crc32.Update(sum, table, rest)
+}
+
+// withoutTimes gives a block of attributes without those that are times: the block itself if there are none.
+func withoutTimes(block []byte) []byte {
+	kept := block
+	for d := (decoder{b: block}); len(d.b) > 0; {
+		at := d.b
+		tag := Attribute(d.u8())
+		d.bytes(MaxAttributesBytes)
+		switch {
+		case d.err != nil:
+			return block // CheckRecords has refused it
+		case tag != AttributeExpiresAt && tag != AttributeDeliverAt:
+			if len(kept) < len(block) {
+				kept = append(kept, at[:len(at)-len(d.b)]...)
+			}
+		case len(kept) == len(block):
+			kept = slices.Clone(block[:len(block)-len(at)])
+		}
+	}
+	return kept
 }

@@ -3,6 +3,7 @@
 package txn
 
 import (
+	"bytes"
 	"fmt"
 	"hash/crc32"
 	"testing"
@@ -63,5 +64,40 @@ func BenchmarkFingerprint(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100, "ns/message")
 		})
+	}
+}
+
+// TestFingerprintWithoutTimes: times that the active computes make no difference; everything else does.
+func TestFingerprintWithoutTimes(t *testing.T) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	of := func(a *Attributes) uint32 {
+		t.Helper()
+		rec, err := AppendMessage(nil, 5, a, []Property{{"k", "v"}}, []byte("body"))
+		require.NoError(t, err)
+		o := Op{Code: OpPublish, Count: 1, Raw: rec}
+		return o.Fingerprint(0, table)
+	}
+	seen := map[uint32]bool{}
+	for _, make := range []func() *Attributes{
+		func() *Attributes { return new(Attributes) },
+		func() *Attributes { return &Attributes{Subject: "s"} },
+		func() *Attributes { return &Attributes{Subject: "s", Priority: new(uint8)} },
+		func() *Attributes {
+			a := everyAttribute()
+			a.DeliverAtMS, a.ExpiresAtMS = 0, 0
+			return a
+		},
+		func() *Attributes {
+			return &Attributes{Values: []TypedProperty{{"k2", Value{Kind: ValueBytes, Bytes: bytes.Repeat([]byte("x"), 118)}}}}
+		},
+	} {
+		want := of(make())
+		require.False(t, seen[want])
+		seen[want] = true
+		for _, times := range [][2]int64{{1, 0}, {0, 1}, {1_700_000_000_000, 5}, {MaxTimeMS, MaxTimeMS}} {
+			a := make()
+			a.DeliverAtMS, a.ExpiresAtMS = times[0], times[1]
+			require.Equal(t, want, of(a))
+		}
 	}
 }

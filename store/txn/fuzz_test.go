@@ -94,6 +94,9 @@ func FuzzReader(f *testing.F) {
 		b.EndMove()
 	})
 	seed(nil, func(b *Builder) {
+		b.Due(Due{TimeMS: 9, Queue: 3, Sequence: 7, Kind: DueDeliver}, Due{TimeMS: 4, Queue: 1, Sequence: 1, Kind: DueTTL})
+	})
+	seed(nil, func(b *Builder) {
 		b.Seek(1, 2, 9)
 		b.Trim(1, 300, &Config{RetentionAge: 1, RetentionBytes: 2, RetentionMessages: 300})
 	})
@@ -256,6 +259,8 @@ func copyOp(b *Builder, o *Op) {
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:
 		b.Release(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
+	case OpDue:
+		b.Due(slices.Collect(o.Dues)...)
 	case OpSeek:
 		if o.Sub == RetentionSub {
 			b.Trim(o.Queue, o.Sequence, &o.Config)

@@ -330,3 +330,8 @@ func (d *decoder) bytes(limit int) []byte {
 	d.b = d.b[n:]
 	return v
 }
+
+// RecordHasAttributes tells whether a record has a block of attributes. It looks at one byte.
+func RecordHasAttributes(rec []byte) bool {
+	return len(rec) > sizeFieldBytes && rec[sizeFieldBytes]&flagAttributes != 0
+}

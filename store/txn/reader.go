@@ -107,7 +107,7 @@ func (r *Reader) Next() (*Op, error) {
 type Op struct {
 	// Code is the kind of the operation.
 	Code OpCode
-	// Queue is the number of the queue; 0 for OpCreateQueue.
+	// Queue is the number of the queue; 0 for OpCreateQueue and OpDue.
 	Queue uint64
 	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
 	// OpPurge (0 = all).
@@ -131,11 +131,10 @@ type Op struct {
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
 	// Count is the number of messages of an OpPublish, OpMove or OpForward (0 = all of the publish before it), names of an
-	// OpCreateQueue or ranges of an OpAck or OpRelease.
+	// OpCreateQueue, ranges of an OpAck or OpRelease, or entries of an OpDue.
 	Count int
-	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, or moves. For OpPutMeta it is the
-	// value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is
-	// prepared.
+	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, moves, or entries. For OpPutMeta it is
+	// the value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is prepared.
 	Raw []byte
 	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
@@ -173,6 +172,8 @@ func (o *Op) decode(b []byte) error {
 	case OpAck, OpRelease, OpTake:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 		o.ranges(&d)
+	case OpDue:
+		o.dues(&d)
 	case OpMove:
 		o.Queue, o.Sub, o.Target = d.uvarint(), d.sub(), d.uvarint()
 		o.Count = int(d.u32())

@@ -13,7 +13,7 @@ const opHeaderBytes = 5
 
 const flagProducer = 1
 
-// OpCode is the kind of an operation. 10 is kept for expire.
+// OpCode is the kind of an operation.
 type OpCode uint8
 
 // Operation codes. They are stored in the log and keep their meaning for good.
@@ -36,6 +36,8 @@ const (
 	OpAck OpCode = 8
 	// OpRelease adds one to the delivery count of messages of one subscription.
 	OpRelease OpCode = 9
+	// OpDue makes delayed messages deliverable, and expires messages.
+	OpDue OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
 	OpMove OpCode = 11
 	// OpPrepare keeps a transaction, whose publishes are in no queue and whose messages are with no consumer, until it is
@@ -84,6 +86,8 @@ func (c OpCode) String() string {
 		return "ack"
 	case OpRelease:
 		return "release"
+	case OpDue:
+		return "due"
 	case OpMove:
 		return "move"
 	case OpSeek:
@@ -170,8 +174,8 @@ type OpResult struct {
 	FirstSequence uint64
 	// ID is the number of the queue or subscription that was made.
 	ID uint64
-	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted; for a seek
-	// of a client's subscription, of those that are not acknowledged now.
+	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
+	// became deliverable or expired; for a seek of a client's subscription, of those that are not acknowledged now.
 	Changed uint64
 }
 

@@ -156,6 +156,11 @@ func operation(op *txn.Op) string {
 	case txn.OpSetForwards:
 		rules, err := txn.DecodeForwards(op.Raw)
 		s += fmt.Sprintf(" queue %d, %+v, %v", op.Queue, rules, err)
+	case txn.OpDue:
+		for e := range op.Dues {
+			s += fmt.Sprintf(" kind %d at %d queue %d sequence %d,", e.Kind, e.TimeMS, e.Queue, e.Sequence)
+		}
+		s = strings.TrimSuffix(s, ",")
 	case txn.OpPublish:
 		s += fmt.Sprintf(" queue %d, %d messages", op.Queue, op.Count)
 	case txn.OpPrepare:

@@ -202,6 +202,7 @@ func (w *writer) history() {
 	w.prepared()
 	w.forwards()
 	w.priorities()
+	w.scheduled()
 }
 
 // forwards has a queue with every field of a configuration forward to others.
@@ -254,6 +255,30 @@ func (w *writer) priorities() {
 			b.Record(rec)
 		}
 		b.EndPublish()
+	})
+}
+
+// scheduled publishes messages that are delayed or expire, and does what is due of it.
+func (w *writer) scheduled() {
+	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("timed", txn.Config{}, "default") })
+	id := made.Ops[0].ID
+	w.commit(nil, func(b *txn.Builder) {
+		b.BeginPublish(id)
+		for i := range int64(70) {
+			a := &txn.Attributes{DeliverAtMS: w.time + 1 + i/69*5000}
+			if i == 5 {
+				a.ExpiresAtMS = w.time + 2
+			}
+			b.MessageWith(w.time, a, nil, nil)
+		}
+		b.EndPublish()
+	})
+	at := w.time
+	w.commit(nil, func(b *txn.Builder) {
+		b.Due(
+			txn.Due{TimeMS: at, Queue: id, Sequence: 1, Kind: txn.DueDeliver},
+			txn.Due{TimeMS: at + 1, Queue: id, Sequence: 6, Kind: txn.DueExpire},
+		)
 	})
 }
 

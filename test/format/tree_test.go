@@ -27,6 +27,7 @@ var treeKinds = map[byte]struct {
 		rules, err := txn.DecodeForwards(value.rest())
 		return fmt.Sprintf("queue %d, version %d, %+v, %v", key.be64(), version, rules, err)
 	}},
+	'h': {"delayed messages", describeDelayed},
 	'i': {"index of messages", describeIndex},
 	'k': {"entry", func(key, value *reader) string {
 		return fmt.Sprintf("key %q, version %d, value %s", key.rest(), value.u8(), text(value.rest()))
@@ -39,9 +40,13 @@ var treeKinds = map[byte]struct {
 	}},
 	'p': {"producer", describeProducer},
 	'q': {"queue", func(key, value *reader) string {
-		return fmt.Sprintf("queue %d, version %d, name %q, config %v, next sequence %d, next subscription %d, "+
+		s := fmt.Sprintf("queue %d, version %d, name %q, config %v, next sequence %d, next subscription %d, "+
 			"messages %d, bytes %d, digest %016x", key.be64(), value.u8(), value.text(), value.list(), value.uvarint(),
 			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
+		if len(value.b) > 0 {
+			s += fmt.Sprintf(", dropped %d, expired %d", value.uvarint(), value.uvarint())
+		}
+		return s
 	}},
 	's': {"subscription", func(key, value *reader) string {
 		s := fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),
@@ -50,6 +55,9 @@ var treeKinds = map[byte]struct {
 			s += ", options " + text(value.rest())
 		}
 		return s
+	}},
+	't': {"schedule", func(key, _ *reader) string {
+		return fmt.Sprintf("time %d, queue %d, sequence %d, kind %d", key.be64(), key.be64(), key.be64(), key.u8())
 	}},
 	'x': {"prepared", describePrepared},
 }
@@ -112,6 +120,21 @@ func describeLanes(key, value *reader) string {
 			n += bits.OnesCount64(value.u64())
 		}
 		s += fmt.Sprintf(" (%d messages)", n)
+	}
+	return s
+}
+
+func describeDelayed(key, value *reader) string {
+	s := fmt.Sprintf("queue %d, chunk %d:", key.be64(), key.be64())
+	n := value.uvarint()
+	if n > 64 {
+		for range 64 {
+			value.u64()
+		}
+		return s + fmt.Sprintf(" %d of 4096", n)
+	}
+	for range n {
+		s += fmt.Sprintf(" +%d", value.uvarint())
 	}
 	return s
 }

@@ -255,6 +255,8 @@ func describeOp(op *txn.Op) string {
 			to = fmt.Sprintf("to queue %d", op.Target)
 		}
 		s += fmt.Sprintf(" %s: %s", to, out.Plural(uint64(op.Count), "message"))
+	case txn.OpDue:
+		s += ": " + out.Plural(uint64(op.Count), "message")
 	case txn.OpSeek:
 		s += fmt.Sprintf(" to %d", op.Sequence)
 	case txn.OpPrepare:

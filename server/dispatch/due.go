@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "slices"
+
+// Due tells that messages have become deliverable because their time has come. It must be called once for each of them,
+// after they can be read.
+func (r *Registry) Due(queue uint64, sequences []uint64) {
+	for _, d := range r.ofQueue(queue) {
+		d.due(sequences)
+	}
+}
+
+// Expired tells that messages were acknowledged for all subscriptions of a queue because their time is over.
+func (r *Registry) Expired(queue uint64, expired []Range) {
+	for _, d := range r.ofQueue(queue) {
+		d.settled(expired, nil)
+	}
+}
+
+// Held returns those of the sequences that a consumer of some subscription of the queue was sent and has not answered.
+func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
+	for _, d := range r.ofQueue(queue) {
+		d.mu.Lock()
+		for _, c := range d.consumers {
+			for _, sequence := range sequences {
+				if sent := c.inFlight[sequence]; sent {
+					held = append(held, sequence)
+				}
+			}
+		}
+		d.mu.Unlock()
+	}
+	return held
+}
+
+// ofQueue gives the dispatchers of a queue's subscriptions.
+func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, d := range r.byKey {
+		if key.Queue == queue {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// due has messages delivered that reading has passed. While a read is going on, it is not known whether it has; endDue
+// looks again.
+func (d *dispatcher) due(sequences []uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		return
+	}
+	if d.reading {
+		d.dueInRead = append(d.dueInRead, sequences...)
+		return
+	}
+	d.giveDue(sequences)
+}
+
+// giveDue has those of the messages delivered that reading has passed; it finds the others. The dispatcher's lock is
+// held.
+func (d *dispatcher) giveDue(sequences []uint64) {
+	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return !d.order.passed(sequence) })
+	d.giveBack(passed)
+}
+
+// wasRead takes note of what a read has found of the messages that became deliverable meanwhile. What becomes
+// deliverable from now on it has not found.
+func (d *dispatcher) wasRead(messages []Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.dueInRead) == 0 {
+		return
+	}
+	found := make(map[uint64]bool, len(messages))
+	for i := range messages {
+		found[messages[i].Sequence] = true
+	}
+	d.dueInRead = slices.DeleteFunc(d.dueInRead, func(sequence uint64) bool { return found[sequence] })
+}
+
+// endDue has messages delivered that became deliverable during a read that has passed them. The dispatcher's lock is
+// held.
+func (d *dispatcher) endDue() {
+	if len(d.dueInRead) > 0 {
+		d.giveDue(d.dueInRead)
+		d.dueInRead = nil
+	}
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// delaySet is the set of a queue's messages that are alive and not yet to be delivered, by chunk. A nil one, which is
+// what most queues have, has nothing in it.
+type delaySet struct {
+	chunks map[uint64]*delayChunk
+	gone   []uint64 // stored chunks that became empty since the last Collect
+	n      uint64
+}
+
+// fewDelayed is the number of messages up to which a chunk is kept, and stored, as a list.
+const fewDelayed = 64
+
+// delayChunk has at least one message.
+type delayChunk struct {
+	few    []uint16 // offsets in the chunk, in order; nil once all is used
+	all    *words
+	n      int
+	dirty  bool
+	stored bool
+}
+
+func (c *delayChunk) word(w int) (v uint64) {
+	if c.all != nil {
+		return c.all[w]
+	}
+	i, _ := slices.BinarySearch(c.few, uint16(w)*64)
+	for ; i < len(c.few) && int(c.few[i]>>6) == w; i++ {
+		v |= 1 << (c.few[i] & 63)
+	}
+	return v
+}
+
+// set adds an offset that is not there.
+func (c *delayChunk) set(offset uint16) {
+	c.dirty = true
+	c.n++
+	if c.all == nil && len(c.few) < fewDelayed {
+		i, _ := slices.BinarySearch(c.few, offset)
+		c.few = slices.Insert(c.few, i, offset)
+		return
+	}
+	if c.all == nil {
+		c.all = new(words)
+		for _, o := range c.few {
+			c.all[o>>6] |= 1 << (o & 63)
+		}
+		c.few = nil
+	}
+	c.all[offset>>6] |= 1 << (offset & 63)
+}
+
+// clear takes the offsets of a word out that mask has and that are there, and gives their number.
+func (c *delayChunk) clear(w int, mask uint64) int {
+	mask &= c.word(w)
+	if mask == 0 {
+		return 0
+	}
+	if c.all != nil {
+		c.all[w] &^= mask
+	} else {
+		c.few = slices.DeleteFunc(c.few, func(o uint16) bool { return int(o>>6) == w && mask>>(o&63)&1 == 1 })
+	}
+	c.dirty = true
+	c.n -= ones(mask)
+	return ones(mask)
+}
+
+// appendValue writes few messages as a list and more of them as a bitmap, whatever they are kept as: equal sets must be
+// equal bytes.
+func (c *delayChunk) appendValue(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(c.n))
+	for w := range chunkWords {
+		v := c.word(w)
+		if c.n > fewDelayed {
+			dst = binary.LittleEndian.AppendUint64(dst, v)
+			continue
+		}
+		for ; v != 0; v &= v - 1 {
+			dst = binary.AppendUvarint(dst, uint64(w*64+trailingZeros(v)))
+		}
+	}
+	return dst
+}
+
+func (d *delaySet) has(seq uint64) bool {
+	if d == nil {
+		return false
+	}
+	c := d.chunks[seq>>chunkBits]
+	return c != nil && c.word(int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
+}
+
+func (d *delaySet) add(seq uint64) {
+	if d.chunks == nil {
+		d.chunks = make(map[uint64]*delayChunk)
+	}
+	c := d.chunks[seq>>chunkBits]
+	if c == nil {
+		c = new(delayChunk)
+		d.chunks[seq>>chunkBits] = c
+	}
+	c.set(uint16(seq & chunkMask))
+	d.n++
+}
+
+// remove takes the messages of a word out that mask has and that are there, and gives their number.
+func (d *delaySet) remove(chunk uint64, w int, mask uint64) int {
+	c := d.chunks[chunk]
+	if c == nil {
+		return 0
+	}
+	n := c.clear(w, mask)
+	d.n -= uint64(n)
+	if c.n == 0 {
+		if c.stored {
+			d.gone = append(d.gone, chunk)
+		}
+		delete(d.chunks, chunk)
+	}
+	return n
+}
+
+// nextFree gives the first sequence from from on that is not in the set.
+func (d *delaySet) nextFree(from uint64) uint64 {
+	for {
+		c := d.chunks[from>>chunkBits]
+		switch {
+		case c == nil:
+			return from
+		case c.n == ChunkSize:
+			from = (from>>chunkBits + 1) << chunkBits
+			continue
+		}
+		if free := ^c.word(int(from&chunkMask)>>6) >> (from & 63); free != 0 {
+			return from + uint64(trailingZeros(free))
+		}
+		from = (from | 63) + 1
+	}
+}
+
+// all iterates over the chunks, in no order.
+func (d *delaySet) all(yield func(chunk uint64, c *delayChunk) bool) {
+	if d == nil {
+		return
+	}
+	for chunk, c := range d.chunks {
+		if !yield(chunk, c) {
+			return
+		}
+	}
+}
+
+// Delayed tells whether a message is not yet to be delivered to any subscription.
+func (q *Queue) Delayed(seq uint64) bool { return q.delayed.has(seq) }
+
+// DelayedMessages is the number of messages alive that are not yet to be delivered.
+func (q *Queue) DelayedMessages() uint64 {
+	if d := q.delayed; d != nil {
+		return d.n
+	}
+	return 0
+}
+
+// delay keeps a message from being delivered.
+func (s *State) delay(q *Queue, seq uint64) {
+	x := q.own()
+	if x.delayed == nil {
+		x.delayed = new(delaySet)
+	}
+	x.delayed.add(seq)
+	s.delayed++
+}
+
+// undelay lets the messages of a word go that mask has.
+func (s *State) undelay(q *Queue, chunk uint64, w int, mask uint64) int {
+	n := q.delayed.remove(chunk, w, mask)
+	s.delayed -= uint64(n)
+	return n
+}
+
+// Delayed is the number of messages that are not yet to be delivered, over all queues.
+func (s *State) Delayed() uint64 { return s.delayed }
+
+func (c *collector) delayed(queues []*Queue) {
+	for _, q := range queues {
+		d := q.delayed
+		if d == nil {
+			continue
+		}
+		for _, chunk := range d.gone {
+			if d.chunks[chunk] == nil { // it may have come back
+				c.batch.Deletes = append(c.batch.Deletes, delayKey(nil, q.id, chunk))
+			}
+		}
+		d.gone = nil
+		for _, chunk := range sortedChunks(d.chunks) {
+			if dc := d.chunks[chunk]; dc.dirty {
+				c.put(delayKey(c.key(), q.id, chunk), dc.appendValue)
+				dc.dirty, dc.stored = false, true
+			}
+		}
+		if d.n == 0 {
+			q.own().delayed = nil
+		}
+	}
+}
+
+func sortedChunks[C any](chunks map[uint64]C) []uint64 {
+	list := make([]uint64, 0, len(chunks))
+	for chunk := range chunks {
+		list = append(list, chunk)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (l *Loader) delays(k, v *cursor) {
+	q := l.getQueue(k)
+	chunk := k.be64()
+	n := v.uvarint(ChunkSize)
+	if n == 0 {
+		v.fail("a chunk without delayed messages")
+		return
+	}
+	if q.delayed == nil {
+		q.own().delayed = &delaySet{chunks: make(map[uint64]*delayChunk)}
+	}
+	c := &delayChunk{n: int(n), stored: true}
+	q.delayed.chunks[chunk] = c
+	q.delayed.n += n
+	l.s.delayed += n
+	found, last := 0, -1
+	if n > fewDelayed {
+		c.all = new(words)
+		for w := range c.all {
+			c.all[w] = v.u64()
+			found += ones(c.all[w])
+		}
+	} else {
+		for range n {
+			offset := int(v.uvarint(chunkMask))
+			if v.err != nil || offset <= last {
+				break
+			}
+			c.few = append(c.few, uint16(offset))
+			last, found = offset, found+1
+		}
+	}
+	if v.err == nil && found != int(n) {
+		v.fail("delayed messages out of order, or another number of them")
+	}
+}
+
+// checkDelayed verifies that only messages alive are delayed, and their number.
+func (q *Queue) checkDelayed(bad func(string, ...any)) {
+	n := uint64(0)
+	for chunk, c := range q.delayed.all {
+		in := 0
+		for w := range chunkWords {
+			v := c.word(w)
+			in += ones(v)
+			if v&^published(chunk, w, q.nextSeq) != 0 || v&q.deadWord(chunk, w) != 0 {
+				bad("messages from %d on are delayed that are not there", wordFirst(chunk, w))
+			}
+		}
+		if in != c.n || in == 0 {
+			bad("chunk %d has %d delayed messages, %d are counted", chunk, in, c.n)
+		}
+		n += uint64(in)
+	}
+	if n != q.DelayedMessages() {
+		bad("%d messages are delayed, %d are counted", n, q.DelayedMessages())
+	}
+}

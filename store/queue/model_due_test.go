@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// This file is the model of messages that are delayed or expire. The clock of the model is the number of the record.
+
+// someTimes draws when a message is to be delivered, and when it expires: mostly soon.
+func (m *model) someTimes() *txn.Attributes {
+	var a txn.Attributes
+	if m.rng.IntN(2) == 0 {
+		a.DeliverAtMS = 1 + m.rng.Int64N(m.now+60)
+	}
+	if m.rng.IntN(2) == 0 {
+		a.ExpiresAtMS = 1 + m.rng.Int64N(m.now+90)
+	}
+	return &a
+}
+
+// note takes what a message that was just added says about time.
+func (m *model) note(q *modelQueue, sequence uint64, rec []byte) {
+	if len(q.everyone()) == 0 {
+		return // it is not kept
+	}
+	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
+		q.delayed[sequence] = true
+		m.schedule[txn.Due{TimeMS: at, Queue: q.id, Sequence: sequence, Kind: txn.DueDeliver}] = true
+	}
+	if at := txn.RecordTime(rec, txn.AttributeExpiresAt); at != 0 {
+		m.schedule[txn.Due{TimeMS: at, Queue: q.id, Sequence: sequence, Kind: txn.DueExpire}] = true
+	}
+}
+
+func sortedDue(set map[txn.Due]bool) []txn.Due { return slices.SortedFunc(maps.Keys(set), compareDue) }
+
+// due proposes what is due by the model's clock, and some of what is not, or not any more.
+func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
+	var entries []txn.Due
+	for _, e := range sortedDue(m.schedule) {
+		if e.TimeMS > m.now && m.rng.IntN(40) > 0 || len(entries) > 1000 {
+			break
+		}
+		if m.rng.IntN(10) > 0 {
+			entries = append(entries, e)
+		}
+	}
+	if q := m.pick(); q != nil && q.next > 1 {
+		for range m.rng.IntN(5) { // some may never have been there
+			sequence := 1 + m.rng.Uint64N(q.next)
+			kind := txn.DueKind(1 + m.rng.IntN(3))
+			entries = append(entries, txn.Due{TimeMS: m.rng.Int64N(m.now + 5), Queue: q.id, Sequence: sequence, Kind: kind})
+		}
+	}
+	if len(entries) == 0 {
+		entries = append(entries, txn.Due{TimeMS: 1, Queue: m.nextID + 3, Sequence: 1, Kind: txn.DueDeliver})
+	}
+	if m.rng.IntN(4) == 0 {
+		entries = append(entries, entries[0])
+	}
+	now := m.now
+	b.Due(entries...)
+	return func() {
+		for _, e := range entries {
+			if m.happens(e, now) {
+				want.Ops[i].Changed++
+			}
+		}
+	}
+}
+
+// happens does what is due, and tells whether that changed a message.
+func (m *model) happens(e txn.Due, now int64) (changed bool) {
+	q, at := m.queues[e.Queue], e.TimeMS
+	if e.Kind == txn.DueTTL {
+		if q == nil || q.config.TTL == 0 {
+			return false
+		}
+		at += int64(q.config.TTL)
+	}
+	if at > now {
+		return false
+	}
+	for id := range modelSubs(q) {
+		if e.Kind != txn.DueDeliver && m.reserved(q.id, id)[e.Sequence] {
+			return false // its prepared transaction is decided first
+		}
+	}
+	delete(m.schedule, e)
+	if q == nil {
+		return false
+	}
+	if e.Kind == txn.DueDeliver {
+		changed = q.delayed[e.Sequence] && q.needed(e.Sequence)
+		delete(q.delayed, e.Sequence)
+		return changed
+	}
+	for _, s := range q.everyone() {
+		if _, needs := s.needs[e.Sequence]; needs {
+			delete(s.needs, e.Sequence)
+			changed = true
+		}
+	}
+	return changed
+}
+
+func modelSubs(q *modelQueue) map[uint32]*modelSub {
+	if q == nil {
+		return nil
+	}
+	return q.subs
+}
+
+// checkDelayed compares which messages are delayed.
+func (q *modelQueue) checkDelayed(t *testing.T, got *Queue) {
+	t.Helper()
+	n := uint64(0)
+	for sequence := uint64(1); sequence < q.next; sequence++ {
+		want := q.delayed[sequence] && q.needed(sequence)
+		if want {
+			n++
+		}
+		if got.Delayed(sequence) != want {
+			require.Failf(t, "delayed", "queue %d message %d: %v", q.id, sequence, want)
+		}
+	}
+	require.Equal(t, n, got.DelayedMessages())
+}
+
+// scheduled gives the whole schedule of a replica: what its pages have and what is in memory.
+func (r *replica) scheduled() []txn.Due {
+	stored := storedSchedule(r.t, r.pages.kv)
+	last := txn.Due{TimeMS: NeverMS}
+	found := r.state.Scheduled(txn.Due{}, last, stored, 1<<30, nil)
+	some := r.state.Scheduled(txn.Due{}, last, stored, 7, nil)
+	require.Equal(r.t, found[:min(7, len(found))], some)
+	return found
+}
+
+func storedSchedule(t testing.TB, kv map[string][]byte) []txn.Due {
+	var stored []txn.Due
+	for key, value := range kv {
+		if key[0] == keySchedule {
+			e, err := ParseScheduleKey([]byte(key))
+			require.NoError(t, err)
+			require.Equal(t, key, string(ScheduleKey(nil, e)))
+			require.Empty(t, value)
+			stored = append(stored, e)
+		}
+	}
+	slices.SortFunc(stored, compareDue)
+	return stored
+}
+
+// checkSchedule compares the whole schedule with the model's.
+func (m *model) checkSchedule(t *testing.T, r *replica) {
+	t.Helper()
+	if want, got := sortedDue(m.schedule), r.scheduled(); !slices.Equal(want, got) {
+		require.Equal(t, want, got)
+	}
+}
+
+// TestDueSet compares the set with a map.
+func TestDueSet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	var s dueSet
+	want := map[txn.Due]bool{}
+	for i := range 60_000 {
+		e := txn.Due{TimeMS: rng.Int64N(3000), Queue: 1 + rng.Uint64N(3), Sequence: 1, Kind: txn.DueExpire}
+		if i > 30_000 && rng.IntN(3) > 0 {
+			require.Equal(t, want[e], s.remove(e))
+			delete(want, e)
+		} else {
+			s.add(e)
+			want[e] = true
+		}
+		require.Equal(t, want[e], s.has(e))
+	}
+	for i := range int64(3 * dueBlock) { // in order
+		e := txn.Due{TimeMS: 10_000 + i, Queue: 1, Sequence: 1, Kind: txn.DueExpire}
+		s.add(e)
+		want[e] = true
+	}
+	require.Equal(t, len(want), s.n)
+	require.Equal(t, sortedDue(want), slices.Collect(s.all))
+	var after []txn.Due
+	s.after(txn.Due{TimeMS: 1500}, func(e txn.Due) bool { after = append(after, e); return true })
+	require.True(t, slices.Equal(after, slices.DeleteFunc(sortedDue(want), func(e txn.Due) bool { return e.TimeMS < 1500 })))
+	for e := range want {
+		require.True(t, s.remove(e))
+	}
+	require.Empty(t, s.blocks)
+}
+
+// TestNothingExpiresBeforeItsTime: a proposal is looked at again when it is applied. INV-17.
+func TestNothingExpiresBeforeItsTime(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{TTL: 1000}, "a", "b")
+	d.do(func(b *txn.Builder) {
+		b.BeginPublish(q.id)
+		b.MessageWith(500, &txn.Attributes{ExpiresAtMS: 5000}, nil, nil)
+		b.Message(600, nil, nil)
+		b.MessageWith(600, &txn.Attributes{DeliverAtMS: 5000}, nil, nil)
+		b.EndPublish()
+	})
+	due := func(at int64, entries ...txn.Due) uint64 {
+		t.Helper()
+		var b txn.Builder
+		b.Begin(nil, at, nil)
+		b.Due(entries...)
+		payload, err := b.Finish()
+		require.NoError(t, err)
+		d.lsn++
+		r := d.s.Apply(d.lsn, payload)
+		require.NoError(t, r.Err())
+		require.Empty(t, d.s.Check())
+		return r.Ops[0].Changed
+	}
+	expire := txn.Due{TimeMS: 5000, Queue: q.id, Sequence: 1, Kind: txn.DueExpire}
+	ttl := txn.Due{TimeMS: 600, Queue: q.id, Sequence: 2, Kind: txn.DueTTL}
+	deliver := txn.Due{TimeMS: 5000, Queue: q.id, Sequence: 3, Kind: txn.DueDeliver}
+	require.Zero(t, due(1599, expire, ttl, deliver), "nothing is due yet")
+	require.Equal(t, uint64(3), q.Messages())
+
+	// The proposal was made while the TTL was 1000; it is longer, or there is none, when it is applied.
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TTL: 2000}, txn.FieldTTL) })
+	require.Zero(t, due(1600, ttl), "the queue has a longer TTL by now")
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTTL) })
+	require.Zero(t, due(9000, ttl), "the queue has no TTL any more")
+	require.Equal(t, uint64(3), q.Messages())
+
+	d.ack(q, 1, 1, 1)
+	before := q.Digest()
+	require.Equal(t, uint64(2), due(5000, expire, deliver))
+	require.Equal(t, []DueMessage{{q.id, 3}}, d.s.TakeDue(nil))
+	after := q.Digest()
+	require.NotEqual(t, before, after)
+	require.Zero(t, due(5000, expire, deliver), "a repetition changes nothing")
+	require.Equal(t, after, q.Digest())
+	require.Empty(t, d.s.TakeDue(nil))
+	dropped, expired := q.Dropped()
+	require.Zero(t, dropped)
+	require.EqualValues(t, 1, expired)
+	require.EqualValues(t, 1, d.s.Counts().Expired)
+	d.reload()
+	_, expired = d.s.Queue(q.id).Dropped()
+	require.EqualValues(t, 1, expired, "it is counted for good")
+	d.do(func(b *txn.Builder) { b.DeleteQueue(q.id, false) })
+	require.Zero(t, due(9000, deliver, ttl), "nothing of a queue that is gone")
+}
+
+// TestDelayedTakeLittle: a bitmap for each chunk, and a list while they are few.
+func TestDelayedTakeLittle(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{}, "a")
+	for range 5 {
+		d.do(func(b *txn.Builder) {
+			b.BeginPublish(q.id)
+			for range txn.MaxPublishMessages {
+				b.MessageWith(0, &txn.Attributes{DeliverAtMS: 5}, nil, nil)
+			}
+			b.EndPublish()
+		})
+	}
+	d.publish(q, 1)
+	require.Equal(t, uint64(50_001), q.Sub(1).NextDeliverable(1))
+	require.EqualValues(t, 50_000, d.s.Delayed())
+	bytes := 0
+	for _, kv := range d.s.Collect(0, true).Puts {
+		if kv.Key[0] == keyDelayed {
+			bytes += len(kv.Value)
+		}
+	}
+	require.LessOrEqual(t, bytes, 13*(ChunkSize/8+2))
+	d.reload()
+	require.Equal(t, uint64(50_001), d.s.Queue(q.id).Sub(1).NextDeliverable(1))
+	d.s.Apply(d.lsn+1, purged(t, q.id))
+	require.Zero(t, d.s.Delayed(), "what is dead is not delayed")
+	require.Empty(t, d.s.Check())
+}
+
+func purged(t *testing.T, id uint64) []byte {
+	var b txn.Builder
+	b.Begin(nil, 0, nil)
+	b.Purge(id, 0)
+	payload, err := b.Finish()
+	require.NoError(t, err)
+	return payload
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"math"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TTL is how long after it came to a queue a message expires, in milliseconds; 0: never, or no such queue.
+func (s *Store) TTL(id uint64) int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil {
+		return int64(q.Config().TTL)
+	}
+	return 0
+}
+
+// RedeliveryDelays returns for each of the sequences how long the message is to wait before a consumer of the
+// subscription gets it again, as the queue's configuration and the number of times that it was released have it; nil if
+// the queue has no redelivery delay.
+func (s *Store) RedeliveryDelays(id uint64, sub uint32, sequences []uint64) []time.Duration {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.state.Queue(id)
+	if q == nil || q.Config().RedeliveryDelay == 0 || q.Sub(sub) == nil {
+		return nil
+	}
+	config, of := q.Config(), q.Sub(sub)
+	delays := make([]time.Duration, len(sequences))
+	for i, sequence := range sequences {
+		delays[i] = redeliveryDelay(&config, of.DeliveryCount(sequence))
+	}
+	return delays
+}
+
+// redeliveryDelay is how long a message waits that was released so many times.
+func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
+	longest := float64(c.RedeliveryMaxDelay)
+	if c.RedeliveryMaxDelay == 0 {
+		longest = txn.MaxTime
+	}
+	ms := float64(c.RedeliveryDelay)
+	if c.RedeliveryMultiplier != 0 && times > 1 {
+		ms *= math.Pow(float64(c.RedeliveryMultiplier)/100, float64(times-1))
+	}
+	return time.Duration(min(ms, longest)) * time.Millisecond
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// timed is a node, and what its schedule should be.
+type timed struct {
+	*node
+
+	rng   *rand.Rand
+	clock int64
+	want  map[txn.Due]bool
+	next  uint64
+}
+
+func newTimed(t *testing.T, o store.Options, seed uint64) *timed {
+	n := &timed{
+		node: openNode(t, o), rng: rand.New(rand.NewPCG(seed, 5)), want: map[txn.Due]bool{}, clock: 1000, next: 1,
+	}
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a") })
+	return n
+}
+
+func (n *timed) at(build func(b *txn.Builder)) {
+	n.t.Helper()
+	var b txn.Builder
+	b.Begin(nil, n.clock, nil)
+	build(&b)
+	payload, err := b.Finish()
+	require.NoError(n.t, err)
+	require.NoError(n.t, n.appendTxn(payload))
+	r := n.applyAll()
+	require.NoError(n.t, r.Err())
+}
+
+// publish adds messages that are delayed, expire, both, or neither.
+func (n *timed) publish(count int) {
+	n.t.Helper()
+	n.at(func(b *txn.Builder) {
+		b.BeginPublish(1)
+		for range count {
+			var a txn.Attributes
+			if n.rng.IntN(3) > 0 {
+				a.DeliverAtMS = n.clock + 1 + n.rng.Int64N(500)
+				n.want[txn.Due{TimeMS: a.DeliverAtMS, Queue: 1, Sequence: n.next, Kind: txn.DueDeliver}] = true
+			}
+			if n.rng.IntN(3) > 0 {
+				a.ExpiresAtMS = n.clock + 1 + n.rng.Int64N(500)
+				n.want[txn.Due{TimeMS: a.ExpiresAtMS, Queue: 1, Sequence: n.next, Kind: txn.DueExpire}] = true
+			}
+			b.MessageWith(n.clock, &a, nil, []byte("body"))
+			n.next++
+		}
+		b.EndPublish()
+	})
+}
+
+// scheduled pages through all that is due by a time.
+func (n *timed) scheduled(by int64, limit int) (all []txn.Due, next int64) {
+	n.t.Helper()
+	after := txn.Due{}
+	for {
+		got, then, err := n.s.Scheduled(after, by, limit)
+		require.NoError(n.t, err)
+		if len(got) == 0 {
+			return all, then
+		}
+		require.LessOrEqual(n.t, len(got), limit)
+		all = append(all, got...)
+		after = got[len(got)-1]
+	}
+}
+
+func (n *timed) compare() {
+	n.t.Helper()
+	want := slices.SortedFunc(maps.Keys(n.want), func(a, b txn.Due) int {
+		return cmp.Or(cmp.Compare(a.TimeMS, b.TimeMS), cmp.Compare(a.Sequence, b.Sequence), cmp.Compare(a.Kind, b.Kind))
+	})
+	by := n.clock + n.rng.Int64N(300)
+	later := slices.IndexFunc(want, func(e txn.Due) bool { return e.TimeMS > by })
+	if later < 0 {
+		later = len(want)
+	}
+	got, next := n.scheduled(by, 1+n.rng.IntN(60))
+	if !slices.Equal(want[:later], got) {
+		require.Equal(n.t, want[:later], got)
+	}
+	if later < len(want) {
+		require.LessOrEqual(n.t, next, want[later].TimeMS)
+		require.Greater(n.t, next, by)
+	}
+}
+
+// happen proposes some of what is due, and some of it again.
+func (n *timed) happen() {
+	n.t.Helper()
+	n.clock += n.rng.Int64N(60)
+	got, _, err := n.s.Scheduled(txn.Due{}, n.clock, 1+n.rng.IntN(300))
+	require.NoError(n.t, err)
+	if len(got) == 0 {
+		return
+	}
+	for range 1 + n.rng.IntN(2) {
+		n.at(func(b *txn.Builder) { b.Due(got...) })
+	}
+	for _, e := range got {
+		delete(n.want, e)
+	}
+}
+
+// TestSchedule: what is in memory and what is in the tree are one schedule, through checkpoints, restarts, another page
+// size, and a snapshot.
+func TestSchedule(t *testing.T) {
+	for seed := range uint64(4) {
+		mem := memfs.New()
+		o := options(mem)
+		o.PageSize = 2048
+		n := newTimed(t, o, seed)
+		for range 150 {
+			switch k := n.rng.IntN(20); {
+			case k < 9:
+				n.publish(1 + n.rng.IntN(80))
+			case k < 15:
+				n.happen()
+			case k < 18:
+				_, err := n.s.Checkpoint(context.Background())
+				require.NoError(t, err)
+			case k < 19:
+				require.NoError(t, n.s.Close())
+				n.node = openNode(t, o)
+				n.applyAll()
+			default:
+				size := 2048 * (1 + n.rng.IntN(4))
+				_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: size})
+				require.NoError(t, err)
+				o.PageSize = size
+			}
+			n.compare()
+		}
+		n.check()
+		info, err := n.s.QueueByName("q")
+		require.NoError(t, err)
+		require.Positive(t, info.Delayed)
+		require.Positive(t, info.Expired)
+
+		other := options(memfs.New())
+		other.PageSize = 4096
+		to := openNode(t, other)
+		require.NoError(t, to.s.JoinPair(n.s.Identity().PairID))
+		n.copyTo(to)
+		digest, err := digestOf(t.Context(), n.s)
+		require.NoError(t, err)
+		copied, err := digestOf(t.Context(), to.s)
+		require.NoError(t, err)
+		require.Equal(t, digest, copied)
+		n.node = to
+		n.compare()
+		n.check()
+	}
+}
+
+// TestDigestKnowsTheSchedule: two stores that differ in an entry only have different digests.
+func TestDigestKnowsTheSchedule(t *testing.T) {
+	var digests []any
+	for range 2 {
+		n := newTimed(t, options(memfs.New()), 1)
+		n.at(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			b.MessageWith(1000, &txn.Attributes{ExpiresAtMS: 1005}, nil, nil)
+			b.EndPublish()
+		})
+		n.clock += 100
+		stale := txn.Due{TimeMS: 1005, Queue: 1, Sequence: 1, Kind: txn.DueExpire}
+		if len(digests) > 0 {
+			stale.TimeMS-- // nothing is there
+		}
+		n.at(func(b *txn.Builder) { b.Purge(1, 0) })
+		n.at(func(b *txn.Builder) { b.Due(stale) })
+		d, err := digestOf(t.Context(), n.s)
+		require.NoError(t, err)
+		digests = append(digests, d.Content)
+	}
+	require.NotEqual(t, digests[0], digests[1])
+}
+
+// TestScheduleTells: an earlier time than the one that is waited for, and what has become deliverable.
+func TestScheduleTells(t *testing.T) {
+	n := newTimed(t, options(memfs.New()), 1)
+	var told []queue.DueMessage
+	n.s.OnDue(func(due []queue.DueMessage) { told = append(told, due...) })
+	publish := func(at int64) {
+		n.at(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			b.MessageWith(n.clock, &txn.Attributes{DeliverAtMS: at}, nil, nil)
+			b.EndPublish()
+		})
+	}
+	require.EqualValues(t, queue.NeverMS, n.s.SoonestAdded())
+	publish(5000)
+	require.Empty(t, n.s.Early(), "no time is waited for")
+	require.EqualValues(t, 5000, n.s.SoonestAdded())
+	n.s.SetAlarm(5000)
+	publish(6000)
+	require.Empty(t, n.s.Early())
+	publish(4000)
+	require.Len(t, n.s.Early(), 1)
+	require.EqualValues(t, 4000, n.s.SoonestAdded())
+
+	read := func() (sequences []uint64) {
+		got, _, err := n.s.Read(t.Context(), store.ReadRequest{Queue: 1, Sub: 1, MaxMessages: 9}, nil)
+		require.NoError(t, err)
+		for _, d := range got {
+			sequences = append(sequences, d.Sequence)
+		}
+		return sequences
+	}
+	require.Empty(t, read())
+	n.clock = 5500
+	got, next := n.scheduled(n.clock, 9)
+	require.Len(t, got, 2)
+	require.EqualValues(t, 6000, next)
+	n.at(func(b *txn.Builder) { b.Due(got...) })
+	require.Equal(t, []queue.DueMessage{{Queue: 1, Sequence: 3}, {Queue: 1, Sequence: 1}}, told)
+	require.Equal(t, []uint64{1, 3}, read())
+	n.s.OnDue(nil)
+	n.clock = 6000
+	n.at(func(b *txn.Builder) { b.Due(txn.Due{TimeMS: 6000, Queue: 1, Sequence: 2, Kind: txn.DueDeliver}) })
+	require.Len(t, told, 2)
+	require.Equal(t, []uint64{1, 2, 3}, read())
+}
