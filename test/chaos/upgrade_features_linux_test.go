@@ -59,6 +59,27 @@ func novelties() []novelty {
 				client.SubscriptionOptions{At: client.AtSequence(1)})
 			return err
 		}},
+		{"a prepared transaction", func(t *testing.T, k *client.Client) error {
+			err := k.Begin().Publish(describedQueue, client.Message{}).Prepare(limited(t), "xid-1")
+			if err == nil {
+				_, err = k.RollbackPrepared(limited(t), "xid-1")
+			}
+			return err
+		}},
+		{"a transaction that takes", func(t *testing.T, k *client.Client) error {
+			_, err := k.Publish(limited(t), describedQueue, client.Message{})
+			require.NoError(t, err)
+			c, err := k.Consume(limited(t), describedQueue, client.ConsumerOptions{})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, c.Close()) }()
+			d, err := c.Receive(limited(t))
+			require.NoError(t, err)
+			_, err = k.Transaction(d).Commit(limited(t))
+			if err != nil {
+				require.NoError(t, d.AckSync(limited(t))) // nothing is left
+			}
+			return err
+		}},
 		{"a seek", func(t *testing.T, k *client.Client) error {
 			_, err := k.Seek(limited(t), describedQueue, client.DefaultSubscription, client.Earliest())
 			return err

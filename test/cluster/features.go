@@ -68,6 +68,9 @@ type featureKind struct {
 	message func(f *feature) client.Message
 	// into is the queue that is published to.
 	into string
+	// act does more, after each publish; settle ends what it has begun. nil: nothing.
+	act    func(f *feature)
+	settle func(f *feature, ctx context.Context) error
 	// sinks are consumed: pairs of queue and subscription. At the end nothing may be left in them.
 	sinks [][2]string
 	// check holds what is stored and was delivered against what was sent.
@@ -139,6 +142,9 @@ func (f *feature) publishAll(ctx context.Context) {
 			return
 		}
 		f.publishOne(f.message(f))
+		if f.act != nil {
+			f.act(f)
+		}
 	}
 }
 
@@ -245,6 +251,11 @@ func (all *features) finish(ctx context.Context) error {
 	all.stop()
 	all.running.Wait()
 	for _, f := range all.list {
+		if f.settle != nil {
+			if err := f.settle(f, ctx); err != nil {
+				return err
+			}
+		}
 		for _, s := range f.sinks {
 			if err := f.drained(ctx, s[0], s[1]); err != nil {
 				return err

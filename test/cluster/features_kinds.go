@@ -14,7 +14,7 @@ import (
 
 // featureKinds are all of them.
 func featureKinds() []featureKind {
-	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind()}
+	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind()}
 }
 
 func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOptions {

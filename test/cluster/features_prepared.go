@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+)
+
+// preparedKind moves messages from one queue to another one in two phases, as the coordinator of a transaction that
+// other systems take part in would: each of them is in the other queue exactly once, whatever fails between the phases.
+func preparedKind() featureKind {
+	p := new(coordinator)
+	return featureKind{
+		name: "prepared", into: "in",
+		queues: map[string]client.CreateQueueOptions{
+			"in": subscribed(client.QueueConfig{}, SubWork), "out": subscribed(client.QueueConfig{}, SubAudit),
+		},
+		message: func(*feature) client.Message { return client.Message{} },
+		act:     func(f *feature) { p.transfer(f, context.Background(), f.rng.IntN(4) == 0) },
+		settle:  p.settle,
+		check: func(f *feature, ctx context.Context) error {
+			out, err := f.stored(ctx, "out")
+			if err != nil {
+				return err
+			}
+			for id := range f.sent {
+				f.once("the queue behind", id, out[id])
+			}
+			for t, err := range f.client.ListPrepared(ctx) {
+				if err != nil {
+					return fmt.Errorf("feature %s: %w", f.name, err)
+				}
+				if p.begun[t.XID] {
+					f.broken(audit.RuleEffects, "transaction %s was decided, and is still prepared", t.XID)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// coordinator decides over prepared transactions. It does one thing at a time.
+type coordinator struct {
+	consumer *client.Consumer
+	begun    map[string]bool // all transactions, by xid
+	open     []undecided
+}
+
+// undecided is a transaction whose decision was not answered yet.
+type undecided struct {
+	xid    string
+	commit bool
+	// doubt is set as long as it is not known whether it is prepared: before that is answered, an attempt that is still
+	// under way could prepare it behind the decision.
+	doubt *client.Txn
+}
+
+// soon is how long the coordinator waits for one answer.
+const soon = 3 * time.Second
+
+// transfer moves one message, if there is one; or prepares that, and decides against it.
+func (p *coordinator) transfer(f *feature, parent context.Context, rollBack bool) {
+	ctx, cancel := context.WithTimeout(parent, soon)
+	defer cancel()
+	p.decideOpen(f, ctx)
+	d := p.receive(f, ctx)
+	if d == nil {
+		return
+	}
+	f.delivered("in", SubWork, d.Body)
+	if p.begun == nil {
+		p.begun = map[string]bool{}
+	}
+	u := undecided{xid: fmt.Sprintf("%s%s/%d", f.w.opts.Prefix, f.name, len(p.begun)), commit: !rollBack}
+	p.begun[u.xid] = true
+	t := f.client.Begin().Publish(f.queue("out"), client.Message{Body: d.Body}).Ack(d)
+	err := t.Prepare(ctx, u.xid)
+	switch {
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		u.commit, u.doubt = false, t
+	case errors.Is(err, client.ErrProcessed):
+		return // by an earlier transaction
+	case err != nil:
+		d.Nack()
+		return
+	}
+	p.open = append(p.open, u)
+	p.decideOpen(f, ctx)
+	if !u.commit {
+		d.Nack() // in case that it was not prepared
+	}
+}
+
+// decideOpen sends the decisions that were not answered yet.
+func (p *coordinator) decideOpen(f *feature, ctx context.Context) {
+	var open []undecided
+	for _, u := range p.open {
+		if !p.decide(f, ctx, &u) {
+			open = append(open, u)
+		}
+	}
+	p.open = open
+}
+
+// decide tells whether a decision was answered, or is not needed.
+func (p *coordinator) decide(f *feature, ctx context.Context, u *undecided) bool {
+	if u.doubt != nil {
+		err := u.doubt.Prepare(ctx, u.xid)
+		if errors.Is(err, client.ErrOutcomeUnknown) {
+			return false
+		}
+		if u.doubt = nil; err != nil {
+			return true // it is not prepared
+		}
+	}
+	send := f.client.RollbackPrepared
+	if u.commit {
+		send = f.client.CommitPrepared
+	}
+	decided, err := send(ctx, u.xid)
+	switch {
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrOutcomeUnknown):
+		return false
+	case err != nil:
+		f.broken(audit.RuleMeaning, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
+	case decided.Heuristic:
+		f.broken(audit.RuleMeaning, "%s was decided by an operator, and there is none", u.xid)
+	}
+	return true
+}
+
+// receive takes a message, if there is one soon.
+func (p *coordinator) receive(f *feature, parent context.Context) *client.Delivery {
+	ctx, cancel := context.WithTimeout(parent, featureEvery)
+	defer cancel()
+	if p.consumer == nil {
+		c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubWork, Prefetch: 2})
+		if err != nil {
+			return nil
+		}
+		p.consumer = c
+	}
+	d, err := p.consumer.Receive(ctx)
+	if err != nil {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			_ = p.consumer.Close()
+			p.consumer = nil
+		}
+		return nil
+	}
+	return d
+}
+
+// settle moves what is left.
+func (p *coordinator) settle(f *feature, ctx context.Context) error {
+	for {
+		p.transfer(f, ctx, false)
+		q, err := f.client.GetQueue(ctx, f.queue("in"))
+		if err == nil && q.Messages == 0 && len(p.open) == 0 {
+			break
+		}
+		if ctx.Err() != nil {
+			f.broken(audit.RuleUndelivered, "%d messages are left, and %d decisions not answered: %v", q.Messages,
+				len(p.open), err)
+			return fmt.Errorf("feature %s: %w", f.name, ctx.Err())
+		}
+	}
+	if p.consumer != nil {
+		_ = p.consumer.Close()
+	}
+	return nil
+}
