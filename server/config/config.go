@@ -49,6 +49,7 @@ type Config struct {
 	Verify      Verify      `key:"verify"`
 	Metrics     Metrics     `key:"metrics"`
 	Limits      Limits      `key:"limits"`
+	Txn         Txn         `key:"txn"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
 	Warnings []string `key:"-"`
 }
@@ -200,6 +201,11 @@ type Limits struct {
 	PendingBytes        Size `key:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
 
 	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
+}
+
+// Txn is about transactions in two phases.
+type Txn struct {
+	PreparedTimeout Duration `key:"prepared-timeout" usage:"a prepared transaction that was not decided for so long is rolled back, and its coordinator is told when it comes back, at least 1s; only where no coordinator may have committed elsewhere. 0: never"`
 }
 
 // Default gives the settings of a node of a pair with etcd on the same machine.

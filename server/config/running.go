@@ -38,6 +38,7 @@ func runningScopes() map[string]Scope {
 		"limits.stream-in-flight":       ScopePair,
 		"limits.stream-in-flight-bytes": ScopePair,
 		"limits.delivery-share":         ScopePair,
+		"txn.prepared-timeout":          ScopePair,
 		"log.level":                     ScopeNode,
 		"disk.low-watermark":            ScopeNode,
 		"maintenance.background-share":  ScopeNode,

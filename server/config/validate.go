@@ -286,6 +286,9 @@ func (c *Config) checkLimits(k *checker) {
 	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
 	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
+	if c.Txn.PreparedTimeout != 0 {
+		k.timeBetween("txn.prepared-timeout", c.Txn.PreparedTimeout, time.Second, 365*24*time.Hour)
+	}
 	if l.PendingBytes < l.TransactionBytes {
 		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)",
 			l.PendingBytes, l.TransactionBytes)

@@ -95,6 +95,7 @@ func (n *node) use(c *config.Config) {
 	defer n.plane.mu.Unlock()
 	if session := n.serving.Get(); session != nil {
 		session.SetLimits(c.Limits)
+		session.Prepared.SetTimeout(c.Txn.PreparedTimeout.Std())
 	}
 }
 

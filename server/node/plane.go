@@ -222,6 +222,7 @@ func (p *dataPlane) beginServing() {
 	session := serving.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
+	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())
 	p.node.serving.Set(session) // from here until StopActive
 	p.showHealth()
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -235,4 +236,20 @@ func TestPreparedSurvives(t *testing.T) {
 	require.NoError(t, leader.commitPrepared("a"))
 	require.Equal(t, []string{"c", large}, bodies(leader.browse("out")))
 	require.ErrorContains(t, leader.commitPrepared("b"), "was rolled back")
+}
+
+// TestPreparedTimeout: a transaction that is not decided in time is rolled back, and its coordinator is told.
+func TestPreparedTimeout(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Txn.PreparedTimeout = config.Duration(time.Second) })
+	n.createQueue("q")
+	n.publish("q", "1")
+	c := n.consume("q", 10)
+	c.take(1)
+	require.NoError(t, n.prepare("a", ackOp("q", 1, 1), publishOp("q", "2")))
+	require.Equal(t, []string{"1"}, bodies(c.take(1)), "delivered again")
+	err := n.commitPrepared("a")
+	require.ErrorIs(t, kind(err), txn.ErrHeuristicRollback)
+	resp, err := n.queues.RollbackPrepared(t.Context(), &pb.RollbackPreparedRequest{Xid: "a"})
+	require.NoError(t, err)
+	require.True(t, resp.GetHeuristic())
 }

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
@@ -32,11 +35,18 @@ type Manager struct {
 	// One transaction is not prepared and decided at once: its consumers hear of one after the other.
 	seed  maphash.Seed
 	locks [64]sync.Mutex
+
+	log     *zap.Logger
+	timeout atomic.Int64  // in nanoseconds
+	woken   chan struct{} // capacity 1: timeout has changed
 }
 
-// New makes a Manager.
-func New(s *store.Store, primary Committer, consumers *dispatch.Registry) *Manager {
-	return &Manager{store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed()}
+// New makes a Manager without a time-out.
+func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
+	return &Manager{
+		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
+		woken: make(chan struct{}, 1),
+	}
 }
 
 func (m *Manager) lock(xid string) (unlock func()) {

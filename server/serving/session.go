@@ -63,8 +63,10 @@ func NewSession(
 		Primary: p, ended: make(chan struct{}),
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
 	}
-	session.Prepared = prepared.New(s, p, session.Consumers)
-	session.sweeper = sweep.New(sweep.Options{Store: s, Primary: p, Consumers: session.Consumers, Log: logger})
+	session.Prepared = prepared.New(s, p, session.Consumers, logger)
+	session.sweeper = sweep.New(sweep.Options{
+		Store: s, Primary: p, Consumers: session.Consumers, Log: logger, More: []sweep.Task{session.Prepared},
+	})
 	return session
 }
 

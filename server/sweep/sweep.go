@@ -46,7 +46,7 @@ type Committer interface {
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 }
 
-// Options of a Sweeper. All of them must be set.
+// Options of a Sweeper. All of them must be set, but for More.
 type Options struct {
 	// Store is what the tasks look at.
 	Store *store.Store
@@ -56,6 +56,8 @@ type Options struct {
 	Consumers *dispatch.Registry
 	// Log gets what an operator should know.
 	Log *zap.Logger
+	// More are tasks beside those of this package; there may be none.
+	More []Task
 }
 
 // Sweeper runs the tasks of one term in which the node is active.
@@ -66,7 +68,7 @@ type Sweeper struct {
 }
 
 // New starts all tasks. Stop must be called.
-func New(o Options) *Sweeper { return run(o, tasks(o)...) }
+func New(o Options) *Sweeper { return run(o, append(tasks(o), o.More...)...) }
 
 // tasks makes the tasks of an active node.
 func tasks(o Options) []Task { return []Task{newRetention(o), newOverflow(o)} }

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/settings"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/status"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/store"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/transaction"
 )
 
 // Run runs one command line and returns the exit code.
@@ -38,6 +39,7 @@ func Root(env *cli.Env) *cobra.Command {
 		serve.Command(env), pair.WitnessCommand(env), demo.DevCommand(env), demo.Command(env),
 		queue.Command(env), queue.SubscriptionCommand(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
+		transaction.Command(env),
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
