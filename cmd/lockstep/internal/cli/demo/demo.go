@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo has the commands that run a whole pair on this machine: demo, demo resize and dev.
+// Package demo has the commands that run a whole pair on this machine: demo, demo resize, demo transaction and dev.
 package demo
 
 import (
@@ -55,7 +55,7 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
 		"what holds the pair's record: etcd, or raft, with a witness process")
-	cmd.AddCommand(resizeCommand(env))
+	cmd.AddCommand(resizeCommand(env), transactionCommand(env))
 	return cmd
 }
 

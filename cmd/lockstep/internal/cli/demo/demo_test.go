@@ -38,6 +38,31 @@ func TestDemo(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
+// TestDemoTransaction: a short one, with everything real.
+func TestDemoTransaction(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "transaction", "--kills", "2", "--output", "json")
+	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
+	require.Equal(t, 1, strings.Count(stdout, "\n"), "one object: %s", stdout)
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
+	require.Len(t, v, 12)
+	require.Equal(t, true, v["passed"])
+	require.InDelta(t, 2, v["kills"], 0)
+	require.Greater(t, v["published"], 10.0)
+	require.InDelta(t, v["published"], v["stored"], 0)
+	for _, none := range []string{"missing", "doubled", "left"} {
+		require.InDelta(t, 0, v[none], 0, none)
+	}
+	require.GreaterOrEqual(t, v["processed"], v["published"])
+	require.Positive(t, v["lost_workers"])
+	require.Contains(t, stderr, "killed node")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "the temporary directory is removed")
+}
+
 // TestDemoResize: a short one, with everything real.
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
