@@ -144,6 +144,10 @@ func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 		return dst, req.From, err
 	}
 	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}
+	if req.lane != nil && req.Buffer == nil {
+		r.sparse = newSparseRead()
+		defer r.sparse.release()
+	}
 	for len(r.dst) < r.limit {
 		stored, err := r.fromTail()
 		if err != nil || !stored {
@@ -175,6 +179,9 @@ type reading struct {
 	full  bool
 	// shared: other subscriptions may read the same.
 	shared bool
+	// sparse is for reads that want few messages of each page: the pages are read into it, one group after another, and
+	// the messages copied out of it. nil for all others.
+	sparse *sparseRead
 
 	view  *tree.View
 	guard *page.Guard
@@ -198,7 +205,11 @@ func (r *reading) fromTail() (stored bool, err error) {
 	}
 	r.shared = sub != nil && q.SubCount() > 1
 	r.want = r.want[:0]
-	for len(r.dst)+len(r.want) < r.limit {
+	limit := r.limit
+	if r.sparse != nil {
+		limit = min(limit, len(r.dst)+maxSparse) // how many of them fit is not known
+	}
+	for len(r.dst)+len(r.want) < limit {
 		seq := r.nextWanted(q, sub)
 		if seq >= q.NextSequence() {
 			break
@@ -360,7 +371,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	for i := range group {
 		pages += int(group[i].Run.Pages)
 	}
-	buf := r.req.Buffer.take(pages * size) // the deliveries alias it
+	buf := r.buffer().take(pages * size) // the deliveries alias it, but for sparse ones
 	ahead := r.fromAhead(group, buf)
 	if len(ahead) > 0 {
 		group = ahead
@@ -382,7 +393,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 		if err := r.takeFrom(e, payload); err != nil {
 			return err
 		}
-		if r.shared && r.req.Buffer == nil {
+		if r.shared && r.sparse == nil && r.req.Buffer == nil {
 			r.s.runs.put(r.s.file, e, payload, r.s.runCacheBytes())
 		}
 		if r.full {
@@ -441,7 +452,7 @@ func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 		if seq < r.want[0].seq {
 			continue
 		}
-		if !r.take(seq, r.want[0].count, record) {
+		if !r.take(seq, r.want[0].count, r.sparse.copy(record)) {
 			return nil
 		}
 		r.want = r.want[1:]

@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -55,6 +56,53 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 		}
 	}
 	return dst, highest, nil
+}
+
+// sparseRead is memory for a read that wants few messages of each page, which would keep all of the pages otherwise.
+type sparseRead struct {
+	pages ReadBuffer
+	room  []byte // for copies
+}
+
+const (
+	// sparseRoom is how much memory is taken at once for copies.
+	sparseRoom = 32 << 10
+	// maxSparse bounds the messages that are looked for at once.
+	maxSparse = 512
+)
+
+var sparseReads = sync.Pool{New: func() any { return new(sparseRead) }} //nolint:gochecknoglobals // a pool
+
+func newSparseRead() *sparseRead {
+	p, _ := sparseReads.Get().(*sparseRead)
+	return p
+}
+
+func (p *sparseRead) release() {
+	p.room = nil // the deliveries alias it
+	sparseReads.Put(p)
+}
+
+// copy gives a record that stays when the pages are overwritten.
+func (p *sparseRead) copy(record []byte) []byte {
+	if p == nil {
+		return record
+	}
+	if len(p.room) < len(record) {
+		p.room = make([]byte, max(len(record), sparseRoom))
+	}
+	n := copy(p.room, record)
+	record, p.room = p.room[:n:n], p.room[n:]
+	return record
+}
+
+// buffer is where pages are read into; nil: memory of their own.
+func (r *reading) buffer() *ReadBuffer {
+	if r.sparse == nil {
+		return r.req.Buffer
+	}
+	r.sparse.pages.reset()
+	return &r.sparse.pages
 }
 
 // DeliveryOrder tells whether a queue delivers messages of a higher priority first, which is decided when it is made,
