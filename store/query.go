@@ -134,6 +134,32 @@ func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
 	return Origin{Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Config().DeadLetter}, nil
 }
 
+// TemporaryQueue is one that is deleted when it has had no consumer for a time.
+type TemporaryQueue struct {
+	// ID is the queue's number, Name its name.
+	ID   uint64
+	Name string
+	// GraceMS is that time, in milliseconds.
+	GraceMS uint64
+	// Subscriptions are the numbers of those that it has.
+	Subscriptions []uint32
+}
+
+// Temporary describes the temporary queues. It costs nothing while there are none.
+func (s *Store) Temporary() []TemporaryQueue {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	queues := s.state.Temporary()
+	out := make([]TemporaryQueue, len(queues))
+	for i, q := range queues {
+		out[i] = TemporaryQueue{ID: q.ID(), Name: q.Name(), GraceMS: q.Config().TemporaryGrace}
+		for sub := range q.Subs {
+			out[i].Subscriptions = append(out[i].Subscriptions, sub.ID())
+		}
+	}
+	return out
+}
+
 // MaxDeliveries is how many times a message of a queue is delivered to a subscription at most; 0: there is no limit, or
 // no such queue.
 func (s *Store) MaxDeliveries(id uint64) uint64 {

@@ -313,6 +313,9 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.setRetention(q)
 		q.mixConfig()
 	case txn.OpDeleteQueue:
+		if !q.staysTemporary(o) {
+			break
+		}
 		r.Changed = q.messages
 		s.deleteQueue(q)
 	case txn.OpPurge:
@@ -487,6 +490,7 @@ func (s *State) deleteQueue(q *Queue) {
 	s.countDeadLetters(q.config.DeadLetter, -1)
 	s.countForwards(q, -1)
 	s.listSwept(q, false)
+	delete(s.temporary, q.id)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

@@ -25,6 +25,9 @@ func (s *State) Check() []string {
 			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
 		}
 		s.checkForwards(q, bad)
+		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
+			bad("queue %d %.40q: it is temporary and not in the list of those, or the reverse", q.id, q.name)
+		}
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes

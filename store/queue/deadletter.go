@@ -23,6 +23,7 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 	}
 	s.countDeadLetters(c.DeadLetter, 1)
 	s.listSwept(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
+	s.noteTemporary(q)
 }
 
 // countDeadLetters notes that so many more queues name target as their dead-letter queue.

@@ -16,6 +16,7 @@ import (
 func (m *model) someConfig(c txn.Config) txn.Config {
 	c.MaxDeliveries, c.DeadLetter = m.rng.Uint64N(3), 0
 	c.TTL = uint64(m.rng.IntN(3) * m.rng.IntN(100))
+	c.MaxDeliveries, c.DeadLetter, c.TemporaryGrace = m.rng.Uint64N(3), 0, m.rng.Uint64N(3)
 	if q := m.pick(); q != nil && m.rng.IntN(2) == 0 {
 		c.DeadLetter = q.id
 	}
@@ -47,6 +48,21 @@ func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 		id = target.config.DeadLetter
 	}
 	return txn.OK
+}
+
+// deleteTemporary deletes a queue that may be temporary, or not as it was.
+func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue) {
+	grace := 1 + m.rng.Uint64N(2)
+	b.DeleteTemporary(q.id, grace)
+	if m.inUse(q) {
+		want.Code, want.Op = txn.ErrQueueInUse, 0
+		return
+	}
+	want.Ops = []txn.OpResult{{}}
+	if q.config.TemporaryGrace == grace {
+		want.Ops[0].Changed = uint64(q.alive())
+		delete(m.queues, q.id)
+	}
 }
 
 // inUse tells whether q is the dead-letter queue of another one, or is forwarded to.

@@ -209,6 +209,9 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		}
 		r.Changed = uint64(q.alive())
 		delete(m.queues, q.id)
+	case k == 4 && m.rng.IntN(2) == 0:
+		m.deleteTemporary(b, want, q)
+		return
 	case k < 5:
 		b.DeleteQueue(q.id, true)
 		if q.alive() > 0 {

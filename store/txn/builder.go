@@ -101,6 +101,21 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
+// DeleteTemporary removes a queue if its TemporaryGrace is still grace, which is not 0; otherwise it changes nothing.
+func (b *Builder) DeleteTemporary(queue, grace uint64) {
+	if grace == 0 || grace > MaxTime {
+		b.fail(fmt.Errorf("%w: a queue with a grace of %d ms is not temporary", ErrMalformed, grace))
+	}
+	b.begin(OpDeleteQueue)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = append(b.buf, deleteTemporary)
+	b.buf = binary.AppendUvarint(b.buf, grace)
+	b.end()
+}
+
+// deleteTemporary is the flag of an OpDeleteQueue that is followed by a grace.
+const deleteTemporary = 2
+
 // Purge acknowledges everything one subscription has not yet acknowledged; all of them when sub is 0.
 func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)

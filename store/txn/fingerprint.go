@@ -39,7 +39,7 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	if o.Code == OpForward {
 		return sum
 	}
-	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target, uint64(o.Mask)} {
+	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target ^ o.Temporary, uint64(o.Mask)} {
 		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 	}
 	if o.Code == OpCreateQueue || o.Code == OpAlterQueue {

@@ -70,6 +70,7 @@ func FuzzReader(f *testing.F) {
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 300, SubscriptionOptions{}) })
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 1, SubscriptionOptions{Filter: "size > 3"}) })
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
+	seed(nil, func(b *Builder) { b.DeleteTemporary(1, 30_000) })
 	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
 		b.BeginPublish(1)
@@ -215,6 +216,10 @@ func copyOp(b *Builder, o *Op) {
 	case OpAlterQueue:
 		b.AlterQueue(o.Queue, o.Config, o.Mask)
 	case OpDeleteQueue:
+		if o.Temporary != 0 {
+			b.DeleteTemporary(o.Queue, o.Temporary)
+			break
+		}
 		b.DeleteQueue(o.Queue, o.IfEmpty)
 	case OpPurge:
 		b.Purge(o.Queue, o.Sub)

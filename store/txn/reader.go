@@ -130,6 +130,8 @@ type Op struct {
 	Start Start
 	// IfEmpty for OpDeleteQueue.
 	IfEmpty bool
+	// Temporary for OpDeleteQueue, if not 0: only if it is the queue's TemporaryGrace.
+	Temporary uint64
 	// Count is the number of messages of an OpPublish, OpMove or OpForward (0 = all of the publish before it), names of an
 	// OpCreateQueue, ranges of an OpAck or OpRelease, or entries of an OpDue.
 	Count int
@@ -157,7 +159,7 @@ func (o *Op) decode(b []byte) error {
 		o.Config, o.Mask = d.config()
 	case OpDeleteQueue:
 		o.Queue = d.uvarint()
-		o.IfEmpty = d.flag()
+		o.deleteQueue(&d)
 	case OpPurge, OpDeleteSubscription:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 	case OpCreateSubscription, OpCreateSubscriptionWith:
@@ -207,6 +209,17 @@ func (o *Op) decode(b []byte) error {
 		d.fail("bytes after its end")
 	}
 	return d.err
+}
+
+func (o *Op) deleteQueue(d *decoder) {
+	if len(d.b) == 0 || d.b[0] != deleteTemporary {
+		o.IfEmpty = d.flag()
+		return
+	}
+	d.u8()
+	if o.Temporary = d.uvarint(); o.Temporary == 0 || o.Temporary > MaxTime {
+		d.fail("a grace that is impossible")
+	}
 }
 
 func (o *Op) createSubscription(d *decoder) {

@@ -190,6 +190,8 @@ func TestSingleOperations(t *testing.T) {
 	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: c, Mask: AllFields}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteQueue(9, true) }))[0]
 	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, IfEmpty: true}, o)
+	o = all(t, build(t, func(b *Builder) { b.DeleteTemporary(9, 30_000) }))[0]
+	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, Temporary: 30_000}, o)
 	o = all(t, build(t, func(b *Builder) { b.Purge(9, 2) }))[0]
 	require.Equal(t, Op{Code: OpPurge, Queue: 9, Sub: 2}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteSubscription(9, 2) }))[0]
@@ -228,6 +230,7 @@ func TestBuilderRefuses(t *testing.T) {
 		"outside":            {ErrMalformed, func(b *Builder) { b.Message(0, nil, nil); publish(b, 1) }},
 		"ended twice":        {ErrMalformed, func(b *Builder) { publish(b, 1); b.EndPublish() }},
 		"mixed":              {ErrMixed, func(b *Builder) { b.Purge(1, 0); publish(b, 1) }},
+		"no grace":           {ErrMalformed, func(b *Builder) { b.DeleteTemporary(1, 0) }},
 		"no ranges":          {ErrTooLarge, func(b *Builder) { b.Ack(1, 1) }},
 		"range of nothing":   {ErrMalformed, func(b *Builder) { b.Ack(1, 1, Range{2, 1}) }},
 		"sequence 0":         {ErrMalformed, func(b *Builder) { b.Release(1, 1, Range{0, 1}) }},

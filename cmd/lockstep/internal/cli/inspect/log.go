@@ -247,6 +247,10 @@ func describeOp(op *txn.Op) string {
 		s += fmt.Sprintf(" %q", op.Name)
 	}
 	switch op.Code {
+	case txn.OpDeleteQueue:
+		if op.Temporary > 0 {
+			s += fmt.Sprintf(" if its grace is %s", time.Duration(op.Temporary)*time.Millisecond)
+		}
 	case txn.OpPublish:
 		s += fmt.Sprintf(": %s, %s", out.Plural(uint64(op.Count), "message"), out.Bytes(len(op.Raw)))
 	case txn.OpMove:

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// gone tells whether there is no queue of that name.
+func (n *testNode) gone(name string) bool {
+	n.t.Helper()
+	_, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: name})
+	return errors.Is(kind(err), txn.ErrQueueNotFound)
+}
+
+// TestTemporaryQueue: a temporary queue stays while it has a consumer, and after a failover for its grace, in which its
+// consumer can come back; then it goes, on both nodes. One that is made durable stays.
+func TestTemporaryQueue(t *testing.T) {
+	const grace = 2 * time.Second
+	active, standby := startPair(t, startEtcd(t))
+	temporary := &pb.QueueConfig{TemporaryGrace: durationpb.New(grace)}
+	for _, name := range []string{"used", "unused", "kept"} {
+		require.NoError(t, active.createWith(name, temporary))
+	}
+	require.NoError(t, active.alter("kept", &pb.QueueConfig{}, "temporary_grace"))
+	c := active.consume("used", 10)
+	active.publish("used", "1")
+	require.Len(t, c.take(1), 1)
+	require.Eventually(t, func() bool { return active.gone("unused") }, patience, 20*time.Millisecond)
+	require.False(t, active.gone("used"), "it has a consumer")
+
+	begin := time.Now()
+	_, err := standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	standby.waitFor(pb.Role_ROLE_ACTIVE)
+	c = standby.consume("used", 10)
+	require.Len(t, c.take(1), 1, "it was there after the switchover")
+	time.Sleep(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace of the new active
+	require.False(t, standby.gone("used"))
+	standby.publish("used", "2")
+	require.Len(t, c.take(1), 1)
+
+	require.NoError(t, c.stream.CloseSend())
+	require.Eventually(t, func() bool { return standby.gone("used") }, patience, 20*time.Millisecond)
+	require.False(t, standby.gone("kept"))
+	require.Eventually(t, func() bool { return active.status().GetStore().GetQueues() == 1 }, patience,
+		20*time.Millisecond, "on the other node, too")
+}

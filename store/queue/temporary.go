@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// noteTemporary keeps the list of temporary queues when a configuration was set.
+func (s *State) noteTemporary(q *Queue) {
+	if q.config.TemporaryGrace == 0 {
+		delete(s.temporary, q.id)
+		return
+	}
+	if s.temporary == nil {
+		s.temporary = make(map[uint64]*Queue)
+	}
+	s.temporary[q.id] = q
+}
+
+// Temporary gives the queues that are deleted when they have no consumer, by number.
+func (s *State) Temporary() []*Queue {
+	queues := make([]*Queue, 0, len(s.temporary))
+	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
+		queues = append(queues, s.temporary[id])
+	}
+	return queues
+}
+
+// staysTemporary tells whether a deletion that was decided because the queue is temporary may be carried out: not when
+// it is altered since (INV-17).
+func (q *Queue) staysTemporary(o *txn.Op) bool {
+	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
+		mutate.Off("INV-17-altered-queue-is-deleted-as-temporary")
+}

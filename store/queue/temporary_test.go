@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestDeleteTemporary: a queue goes if it is as temporary as it was when that was decided, with its messages, and a
+// proposal that comes again, or late, changes nothing (INV-17).
+func TestDeleteTemporary(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{TemporaryGrace: 1000}, "s")
+	other := d.queue("other", txn.Config{}, "s")
+	d.publish(q, 3)
+	require.Equal(t, []*Queue{q}, d.s.Temporary())
+
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TemporaryGrace: 5000}, txn.FieldTemporaryGrace) })
+	remove := func(b *txn.Builder) { b.DeleteTemporary(q.id, 1000) }
+	require.Zero(t, d.do(remove).Ops[0].Changed)
+	require.NotNil(t, d.s.Queue(q.id), "a queue that was altered was deleted")
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTemporaryGrace) })
+	require.Empty(t, d.s.Temporary())
+	require.Zero(t, d.do(remove).Ops[0].Changed)
+	require.NotNil(t, d.s.Queue(q.id), "a queue that is not temporary any more was deleted")
+
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TemporaryGrace: 1000}, txn.FieldTemporaryGrace) })
+	d.do(func(b *txn.Builder) { b.AlterQueue(other.id, txn.Config{DeadLetter: q.id}, txn.FieldDeadLetter) })
+	require.Equal(t, txn.ErrQueueInUse, d.apply(nil, remove).Code)
+	d.do(func(b *txn.Builder) { b.AlterQueue(other.id, txn.Config{}, txn.FieldDeadLetter) })
+	require.Equal(t, uint64(3), d.do(remove).Ops[0].Changed)
+	require.Nil(t, d.s.Queue(q.id))
+	require.Equal(t, txn.ErrQueueNotFound, d.apply(nil, remove).Code)
+	require.Empty(t, d.s.Temporary())
+	require.Empty(t, d.s.Check())
+}
