@@ -38,8 +38,8 @@ type State struct {
 
 	deadLettersTo map[uint64]int // how many queues name a queue as their dead-letter queue; nil while none does
 
-	forwardsTo map[uint64]int // how many queues forward to a queue; nil while none does
-	temporary map[uint64]*Queue // those that are deleted when they have no consumer; nil while there was none
+	forwardsTo map[uint64]int    // how many queues forward to a queue; nil while none does
+	temporary  map[uint64]*Queue // those that are deleted when they have no consumer; nil while there was none
 
 	touched []*Queue
 	dirty   []*Queue
