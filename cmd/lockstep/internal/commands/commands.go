@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/definitions"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/demo"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/job"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/message"
@@ -37,7 +38,7 @@ func Root(env *cli.Env) *cobra.Command {
 	return cli.Root(
 		env,
 		serve.Command(env), pair.WitnessCommand(env), demo.DevCommand(env), demo.Command(env),
-		queue.Command(env), queue.SubscriptionCommand(env),
+		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
 		transaction.Command(env),
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),

@@ -5,6 +5,7 @@ package out
 import (
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -26,3 +27,18 @@ func IsTerminal(w io.Writer) bool {
 
 // Milliseconds with three digits after the point, for programs.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Span writes a duration as flags take it: 30s, 1h30m; nothing for 0.
+func Span(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

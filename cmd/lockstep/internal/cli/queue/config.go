@@ -34,31 +34,16 @@ type behaviour struct {
 
 func newBehaviour(c client.QueueConfig) behaviour {
 	b := behaviour{
-		TTL: span(c.TTL), Delay: span(c.Delay), RedeliveryDelay: span(c.RedeliveryDelay),
-		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: span(c.RedeliveryMaxDelay),
-		RetentionAge: span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
+		TTL: out.Span(c.TTL), Delay: out.Span(c.Delay), RedeliveryDelay: out.Span(c.RedeliveryDelay),
+		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: out.Span(c.RedeliveryMaxDelay),
+		RetentionAge: out.Span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
 		Priorities: c.Priorities, Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
-		TemporaryGrace: span(c.TemporaryGrace),
+		TemporaryGrace: out.Span(c.TemporaryGrace),
 	}
 	if c.Overflow != client.OverflowReject {
 		b.Overflow = c.Overflow.String()
 	}
 	return b
-}
-
-// span shows a duration as flags take it; 0 is left out.
-func span(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
 
 // pairs shows what is set for people.

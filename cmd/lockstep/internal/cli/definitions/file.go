@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package definitions
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// version of the file.
+const version = 1
+
+// errFile is returned for a file that makes no sense. The error names file and line.
+var errFile = errors.New("not a file of definitions")
+
+// subscription is a subscription as it is defined.
+type subscription struct {
+	name, filter string
+}
+
+// queue is a queue as it is defined.
+type queue struct {
+	name          string
+	config        client.QueueConfig
+	subscriptions []subscription
+	forwards      []client.Forward
+}
+
+// isDefault tells whether the subscriptions are those of a queue that was made without naming any.
+func isDefault(subs []subscription) bool {
+	return len(subs) == 1 && subs[0] == subscription{name: client.DefaultSubscription}
+}
+
+// fromClient gives what a queue is, without what is in it.
+func fromClient(q client.Queue) queue {
+	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
+	for _, s := range q.Subscriptions {
+		d.subscriptions = append(d.subscriptions, subscription{s.Name, s.Filter})
+	}
+	d.sort()
+	return d
+}
+
+// sort puts everything into the order of the names.
+func (q *queue) sort() {
+	slices.SortFunc(q.subscriptions, func(a, b subscription) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(q.forwards, func(a, b client.Forward) int { return cmp.Compare(a.To, b.To) })
+}
+
+// entry is a key with its value, and object an ordered list of them: in YAML and JSON alike.
+type entry struct {
+	key   string
+	value any // a scalar, an object or a list of objects
+}
+
+type object []entry
+
+// object gives all that is not as in a new queue.
+func (q *queue) object() object {
+	o := object{{"name", q.name}}
+	for _, f := range configFields() {
+		if v := f.get(&q.config); v != nil {
+			o = append(o, entry{f.name, v})
+		}
+	}
+	if !isDefault(q.subscriptions) {
+		list := []object{}
+		for _, s := range q.subscriptions {
+			sub := object{{"name", s.name}}
+			if s.filter != "" {
+				sub = append(sub, entry{"filter", s.filter})
+			}
+			list = append(list, sub)
+		}
+		o = append(o, entry{"subscriptions", list})
+	}
+	if len(q.forwards) == 0 {
+		return o
+	}
+	list := []object{}
+	for _, f := range q.forwards {
+		rule := object{{"to", f.To}}
+		if f.Filter != "" {
+			rule = append(rule, entry{"filter", f.Filter})
+		}
+		if f.Move {
+			rule = append(rule, entry{"move", true})
+		}
+		list = append(list, rule)
+	}
+	return append(o, entry{"forwards", list})
+}
+
+// whole gives a file with these queues.
+func whole(queues []queue) object {
+	list := []object{}
+	for i := range queues {
+		list = append(list, queues[i].object())
+	}
+	return object{{"version", uint64(version)}, {"queues", list}}
+}
+
+// MarshalJSON writes the entries in their order.
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	b.WriteByte('{')
+	for i, e := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := enc.Encode(e.key); err != nil {
+			return nil, fmt.Errorf("encode: %w", err)
+		}
+		b.WriteByte(':')
+		if err := enc.Encode(e.value); err != nil {
+			return nil, fmt.Errorf("encode: %w", err)
+		}
+	}
+	b.WriteByte('}')
+	var one bytes.Buffer
+	if err := json.Compact(&one, b.Bytes()); err != nil { // the encoder ends everything with a line
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	return one.Bytes(), nil
+}
+
+// node turns a value into YAML.
+func node(v any) *yaml.Node {
+	switch v := v.(type) {
+	case object:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, e := range v {
+			n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: e.key}, node(e.value))
+		}
+		return n
+	case []object:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		if len(v) == 0 {
+			n.Style = yaml.FlowStyle
+		}
+		for _, o := range v {
+			n.Content = append(n.Content, node(o))
+		}
+		return n
+	default:
+		n := new(yaml.Node)
+		if err := n.Encode(v); err != nil { // cannot happen: it is a scalar
+			n = &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(v)}
+		}
+		return n
+	}
+}
+
+// encode writes a file as YAML.
+func encode(queues []queue) ([]byte, error) {
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(node(whole(queues))); err != nil {
+		return nil, fmt.Errorf("encode the definitions: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// decode reads a file, YAML or JSON, and checks that it makes sense by itself. The error wraps errFile.
+func decode(name string, content []byte) ([]queue, error) {
+	var document, more yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(content))
+	if err := dec.Decode(&document); errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w: it is empty; write `version: 1` and `queues: []` for no queues", name, errFile)
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", name, errFile, err)
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w: there is more behind the first document", name, errFile)
+	}
+	d := decoder{file: name}
+	queues := d.document(document.Content[0])
+	if d.err != nil {
+		return nil, d.err
+	}
+	slices.SortFunc(queues, func(a, b queue) int { return cmp.Compare(a.name, b.name) })
+	return queues, nil
+}
+
+// decoder keeps the first error.
+type decoder struct {
+	file string
+	err  error
+}
+
+func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%s:%d: %w: %s", d.file, n.Line, errFile, fmt.Sprintf(format, args...))
+	}
+}
+
+func (d *decoder) document(n *yaml.Node) (queues []queue) {
+	has := false
+	d.mapping(n, "a file of definitions", func(key string, k, v *yaml.Node) bool {
+		switch key {
+		case "version":
+			has = true
+			if text := d.scalar(v); text != strconv.Itoa(version) {
+				d.fail(v, "version %q is not known; this release knows %d", text, version)
+			}
+		case "queues":
+			for _, q := range d.sequence(v) {
+				queues = append(queues, d.queue(q))
+			}
+		default:
+			return false
+		}
+		return true
+	})
+	if !has {
+		d.fail(n, "it has no version; write `version: %d`", version)
+	}
+	lines := map[string]bool{}
+	for _, q := range queues {
+		if lines[q.name] {
+			d.fail(n, "queue %q is defined twice", q.name)
+		}
+		lines[q.name] = true
+	}
+	return queues
+}
+
+func (d *decoder) queue(n *yaml.Node) queue {
+	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
+	fields := configFields()
+	d.mapping(n, "a queue", func(key string, k, v *yaml.Node) bool {
+		switch key {
+		case "name":
+			q.name = d.scalar(v)
+		case "subscriptions":
+			q.subscriptions = d.subscriptions(v)
+		case "forwards":
+			q.forwards = d.forwards(v)
+		default:
+			at := slices.IndexFunc(fields, func(f configField) bool { return f.name == key })
+			if at < 0 {
+				return false
+			}
+			if err := fields[at].set(&q.config, d.scalar(v)); err != nil {
+				d.fail(v, "%v", err)
+			}
+		}
+		return true
+	})
+	if q.name == "" {
+		d.fail(n, "a queue has no name")
+	}
+	q.sort()
+	return q
+}
+
+// subscriptions are a list of names, or of names with filters.
+func (d *decoder) subscriptions(n *yaml.Node) []subscription {
+	list := []subscription{}
+	for _, e := range d.sequence(n) {
+		var s subscription
+		if e.Kind == yaml.ScalarNode {
+			s.name = d.scalar(e)
+		} else {
+			d.mapping(e, "a subscription", func(key string, _, v *yaml.Node) bool {
+				switch key {
+				case "name":
+					s.name = d.scalar(v)
+				case "filter":
+					s.filter = d.scalar(v)
+				default:
+					return false
+				}
+				return true
+			})
+		}
+		if s.name == "" {
+			d.fail(e, "a subscription has no name")
+		}
+		if slices.ContainsFunc(list, func(o subscription) bool { return o.name == s.name }) {
+			d.fail(e, "subscription %q is defined twice", s.name)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
+	for _, e := range d.sequence(n) {
+		var f client.Forward
+		d.mapping(e, "a forward", func(key string, _, v *yaml.Node) bool {
+			switch key {
+			case "to":
+				f.To = d.scalar(v)
+			case "filter":
+				f.Filter = d.scalar(v)
+			case "move":
+				move, err := strconv.ParseBool(d.scalar(v))
+				if f.Move = move; err != nil {
+					d.fail(v, "move is %q; write true or false", v.Value)
+				}
+			default:
+				return false
+			}
+			return true
+		})
+		if f.To == "" {
+			d.fail(e, "a forward does not say where to: `to`")
+		}
+		if slices.ContainsFunc(list, func(o client.Forward) bool { return o.To == f.To }) {
+			d.fail(e, "a forward to %q is defined twice", f.To)
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// mapping calls take for each key; take tells whether it knows it.
+func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, k, v *yaml.Node) bool) {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, "%s is a list of keys and values", what)
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], resolve(n.Content[i+1])
+		if seen[k.Value] {
+			d.fail(k, "%s has %q twice", what, k.Value)
+		}
+		seen[k.Value] = true
+		if !take(k.Value, k, v) {
+			d.fail(k, "%s has no %q", what, k.Value)
+		}
+	}
+}
+
+func (d *decoder) sequence(n *yaml.Node) []*yaml.Node {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, "it is not a list; write [] for an empty one")
+		return nil
+	}
+	list := make([]*yaml.Node, len(n.Content))
+	for i, e := range n.Content {
+		list[i] = resolve(e)
+	}
+	return list
+}
+
+func (d *decoder) scalar(n *yaml.Node) string {
+	if n.Kind != yaml.ScalarNode {
+		d.fail(n, "it is not a single value")
+		return ""
+	}
+	if n.Tag == "!!null" {
+		d.fail(n, "it has no value")
+	}
+	return n.Value
+}
+
+// resolve follows an alias.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
