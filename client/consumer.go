@@ -17,6 +17,10 @@ import (
 type ConsumerOptions struct {
 	// Subscription to consume; empty means DefaultSubscription.
 	Subscription string
+	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes, as in
+	// SubscriptionOptions. The others stay for other consumers. It is refused with ErrInvalid when it is wrong, and with
+	// ErrRefused while one of the nodes is of release 0.1.0.
+	Filter string
 	// Prefetch is how many messages the node may send ahead of Receive. Default 256.
 	Prefetch int
 }
@@ -38,6 +42,7 @@ type Consumer struct {
 	client       *Client
 	queue        string
 	subscription string
+	filter       string
 	prefetch     int
 	stop         context.CancelFunc
 	done         chan struct{} // closed when run has returned
@@ -108,7 +113,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	co := &Consumer{
-		client: c, queue: queue, subscription: o.Subscription, prefetch: o.Prefetch, stop: stop,
+		client: c, queue: queue, subscription: o.Subscription, filter: o.Filter, prefetch: o.Prefetch, stop: stop,
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),
 		held:     make(map[uint64]holding), progress: make(chan struct{}),

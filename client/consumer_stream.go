@@ -152,6 +152,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	r := co.request(true)
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
+		Filter: co.filter,
 	}
 	return r
 }

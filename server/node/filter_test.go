@@ -133,3 +133,39 @@ func TestBadFilters(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
 }
+
+// TestFilteredConsumers: a consumer gets what it wants and leaves the rest to the others; what no consumer wants waits
+// for one; a failover changes nothing of that.
+func TestFilteredConsumers(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("orders")
+	active.publishRegions("orders", 100)
+	eu := active.attach(&pb.Attach{Queue: "orders", Filter: `properties.region == "eu"`}, 100)
+	first := eu.take(10)
+	for i, m := range first {
+		require.Equal(t, fmt.Sprintf("eu %d", i*10+3), string(m.GetMessage().GetBody()))
+	}
+	require.Equal(t, uint64(100), active.subscription("orders", "default").GetBacklog(), "the others stay")
+	us := active.attach(&pb.Attach{Queue: "orders", Filter: `properties.region == "us" && properties.number < 50`}, 1000)
+	for i, m := range us.take(45) {
+		require.True(t, strings.HasPrefix(string(m.GetMessage().GetBody()), "us "))
+		require.Zero(t, m.GetDeliveryCount(), i)
+	}
+	eu.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[0].GetSequence()}}})
+	all := active.attach(&pb.Attach{Queue: "orders"}, 1000)
+	require.Len(t, all.take(45), 45, "what neither of them wants")
+
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	eu = standby.attach(&pb.Attach{Queue: "orders", Filter: `properties.region == "eu"`}, 100)
+	require.Equal(t, first[1].GetSequence(), eu.take(9)[0].GetSequence())
+	standby.publishRegions("orders", 10)
+	require.Equal(t, "eu 3", string(eu.take(1)[0].GetMessage().GetBody()))
+
+	stream, err := standby.queues.Consume(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "orders", Filter: `nonsense`}}))
+	_, err = stream.Recv()
+	require.ErrorIs(t, kind(err), filter.ErrInvalid)
+	require.ErrorContains(t, err, "1:1: undeclared reference to 'nonsense'")
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
@@ -62,7 +63,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
 		return err
 	}
-	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, nil)
+	accepts, err := s.consumerFilter(session, attach.GetFilter())
+	if err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, accepts)
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
@@ -86,6 +91,21 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
 	}
 	return err
+}
+
+// consumerFilter compiles the filter of a consumer; nil if it gets all messages.
+func (s *Service) consumerFilter(session *serving.Session, text string) (accepts func(m *dispatch.Message) bool, err error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // it gets all messages
+	}
+	f, err := filter.Compile(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+		return nil, err
+	}
+	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
 // checkQueueID refuses sequences of a queue that was deleted, although another one has its name by now.

@@ -14,7 +14,6 @@ import (
 // someConfig draws what a queue does with messages that no consumer can deal with. Its queue may not be there, or lead
 // back.
 func (m *model) someConfig(c txn.Config) txn.Config {
-	c.MaxDeliveries, c.DeadLetter = m.rng.Uint64N(3), 0
 	c.TTL = uint64(m.rng.IntN(3) * m.rng.IntN(100))
 	c.MaxDeliveries, c.DeadLetter, c.TemporaryGrace = m.rng.Uint64N(3), 0, m.rng.Uint64N(3)
 	if q := m.pick(); q != nil && m.rng.IntN(2) == 0 {

@@ -32,8 +32,8 @@ func (s *State) Temporary() []*Queue {
 }
 
 // staysTemporary tells whether a deletion that was decided because the queue is temporary may be carried out: not when
-// it is altered since (INV-17).
+// it is altered since (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
-		mutate.Off("INV-17-altered-queue-is-deleted-as-temporary")
+		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // TestDeleteTemporary: a queue goes if it is as temporary as it was when that was decided, with its messages, and a
-// proposal that comes again, or late, changes nothing (INV-17).
+// proposal that comes again, or late, changes nothing (INV-18).
 func TestDeleteTemporary(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{TemporaryGrace: 1000}, "s")

@@ -2016,7 +2016,11 @@ type Attach struct {
 	MaxResponseBytes uint32 `protobuf:"varint,3,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
 	// If not 0: `queue_id` of an earlier stream's first response. NOT_FOUND when the queue was deleted since and another one has its name:
 	// the sequences that the consumer acknowledges are not those of the new one.
-	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// If not empty: only messages that match are delivered to this consumer, as in CreateSubscriptionRequest.filter; the others stay for other
+	// consumers of the subscription. Those that no consumer takes wait until another one attaches. INVALID_FILTER if it is wrong;
+	// FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	Filter        string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2077,6 +2081,13 @@ func (x *Attach) GetQueueId() uint64 {
 		return x.QueueId
 	}
 	return 0
+}
+
+func (x *Attach) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
 }
 
 // ConsumeResponse is one step of the server.
@@ -3462,12 +3473,13 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x03ack\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x03ack\x12.\n" +
 	"\x04nack\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04nack\x12\x18\n" +
 	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\x122\n" +
-	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\"\x8b\x01\n" +
+	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\"\xa3\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9e\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
+	"\x06filter\x18\x05 \x01(\tR\x06filter\"\x9e\x01\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +

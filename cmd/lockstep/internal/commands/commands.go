@@ -41,6 +41,7 @@ func Root(env *cli.Env) *cobra.Command {
 		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
 		transaction.Command(env),
+		message.RequestCommand(env),
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),

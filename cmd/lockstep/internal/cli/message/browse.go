@@ -66,7 +66,7 @@ func browse(
 			return err
 		}
 		if env.Print.JSON() || bodies {
-			if err := printMessage(env, queue, m, !o.HeadersOnly); err != nil {
+			if err := printMessage(env, queue, m, !o.HeadersOnly, nil); err != nil {
 				return err
 			}
 			continue

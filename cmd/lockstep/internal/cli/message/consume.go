@@ -23,6 +23,9 @@ type consumeFlags struct {
 	reject       bool
 	wait         time.Duration
 	prefetch     int
+	format       string
+	command      string
+	filter       string
 }
 
 // ConsumeCommand makes `lockstep consume`.
@@ -33,41 +36,65 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 		Short: "Consume messages and print their bodies, one per line",
 		Long: `Print messages and acknowledge each one after it was printed. It ends when no message came for --wait, or after
 --count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue. With --reject each one is
-rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.`,
+rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.
+
+With --filter it gets only the messages that match, an expression in CEL as in subscription create; the others stay for
+other consumers.
+
+` + formatHelp + `
+
+` + handlerHelp,
 		Example: `  lockstep consume orders
   lockstep consume prices --subscription audit --follow
   lockstep consume orders --count 1 --output json
-  lockstep consume orders --count 1 --reject`,
+  lockstep consume orders --count 1 --reject
+  lockstep consume orders --filter 'priority > 5' --max 10 --format '{{.sequence}} {{.subject}} {{.body}}'
+  lockstep consume orders --follow --ack-after-command 'psql -c "insert into orders values (:body)"'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.prefetch < 1 {
 				return cli.Usage("--prefetch must be at least 1")
 			}
+			format, err := newFormatter(env, f.format)
+			if err != nil {
+				return err
+			}
+			if f.command != "" && !cmd.Flags().Changed("prefetch") {
+				f.prefetch = 1 // one after another: the others are for other consumers
+			}
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return consume(ctx, env, c, args[0], f)
+				return consume(ctx, env, c, args[0], f, format)
 			})
 		},
 	}
 	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "subscription to consume")
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "end after this many messages; 0: no limit")
+	cmd.Flags().Uint64Var(&f.count, "max", 0, "the same as --count")
+	cmd.MarkFlagsMutuallyExclusive("count", "max")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
 		"do not acknowledge: the messages are delivered again, to another consumer")
 	cmd.Flags().BoolVar(&f.reject, "reject", false,
 		"reject instead of acknowledging: the messages are moved to the queue's dead-letter queue, or dropped")
-	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject")
+	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
+		"run this command for each message, and answer as its exit code says")
+	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "only messages that match this expression in CEL; default: all")
+	cmd.Flags().StringVar(&f.format, "format", "", "print each message as this template says")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
 	return cmd
 }
 
-func consume(ctx context.Context, env *cli.Env, c *client.Client, queue string, f consumeFlags) error {
+func consume(
+	ctx context.Context, env *cli.Env, c *client.Client, queue string, f consumeFlags, format *formatter,
+) error {
 	attach, cancel := context.WithTimeout(ctx, env.Timeout)
 	if _, err := c.WaitActive(attach); err != nil {
 		cancel()
 		return err
 	}
-	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch}
+	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch, Filter: f.filter}
 	if f.count > 0 && f.count < uint64(f.prefetch) {
 		o.Prefetch = int(f.count) // do not take what others could have
 	}
@@ -76,15 +103,17 @@ func consume(ctx context.Context, env *cli.Env, c *client.Client, queue string, 
 	if err != nil {
 		return err
 	}
-	err = printDeliveries(ctx, env, co, f)
+	err = takeDeliveries(ctx, env, co, f, format)
 	// also after Ctrl-C: what was printed is acknowledged, or rejected
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))
 }
 
-// printDeliveries prints until there is no more, or no more is wanted.
-func printDeliveries(ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags) error {
+// takeDeliveries prints and answers until there is no more, or no more is wanted.
+func takeDeliveries(
+	ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags, format *formatter,
+) error {
 	for n := uint64(0); f.count == 0 || n < f.count; n++ {
 		next, cancel := ctx, context.CancelFunc(func() {})
 		if !f.follow {
@@ -99,10 +128,16 @@ func printDeliveries(ctx context.Context, env *cli.Env, co *client.Consumer, f c
 		case err != nil:
 			return err
 		}
-		if err := printMessage(env, d.Queue(), d.Stored, true); err != nil {
-			return err
+		if f.command == "" || format != nil || env.Print.JSON() {
+			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+				return err
+			}
 		}
 		switch {
+		case f.command != "":
+			if err := (&handler{env: env, command: f.command}).handle(ctx, d); err != nil {
+				return err
+			}
 		case f.reject:
 			d.Reject()
 		case !f.noAck:
@@ -112,8 +147,11 @@ func printDeliveries(ctx context.Context, env *cli.Env, co *client.Consumer, f c
 	return nil
 }
 
-// printMessage prints one message: its body on a line, or all of it as an object.
-func printMessage(env *cli.Env, queue string, m client.Stored, body bool) error {
+// printMessage prints one message: its body on a line, all of it as an object, or as format says, if there is one.
+func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
+	if format != nil {
+		return format.print(env, queue, &m)
+	}
 	if env.Print.JSON() {
 		return env.Print.Object(out.NewMessage(queue, m, body))
 	}

@@ -26,10 +26,9 @@ const maxLineBytes = 64 << 20
 
 // PublishCommand makes `lockstep publish`.
 func PublishCommand(env *cli.Env) *cobra.Command {
-	var files, properties, typed []string
+	var files []string
 	var create bool
-	var m client.Message // what each of them has
-	priority := -1
+	var given messageFlags
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages: arguments, files, or the lines of standard input",
@@ -44,18 +43,10 @@ says how many, and how to find out.`,
   lockstep publish orders "four" --group customer-17 --priority 7 --ttl 1h --delay 30s
   seq 1000 | lockstep publish orders`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if m.Properties, err = parseProperties(properties); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := given.parse(cmd)
+			if err != nil {
 				return err
-			}
-			if m.Values, err = parseTyped(typed); err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("priority") {
-				if priority < 0 || priority > 9 {
-					return cli.Usage("--priority is %d; 0 to 9 are possible", priority)
-				}
-				m.Priority = new(uint8(priority))
 			}
 			if len(files) > 0 && len(args) > 1 {
 				return cli.Usage("give messages as arguments or as files, not both")
@@ -85,28 +76,54 @@ says how many, and how to find out.`,
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
 		"publish the content of this file as one message; may be repeated")
-	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil,
-		"property of each message, KEY=VALUE; may be repeated")
-	cmd.Flags().StringArrayVar(&typed, "typed-property", nil,
-		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
-	standardFields(cmd, &m)
-	cmd.Flags().StringVar(&m.Group, "group", "",
-		"messages of one group go to one consumer at a time, and in their order")
-	cmd.Flags().IntVar(&priority, "priority", priority,
-		"0 to 9: a queue with --priorities delivers higher ones first; not given: as 4")
-	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "the message expires after this time, such as 30s or 24h; 0: never")
-	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
+	given.register(cmd)
+	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
 	return cmd
 }
 
-// standardFields gives a command the flags of the fields that a message may have.
-func standardFields(cmd *cobra.Command, m *client.Message) {
+// messageFlags are the flags of what a message has besides its body.
+type messageFlags struct {
+	message           client.Message
+	properties, typed []string
+	priority          int
+}
+
+// register gives a command the flags.
+func (f *messageFlags) register(cmd *cobra.Command) {
+	m := &f.message
+	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
+		"property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
+		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
 	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "the application's name for the message")
 	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "what the message belongs to")
-	cmd.Flags().StringVar(&m.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
 	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "what the body is, such as application/json")
 	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
+	cmd.Flags().StringVar(&m.Group, "group", "",
+		"messages of one group go to one consumer at a time, and in their order")
+	cmd.Flags().IntVar(&f.priority, "priority", -1,
+		"0 to 9: a queue with --priorities delivers higher ones first; not given: as 4")
+	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "the message expires after this time, such as 30s or 24h; 0: never")
+	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
+}
+
+// parse gives the message that the flags say, without a body.
+func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
+	m = f.message
+	if m.Properties, err = parseProperties(f.properties); err != nil {
+		return m, err
+	}
+	if m.Values, err = parseTyped(f.typed); err != nil {
+		return m, err
+	}
+	if cmd.Flags().Changed("priority") {
+		if f.priority < 0 || f.priority > 9 {
+			return m, cli.Usage("--priority is %d; 0 to 9 are possible", f.priority)
+		}
+		m.Priority = new(uint8(f.priority))
+	}
+	return m, nil
 }
 
 // parsePairs reads the values of a flag that are KEY=VALUE.
