@@ -96,7 +96,8 @@ func (t *temporary) remove(ctx context.Context, q *store.TemporaryQueue) error {
 		return nil // a client was faster
 	case errors.Is(err, txn.ErrQueueInUse):
 		t.used[q.ID] = time.Now() // tried again after another grace
-		t.log.Warn("a temporary queue without consumers is not deleted, since it is the dead-letter queue of another one",
+		t.log.Warn("a temporary queue without consumers is not deleted, since another queue names it, or a prepared "+
+			"transaction needs it",
 			zap.String("queue", q.Name), zap.Uint64("queue_id", q.ID))
 		return nil
 	case err != nil:
