@@ -152,7 +152,7 @@ type Queue struct {
 	Config QueueConfig
 	// NextSequence is the one that the next message will get.
 	NextSequence uint64
-	// Messages that at least one subscription has still to acknowledge, and their Bytes.
+	// Messages that at least one subscription has still to acknowledge, or that are retained, and their Bytes.
 	Messages, Bytes uint64
 	// Subscriptions by name.
 	Subscriptions []Subscription
@@ -186,7 +186,7 @@ type Start int
 const (
 	// StartLatest: only messages published after the subscription was made.
 	StartLatest Start = iota
-	// StartEarliest: every message that some other subscription has still to acknowledge, and all later ones.
+	// StartEarliest: every message that some other subscription has still to acknowledge, or that is retained, and all later.
 	StartEarliest
 )
 

@@ -92,9 +92,11 @@ const (
 	Overflow_OVERFLOW_UNSPECIFIED Overflow = 0
 	// It is refused with RESOURCE_EXHAUSTED.
 	Overflow_OVERFLOW_REJECT Overflow = 1
-	// The oldest messages are dropped to make room for it.
+	// The oldest messages are dropped, for all subscriptions, to make room for it: the queue never holds more.
 	Overflow_OVERFLOW_DROP_HEAD Overflow = 2
-	// The oldest messages are moved to `dead_letter`, within a moment. It is refused while that is full, too.
+	// The oldest messages are moved to `dead_letter`, within a moment, once for each subscription that needs them. Until then the queue holds
+	// more than its limit: it is refused with QUEUE_FULL when it holds a tenth and 1000 messages, or 1 MiB, more, or when `dead_letter` is full.
+	// NO_DEAD_LETTER if there is no `dead_letter`.
 	Overflow_OVERFLOW_DEAD_LETTER_HEAD Overflow = 3
 )
 
@@ -149,7 +151,7 @@ const (
 	StartPosition_START_POSITION_UNSPECIFIED StartPosition = 0
 	// Only messages published after the subscription was made.
 	StartPosition_START_POSITION_LATEST StartPosition = 1
-	// Every message that some other subscription has still to acknowledge, and all later ones.
+	// Every message that some other subscription has still to acknowledge, or that is retained, and all later ones.
 	StartPosition_START_POSITION_EARLIEST StartPosition = 2
 )
 
@@ -740,13 +742,16 @@ type QueueConfig struct {
 	// The longest that a message waits. 0: there is no limit.
 	RedeliveryMaxDelay *durationpb.Duration `protobuf:"bytes,9,opt,name=redelivery_max_delay,json=redeliveryMaxDelay,proto3" json:"redelivery_max_delay,omitempty"`
 	// How long a message is kept although all subscriptions have acknowledged it, for others to read it from the start, or again. If any of the
-	// three retentions is set, messages are kept until one of them says that they go. 0: age does not matter.
+	// three retentions is set, messages are kept until the first of them says that they go, which they do within about a second; one that a
+	// subscription has still to acknowledge never goes. What is retained counts in `Queue.messages` and `Queue.bytes`, and for `max_messages`
+	// and `max_bytes`. 0: age does not matter.
 	RetentionAge *durationpb.Duration `protobuf:"bytes,10,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
 	// How many bytes of messages are kept at most because of a retention; 0: their size does not matter.
 	RetentionBytes uint64 `protobuf:"varint,11,opt,name=retention_bytes,json=retentionBytes,proto3" json:"retention_bytes,omitempty"`
 	// How many messages are kept at most because of a retention; 0: their number does not matter.
 	RetentionMessages uint64 `protobuf:"varint,12,opt,name=retention_messages,json=retentionMessages,proto3" json:"retention_messages,omitempty"`
-	// What happens to a publish while the queue holds `max_messages` or `max_bytes`.
+	// What happens to a publish while the queue holds `max_messages` or `max_bytes`. What a transaction publishes that alone is above them is
+	// refused in any case.
 	Overflow Overflow `protobuf:"varint,13,opt,name=overflow,proto3,enum=lockstep.v1.Overflow" json:"overflow,omitempty"`
 	// Deliver messages of a higher priority first. It is decided when the queue is made, and cannot be altered.
 	Priorities bool `protobuf:"varint,14,opt,name=priorities,proto3" json:"priorities,omitempty"`
@@ -1013,7 +1018,7 @@ type Queue struct {
 	Config *QueueConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
 	// Sequence that the next message will get.
 	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
-	// Messages that at least one subscription has still to acknowledge.
+	// Messages that at least one subscription has still to acknowledge, or that are retained.
 	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	// Bytes of those messages, as stored.
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
