@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestRetentionFreesPages: retained messages are in the page file although all subscriptions have acknowledged them, and
-// survive a restart; ending the retention of the older half gives their pages free, and page.db can shrink by them.
+// TestRetentionFreesPages: retained messages are in the page file although all subscriptions have acknowledged them,
+// and survive a restart; ending the retention of the older half gives their pages free, and page.db can shrink by them.
 func TestRetentionFreesPages(t *testing.T) {
 	const n, size = 20_000, 500
 	mem := memfs.New()

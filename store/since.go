@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FirstSince finds the first message of a queue, among those that some subscription has still to acknowledge or that are
-// retained, from sequence from on, that was published at a time or later, in milliseconds since 1970: its sequence, and
-// its time. Without one it returns the sequence that the next message will get, and ok is false.
+// FirstSince finds the first message of a queue, among those that some subscription has still to acknowledge or that
+// are retained, from sequence from on, that was published at a time or later, in milliseconds since 1970: its sequence,
+// and its time. Without one it returns the sequence that the next message will get, and ok is false.
 //
 // The times of a queue's messages rise with their sequences, but for what the clocks of two nodes differ by, and for
 // messages that were moved to it. It reads single messages, about as many as the number of sequences has binary digits,

@@ -234,8 +234,8 @@ func (n *testNode) drain(queue string, messages int) {
 	require.NoError(n.t, c.stream.CloseSend())
 }
 
-// TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message goes
-// that a subscription has still to acknowledge.
+// TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message
+// goes that a subscription has still to acknowledge.
 func TestRetention(t *testing.T) {
 	n := startAlone(t, nil)
 	hundred := make([]string, 100)

@@ -11,9 +11,9 @@ import (
 )
 
 // A queue with a retention has one subscription more, txn.RetentionSub, the last one in Queue.subs: no client can see
-// it, name it or consume from it. It needs what is retained, so that a message dies, as ever, when no subscription needs
-// it any more. The active proposes with OpSeek to raise its floor; nothing else but a purge of the whole queue and the
-// overflow drop-head acknowledges for it. What it does not need any more never comes back to it.
+// it, name it or consume from it. It needs what is retained, so that a message dies, as ever, when no subscription
+// needs it any more. The active proposes with OpSeek to raise its floor; nothing else but a purge of the whole queue
+// and the overflow drop-head acknowledges for it. What it does not need any more never comes back to it.
 
 // retention gives the hidden subscription; nil if there is none.
 func (q *Queue) retention() *Sub {
@@ -39,7 +39,8 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention makes or removes the hidden subscription as the configuration wants. A new one begins with what is alive.
+// setRetention makes or removes the hidden subscription as the configuration wants. A new one begins with what is
+// alive.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {

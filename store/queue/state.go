@@ -54,8 +54,10 @@ type State struct {
 	reader     txn.Reader
 	newly      words
 	opSlab     []txn.OpResult
-	swept      map[uint64]struct{} // queues that retain messages, or whose excess the active moves; nil while there is none
-	overflowed uint64              // messages that the operation that is carried out has dropped from the head of a queue
+	// queues that retain messages, or whose excess the active moves; nil while there is none
+	swept      map[uint64]struct{}
+	// messages that the operation that is carried out has dropped from the head of a queue
+	overflowed uint64
 	pending    []pending           // what the transaction that is being checked would add to queues that have a limit
 	published  publishedBefore     // the publish that the operation before was
 	forwarded  int                 // forwards in the transaction that is being applied
@@ -130,9 +132,9 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 // Queues iterates over all queues in the order of their names.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted, or lost
-// a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed; and OverflowQueue,
-// if one of them holds more than it is to hold, and the active has to move the excess.
+// TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted,
+// or lost a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed; and
+// OverflowQueue, if one of them holds more than it is to hold, and the active has to move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false

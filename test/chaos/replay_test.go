@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestReplay: a queue keeps its last messages although they are acknowledged, while the active is killed again and again;
+// a subscription that is moved back meanwhile, with a consumer attached, gets them again; and in the end it gets exactly
+// the last ones, in order, each as it was published. LOCKSTEP_ROUNDS says how often.
+func TestReplay(t *testing.T) {
+	t.Parallel() // it mostly waits
+	const kept = 500
+	kills := roundsOr(t, 6)
+	p := start(t, cluster.Options{})
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	_, _, err = c.CreateQueue(limited(t), "log", client.CreateQueueOptions{
+		Config: client.QueueConfig{RetentionMessages: kept}, Subscriptions: []string{"work", "replay"},
+	})
+	require.NoError(t, err)
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var work, replayed atomic.Int64
+	ended := make(chan struct{}, 2)
+	for sub, count := range map[string]*atomic.Int64{"work": &work, "replay": &replayed} {
+		consumer, err := c.Consume(ctx, "log", client.ConsumerOptions{Subscription: sub})
+		require.NoError(t, err)
+		go func() {
+			defer func() {
+				_ = consumer.Close() // it has nothing more to say
+				ended <- struct{}{}
+			}()
+			for {
+				d, err := consumer.Receive(ctx)
+				if err != nil {
+					return
+				}
+				count.Add(1)
+				d.Ack()
+			}
+		}()
+	}
+	published := 0
+	publish := func(n int) {
+		t.Helper()
+		for range n {
+			published++
+			r, err := c.Publish(limited(t), "log", client.Message{Body: []byte(fmt.Sprint(published))})
+			require.NoError(t, err)
+			require.Equal(t, uint64(published), r.Sequence)
+		}
+	}
+	for range kills {
+		publish(200)
+		before := replayed.Load()
+		at, err := c.Seek(limited(t), "log", "replay", client.Earliest())
+		require.NoError(t, err)
+		require.LessOrEqual(t, at.Sequence, uint64(max(1, published-kept+1)), "what is retained is all there")
+		active, _ := inSync(t, p)
+		require.NoError(t, active.Kill())
+		require.NoError(t, active.Start())
+		require.Eventually(t, func() bool { return replayed.Load() > before }, bound, 20*time.Millisecond)
+	}
+	publish(kept)
+	inSync(t, p)
+	require.Eventually(t, func() bool {
+		q, err := c.GetQueue(limited(t), "log")
+		return err == nil && q.Messages == kept && q.Subscriptions[0].Backlog == 0 && q.Subscriptions[1].Backlog == 0
+	}, bound, 20*time.Millisecond)
+	require.GreaterOrEqual(t, work.Load(), int64(published), "at least once")
+	stop()
+	<-ended
+	<-ended
+
+	at, err := c.Seek(limited(t), "log", "replay", client.Earliest())
+	require.NoError(t, err)
+	require.Equal(t, client.SeekResult{Sequence: uint64(published - kept + 1), Backlog: kept}, at)
+	consumer, err := c.Consume(limited(t), "log", client.ConsumerOptions{Subscription: "replay"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, consumer.Close()) }()
+	for i := published - kept + 1; i <= published; i++ {
+		d, err := consumer.Receive(limited(t))
+		require.NoError(t, err)
+		require.Equal(t, uint64(i), d.Sequence)
+		require.Equal(t, fmt.Sprint(i), string(d.Body))
+		d.Ack()
+	}
+	require.NoError(t, consumer.Flush(limited(t)))
+}
