@@ -48,19 +48,19 @@ type State struct {
 	tailOldest, tailNewest *Queue
 	tailQueues             int // in that list
 
-	crc        *crc32.Table
-	ackPool    pool[ackChunk]
-	sizePool   pool[sizeChunk]
-	reader     txn.Reader
-	newly      words
-	opSlab     []txn.OpResult
+	crc      *crc32.Table
+	ackPool  pool[ackChunk]
+	sizePool pool[sizeChunk]
+	reader   txn.Reader
+	newly    words
+	opSlab   []txn.OpResult
 	// queues that retain messages, or whose excess the active moves; nil while there is none
-	swept      map[uint64]struct{}
+	swept map[uint64]struct{}
 	// messages that the operation that is carried out has dropped from the head of a queue
 	overflowed uint64
-	pending    []pending           // what the transaction that is being checked would add to queues that have a limit
-	published  publishedBefore     // the publish that the operation before was
-	forwarded  int                 // forwards in the transaction that is being applied
+	pending    []pending       // what the transaction that is being checked would add to queues that have a limit
+	published  publishedBefore // the publish that the operation before was
+	forwarded  int             // forwards in the transaction that is being applied
 }
 
 type pending struct {
