@@ -6,14 +6,13 @@ import (
 	"context"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
 	// lanes is the number of priorities. A queue without priorities has all messages in one lane.
 	lanes = len(store.Lanes{}.Next)
-	// allLanes has a bit for each of them.
-	allLanes = 1<<lanes - 1
 	// maxAsideTaken bounds the messages that are read once more at a time to see whether a consumer takes them.
 	maxAsideTaken = 256
 )
@@ -242,7 +241,8 @@ func (s *selective) missing(found []Message) {
 // has room for any message.
 func (s *selective) place(m *Message) (given, room bool) {
 	g := s.groups.of(m)
-	if g != nil && g.out != 0 && g.out != m.Sequence {
+	if g != nil && g.out != 0 && g.out != m.Sequence &&
+		!mutate.Off("INV-19-a-group-goes-on-while-a-message-is-out") { // INV-19
 		s.groups.park(g, s.laneOf(m), m.Sequence)
 		return false, true
 	}

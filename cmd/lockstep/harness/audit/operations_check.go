@@ -227,8 +227,8 @@ func (c *checker) acksSent() {
 }
 
 // deliveryOrder: to one consumer, messages without a group come in the order of their sequences, but for those that
-// were given back, whether that was committed or not; and for those that had been meant for another stream of the subscription, which
-// has ended before it got them.
+// were given back, whether that was committed or not; and for those that had been meant for another stream of the
+// subscription, which has ended before it got them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
