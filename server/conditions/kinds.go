@@ -47,6 +47,7 @@ const (
 	DamagedIndex       Kind = "damaged-index"
 	DamagedLog         Kind = "damaged-log"
 	DigestsDiffer      Kind = "digests-differ"
+	PreparedOld        Kind = "prepared-old"
 	CertificateExpires Kind = "certificate-expires"
 	CertificateExpired Kind = "certificate-expired"
 	ClocksApart        Kind = "clocks-apart"

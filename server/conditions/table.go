@@ -345,6 +345,14 @@ func ofTheContent() []Definition {
 			Action: "Find out which one is right before you switch over; `lockstep verify --deep` compares them " +
 				"again. This is a bug: please report it.",
 		},
+		{
+			Kind: PreparedOld, Severity: Warning, Scope: OfPair,
+			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided over it. It " +
+				"holds messages back from consumers, and room in queues.",
+			Action: "Start the coordinator again: it finds what it has to decide. If it never comes back, find out what " +
+				"was decided elsewhere, and do the same with `lockstep txn commit` or `lockstep txn rollback`; " +
+				"`lockstep txn list` shows all of them.",
+		},
 	}
 }
 

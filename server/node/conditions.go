@@ -106,6 +106,9 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	l.writes(&f)
 	l.disk(&f, &pair)
 	l.content(&f)
+	if xid, _, timeMS, ok := l.n.store.OldestPrepared(); ok {
+		prepared(&f, xid, timeMS, now)
+	}
 	l.maintenance(&f, now)
 	l.machine(&f, now)
 	if !l.n.alone() { // what this node found by itself comes first, and counts

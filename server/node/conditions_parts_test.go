@@ -178,6 +178,17 @@ func TestMemoryCondition(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
+// A transaction that is prepared for long is told, with its name.
+func TestPreparedCondition(t *testing.T) {
+	now := time.Now()
+	var f findings
+	prepared(&f, "order/1", now.Add(-59*time.Minute).UnixMilli(), now)
+	require.Empty(t, f.all)
+	prepared(&f, "order/1", now.Add(-61*time.Minute).UnixMilli(), now)
+	require.Equal(t, []conditions.Kind{conditions.PreparedOld}, kinds(&f))
+	require.Contains(t, f.all[0].Details, `"order/1"`)
+}
+
 // Clocks that differ are told; what the way of the answer may have taken does not count.
 func TestClockConditions(t *testing.T) {
 	now := time.Now()

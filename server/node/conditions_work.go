@@ -116,6 +116,16 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 	f.pair(ok, conditions.BackupOld, "job %s: the last good one is of %s", j.Name, good.Format(time.RFC3339))
 }
 
+// preparedOldAfter is how long a transaction may be prepared before it is told.
+const preparedOldAfter = time.Hour
+
+// prepared says that a transaction has waited for its coordinator for long; timeMS is since when.
+func prepared(f *findings, xid string, timeMS int64, now time.Time) {
+	since := time.UnixMilli(timeMS)
+	f.pair(now.Sub(since) > preparedOldAfter, conditions.PreparedOld, "transaction %q is prepared since %s", xid,
+		since.UTC().Format(time.RFC3339))
+}
+
 // archive says how the archive of this node's log is. mu is held.
 func (l *conditionMonitor) archive(f *findings, now time.Time) {
 	if l.n.archiver == nil {
