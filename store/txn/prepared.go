@@ -17,7 +17,7 @@ type Decider uint8
 
 // Deciders, as stored.
 const (
-	// ByCoordinator: whoever prepared the transaction.
+	// ByCoordinator: the client that prepared the transaction.
 	ByCoordinator Decider = 0
 	// ByOperator: an operator, without the coordinator.
 	ByOperator Decider = 1
@@ -25,7 +25,7 @@ const (
 	ByTimeout Decider = 2
 )
 
-// Heuristic tells whether somebody else than the coordinator has decided.
+// Heuristic tells whether another one than the coordinator has decided.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
 // CheckXID tells whether xid can name a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps

@@ -118,7 +118,7 @@ type QueueServiceClient interface {
 	// subscriptions and what a subscription still has to acknowledge cannot be deleted meanwhile (QUEUE_IN_USE). An acknowledgement of such a
 	// message by its former consumer counts; the transaction then finds nothing left to acknowledge, and publishes all the same.
 	//
-	// The coordinator decides, and nobody else, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
+	// Only the coordinator decides, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
 	// A coordinator that crashed between the phases finds what it has to decide with ListPrepared. Prepare is repeated with the same `producer`
 	// until it is answered; one that was never answered may be prepared.
 	//
@@ -435,7 +435,7 @@ type QueueServiceServer interface {
 	// subscriptions and what a subscription still has to acknowledge cannot be deleted meanwhile (QUEUE_IN_USE). An acknowledgement of such a
 	// message by its former consumer counts; the transaction then finds nothing left to acknowledge, and publishes all the same.
 	//
-	// The coordinator decides, and nobody else, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
+	// Only the coordinator decides, unless an operator does with `lockstep txn`, or the setting `txn.prepared-timeout` is not 0.
 	// A coordinator that crashed between the phases finds what it has to decide with ListPrepared. Prepare is repeated with the same `producer`
 	// until it is answered; one that was never answered may be prepared.
 	//

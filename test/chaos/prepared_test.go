@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// coordinator decides over transactions, and remembers what it has decided, as one with a disk of its own does.
+type coordinator struct {
+	t *testing.T
+	p *cluster.Pair
+
+	mu        sync.Mutex // guards what is below
+	next      int
+	committed map[string]bool // by xid; what is not in it is to be rolled back
+}
+
+// TestTwoPhase: transactions whose phases are torn apart by kills of the active, by coordinators that crash, and by a
+// kill of both nodes, end as they were decided: each message is in the second queue exactly once. LOCKSTEP_ROUNDS says
+// how often the active is killed.
+func TestTwoPhase(t *testing.T) {
+	t.Parallel() // it mostly waits
+	kills := roundsOr(t, 6)
+	p := start(t, cluster.Options{})
+	newQueue(t, p, "in")
+	newQueue(t, p, "out")
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	published := 0
+	publish := func(n int) {
+		for range n {
+			_, err := c.Publish(limited(t), "in", client.Message{Body: []byte(strconv.Itoa(published))})
+			require.NoError(t, err)
+			published++
+		}
+	}
+	co := &coordinator{t: t, p: p, committed: map[string]bool{}}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var workers sync.WaitGroup
+	for i := range 3 {
+		workers.Go(func() { co.work(ctx, rand.New(rand.NewPCG(uint64(i), 7))) })
+	}
+	publish(40)
+	for range kills {
+		active, _ := inSync(t, p)
+		publish(20)
+		require.NoError(t, active.Kill())
+		publish(5) // on the other node
+		require.NoError(t, active.Start())
+	}
+	stop() // in the middle of what they do
+	workers.Wait()
+	a, b := inSync(t, p)
+	require.NoError(t, a.Kill())
+	require.NoError(t, b.Kill())
+	require.NoError(t, a.Start())
+	require.NoError(t, b.Start())
+	inSync(t, p)
+	co.recover(c)
+	t.Logf("%d transactions, %d committed", co.next, len(co.committed))
+
+	again, stopAgain := context.WithCancel(t.Context())
+	defer stopAgain()
+	workers.Go(func() { co.work(again, nil) })
+	require.Eventually(t, func() bool {
+		q, err := c.GetQueue(limited(t), "in")
+		return err == nil && q.Messages == 0
+	}, bound, 20*time.Millisecond)
+	stopAgain()
+	workers.Wait()
+	co.recover(c)
+	got := map[string]int{}
+	for m, err := range c.Browse(limited(t), "out", client.BrowseOptions{}) {
+		require.NoError(t, err)
+		got[string(m.Body)]++
+	}
+	for i := range published {
+		require.Equal(t, 1, got[fmt.Sprint(i)], "message %d", i)
+	}
+	require.Len(t, got, published)
+}
+
+// decide makes a decision that survives a crash of the coordinator.
+func (co *coordinator) decide(xid string) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.committed[xid] = true
+}
+
+func (co *coordinator) xid() string {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.next++
+	return fmt.Sprintf("transfer/%d", co.next)
+}
+
+// work processes messages with one client after another, each of which crashes now and then: between the phases, and
+// behind the decision. Without dice it does not.
+func (co *coordinator) work(ctx context.Context, dice *rand.Rand) {
+	for ctx.Err() == nil {
+		c, err := co.p.NewClient(ctx)
+		if err != nil {
+			continue
+		}
+		life, end := context.WithTimeout(ctx, 500*time.Millisecond)
+		if err := co.transfer(life, c, dice); err != nil && life.Err() == nil && !errors.Is(err, client.ErrProcessed) {
+			co.t.Errorf("the transfer ended: %v", err)
+		}
+		end()
+		_ = c.Close()
+	}
+}
+
+var errCrash = errors.New("crash")
+
+func (co *coordinator) transfer(ctx context.Context, c *client.Client, dice *rand.Rand) error {
+	consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{Prefetch: 8})
+	if err != nil {
+		return err
+	}
+	for {
+		d, err := consumer.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := co.one(ctx, c, d, dice); err != nil && !errors.Is(err, errCrash) {
+			return err
+		}
+	}
+}
+
+func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Delivery, dice *rand.Rand) error {
+	xid := co.xid()
+	err := c.Begin().Take(d).Publish("out", client.Message{Body: d.Body}).Prepare(ctx, xid)
+	if errors.Is(err, client.ErrProcessed) {
+		d.Nack()
+		return nil
+	}
+	if err != nil {
+		return err // it may be prepared: that is for recover
+	}
+	switch {
+	case dice == nil || dice.IntN(10) > 2:
+		co.decide(xid)
+		_, err = c.CommitPrepared(ctx, xid)
+	case dice.IntN(3) == 0:
+		return errCrash // undecided
+	case dice.IntN(2) == 0:
+		co.decide(xid)
+		return errCrash // decided, and no node was told
+	default:
+		_, err = c.RollbackPrepared(ctx, xid)
+	}
+	return err
+}
+
+// recover is what a coordinator does when it comes back.
+func (co *coordinator) recover(c *client.Client) {
+	co.t.Helper()
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	for p, err := range c.ListPrepared(limited(co.t)) {
+		require.NoError(co.t, err)
+		decide := c.RollbackPrepared
+		if co.committed[p.XID] {
+			decide = c.CommitPrepared
+		}
+		for range 2 { // a repetition does nothing
+			_, err = decide(limited(co.t), p.XID)
+			require.NoError(co.t, err)
+		}
+	}
+	for xid := range co.committed {
+		_, err := c.CommitPrepared(limited(co.t), xid)
+		require.NoError(co.t, err, "%s was committed, and is remembered", xid)
+	}
+}
