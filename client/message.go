@@ -37,8 +37,9 @@ type Message struct {
 
 	// The next fields say how the message is delivered. ErrRefused while one of the nodes is of release 0.1.0.
 
-	// Group names the messages that belong together, with at most 1,024 bytes of UTF-8: those of one group go to one
-	// consumer of a subscription at a time, and in their order, also when one of them is given back.
+	// Group names the messages that belong together, with at most 1,024 bytes of UTF-8: of one
+	// group and subscription one message is with a consumer at a time, and the next one in the order of the queue goes
+	// out when that is acknowledged, rejected or moved to the dead-letter queue.
 	Group string
 	// Priority is 0 to 9: a queue with QueueConfig.Priorities delivers a message of a higher one first. nil means 4.
 	Priority *uint8

@@ -213,10 +213,12 @@ type Message struct {
 	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// What the message is about, or its type.
 	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Names the messages that belong together: those of one group go to one consumer of a subscription at a time, and in their order, also
-	// when one of them is given back. At most 1,024 bytes. Empty: the message belongs to no group.
+	// Names the messages that belong together: of one group and subscription one message is with a consumer at a time, and the next one in the
+	// order of the queue goes out when that is acknowledged, rejected or moved to the dead-letter queue, also when it is given back or its
+	// consumer is lost in between. At most 1,024 bytes, or TOO_LARGE. Empty: the message belongs to no group.
 	Group string `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
-	// 0 to 9: a queue with `priorities` delivers a message of a higher one first. Not set: as 4, which is the middle.
+	// 0 to 9, or INVALID: a queue with `priorities` delivers a message of a higher one before all lower ones that no consumer was given yet; in
+	// any other queue it means nothing. Not set: as 4, which is the middle.
 	Priority *uint32 `protobuf:"varint,9,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// When the message expires, by the clock of the active node: from then on it is not delivered any more. From 1970 to 9999, with a
 	// resolution of a millisecond. Not set: never. A time that has passed is possible: the message is not delivered at all.
@@ -753,9 +755,10 @@ type QueueConfig struct {
 	// What happens to a publish while the queue holds `max_messages` or `max_bytes`. What a transaction publishes that alone is above them is
 	// refused in any case.
 	Overflow Overflow `protobuf:"varint,13,opt,name=overflow,proto3,enum=lockstep.v1.Overflow" json:"overflow,omitempty"`
-	// Deliver messages of a higher priority first. It is decided when the queue is made, and cannot be altered.
+	// Deliver messages of a higher priority first. It is decided when the queue is made, and cannot be altered (PRIORITIES_FIXED).
 	Priorities bool `protobuf:"varint,14,opt,name=priorities,proto3" json:"priorities,omitempty"`
-	// Only one consumer of each subscription gets messages at a time: the one that was attached first. The next one takes over when it leaves.
+	// Only one consumer of each subscription gets messages at a time: the one that was attached first. The next one takes over when it leaves,
+	// beginning with what the one before had not acknowledged. It can be altered at any time; consumers keep what they have been given.
 	Exclusive bool `protobuf:"varint,15,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// Messages that expire are moved to `dead_letter`; otherwise they are dropped.
 	DeadLetterExpired bool `protobuf:"varint,16,opt,name=dead_letter_expired,json=deadLetterExpired,proto3" json:"dead_letter_expired,omitempty"`
