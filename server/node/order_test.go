@@ -5,12 +5,16 @@ package node_test
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -110,4 +114,26 @@ func TestSingleActiveConsumer(t *testing.T) {
 	require.NoError(t, n.alter("q", &pb.QueueConfig{Exclusive: true}, "exclusive"))
 	n.publish("q", "6", "7")
 	require.Equal(t, []uint64{6, 7}, sequencesOf(y.take(2)))
+}
+
+// TestOrderRefusals: what no message and no queue may ask for is refused with a reason, and nothing is stored.
+func TestOrderRefusals(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	for name, c := range map[string]struct {
+		message *pb.Message
+		want    error
+		says    string
+	}{
+		"priority": {priority(10), wire.ErrInvalid, "0 to 9"},
+		"group":    {grouped(strings.Repeat("g", 2048)), txn.ErrTooLarge, "1024"},
+	} {
+		_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{c.message}})
+		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
+		require.ErrorContains(t, err, c.says, name)
+		require.ErrorIs(t, kind(err), c.want, name)
+	}
+	require.Empty(t, n.browse("q"))
+	require.ErrorIs(t, kind(n.alter("q", &pb.QueueConfig{Priorities: true}, "priorities")), txn.ErrPrioritiesFixed)
+	require.ErrorContains(t, n.alter("q", &pb.QueueConfig{Priorities: true}, "*"), "make another one")
 }
