@@ -67,6 +67,8 @@ type ReplayOptions struct {
 	From uint64
 	// Limit is the number of messages to move; 0 means all.
 	Limit uint64
+	// Filter, if not empty: only messages that match this expression in CEL, as in SubscriptionOptions.
+	Filter string
 }
 
 // ReplayResult is what ReplayDeadLetters did.
@@ -97,6 +99,7 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOp
 	}
 	req := &pb.ReplayDeadLettersRequest{
 		Queue: queue, Subscription: o.Subscription, To: o.To, FromSequence: o.From, Limit: o.Limit,
+		Filter: o.Filter,
 	}
 	var resp *pb.ReplayDeadLettersResponse
 	op := "replay dead letters of " + queue

@@ -17,8 +17,8 @@
 //   - A message that was delivered as often as its queue allows for, or that a consumer has rejected, is moved to the
 //     queue's dead-letter queue, and a reject is confirmed when that is committed. While there is no room for it, it
 //     stays where it is, with no consumer.
-//   - A message that does not match the filter of its subscription is acknowledged, and given to no consumer. That takes
-//     a moment, and happens while a consumer waits for messages.
+//   - A message that does not match the filter of its subscription is acknowledged, and given to no consumer. That
+//     takes a moment, and happens while a consumer waits for messages.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
 //     be, or until it is acknowledged from elsewhere.
 //   - Of each message group one message is out at a time, and the next one follows when that is acknowledged, rejected

@@ -94,7 +94,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 }
 
 // consumerFilter compiles the filter of a consumer; nil if it gets all messages.
-func (s *Service) consumerFilter(session *serving.Session, text string) (accepts func(m *dispatch.Message) bool, err error) {
+func (s *Service) consumerFilter(
+	session *serving.Session, text string,
+) (accepts func(m *dispatch.Message) bool, err error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // it gets all messages
 	}

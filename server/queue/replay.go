@@ -5,11 +5,13 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
@@ -49,6 +51,11 @@ func (s *Service) replayDeadLetters(
 			return nil, fmt.Errorf("to: %w", err)
 		}
 	}
+	if text := req.GetFilter(); text != "" {
+		if r.filter, err = filter.Compile(text); err != nil {
+			return nil, err
+		}
+	}
 	if r.to == r.key.Queue {
 		return nil, fmt.Errorf("%w: %q is the queue that they are in; name another one", wire.ErrInvalid, req.GetTo())
 	}
@@ -60,7 +67,8 @@ type replay struct {
 	service *Service
 	session *serving.Session
 	key     dispatch.Key
-	to      uint64 // txn.NoQueue: each to where it comes from
+	to      uint64         // txn.NoQueue: each to where it comes from
+	filter  *filter.Filter // nil: all of them
 	resp    pb.ReplayDeadLettersResponse
 }
 
@@ -91,6 +99,11 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 			break
 		}
 		from = next
+		if r.filter != nil {
+			batch = slices.DeleteFunc(batch, func(m store.Delivery) bool {
+				return m.Record != nil && !r.filter.Match(m.Record)
+			})
+		}
 		if err := r.move(ctx, batch, end); err != nil {
 			return nil, r.failure(err)
 		}

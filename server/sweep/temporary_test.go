@@ -21,7 +21,7 @@ import (
 type fakeCommits struct {
 	t       *testing.T
 	deleted []uint64
-	code    txn.Code
+	inUse   bool
 	err     error
 }
 
@@ -35,8 +35,8 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 	require.NoError(f.t, err)
 	require.Equal(f.t, txn.OpDeleteQueue, op.Code)
 	require.Equal(f.t, uint64(30_000), op.Temporary)
-	if f.code != txn.OK {
-		return &txn.Result{Code: f.code, Op: 0}, nil
+	if f.inUse {
+		return &txn.Result{Code: txn.ErrQueueInUse}, nil
 	}
 	f.deleted = append(f.deleted, op.Queue)
 	return &txn.Result{Op: -1, Ops: []txn.OpResult{{}}}, nil
@@ -47,7 +47,8 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 func TestTemporaryQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queues := []store.TemporaryQueue{
-			{ID: 1, GraceMS: 30_000, Subscriptions: []uint32{1, 2}}, {ID: 2, GraceMS: 30_000, Subscriptions: []uint32{1}},
+			{ID: 1, GraceMS: 30_000, Subscriptions: []uint32{1, 2}},
+			{ID: 2, GraceMS: 30_000, Subscriptions: []uint32{1}},
 			{ID: 3, GraceMS: 30_000},
 		}
 		attached := map[dispatch.Key]uint32{{Queue: 1, Sub: 2}: 1}
@@ -79,9 +80,9 @@ func TestTemporaryQueues(t *testing.T) {
 		require.NotContains(t, commits.deleted, uint64(1))
 
 		queues = []store.TemporaryQueue{{ID: 4, GraceMS: 30_000}}
-		commits.deleted, commits.code = nil, txn.ErrQueueInUse
+		commits.deleted, commits.inUse = nil, true
 		run(40 * time.Second)
-		commits.code = txn.OK
+		commits.inUse = false
 		run(10 * time.Second)
 		require.Empty(t, commits.deleted, "it is tried again after another grace")
 		run(20 * time.Second)

@@ -2176,7 +2176,9 @@ type ReplayDeadLettersRequest struct {
 	// Only sequences from this one on; 0 means from the oldest.
 	FromSequence uint64 `protobuf:"varint,4,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
 	// At most so many; 0 means all.
-	Limit         uint64 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint64 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// If not empty: only messages that match, as in CreateSubscriptionRequest.filter; the others are not counted. INVALID_FILTER if it is wrong.
+	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2244,6 +2246,13 @@ func (x *ReplayDeadLettersRequest) GetLimit() uint64 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ReplayDeadLettersRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
 }
 
 // ReplayDeadLettersResponse says what was moved.
@@ -3484,13 +3493,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9f\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xb7\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12#\n" +
 	"\rfrom_sequence\x18\x04 \x01(\x04R\ffromSequence\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\x04R\x05limit\"K\n" +
+	"\x05limit\x18\x05 \x01(\x04R\x05limit\x12\x16\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\"K\n" +
 	"\x19ReplayDeadLettersResponse\x12\x14\n" +
 	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x04R\askipped\"\xd5\x01\n" +

@@ -30,6 +30,10 @@ type FanoutOptions struct {
 	Messages, SizeMin, SizeMax int
 	// Backlog: everything is published before the consumers begin.
 	Backlog bool
+	// Parts: each message has a property that says of which of so many parts it is; 0: it has none. Filtered: each
+	// subscription has a filter that the messages of one of them match.
+	Parts    int
+	Filtered bool
 	// Drain is how long deliveries go on after the last message was published, at most; 0: until all are delivered.
 	Drain time.Duration
 }
@@ -46,6 +50,7 @@ type fanout struct {
 	// free has the subscriptions that no consumer reads, the one that has waited longest first.
 	free      chan int
 	delivered []atomic.Int64     // by subscription
+	expected  []int64            // of them
 	left      atomic.Int64       // deliveries to come
 	published atomic.Bool        // all messages
 	over      context.CancelFunc // ends the consumers
@@ -66,7 +71,7 @@ func Fanout(ctx context.Context, t Target, o FanoutOptions, report func(Result) 
 	for i := range f.waits {
 		f.waits[i] = [2]*hdrhistogram.Histogram{newHistogram(), newHistogram()}
 	}
-	f.left.Store(int64(o.Messages) * int64(o.Subscriptions))
+	f.expect()
 	var results []Result
 	err := f.withQueue(ctx, func() (err error) {
 		results, err = f.measure(ctx, t)
@@ -76,6 +81,19 @@ func Fanout(ctx context.Context, t Target, o FanoutOptions, report func(Result) 
 		err = report(results[i])
 	}
 	return err
+}
+
+// expect says how many messages each subscription gets.
+func (f *fanout) expect() {
+	f.expected = make([]int64, f.Subscriptions)
+	for i := range f.expected {
+		f.expected[i] = int64(f.Messages)
+		if f.Filtered {
+			order := Order{Parts: f.Parts}
+			f.expected[i] = int64(order.partSize(i, f.Messages))
+		}
+		f.left.Add(f.expected[i])
+	}
 }
 
 // measure runs producers and consumers.
@@ -127,7 +145,7 @@ func (f *fanout) measure(ctx context.Context, t Target) ([]Result, error) {
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, fmt.Errorf("fanout: %w", cause)
 	}
-	drain.took(time.Since(start), f.Messages*f.Subscriptions-int(f.left.Load())-before, f.waited(1))
+	drain.took(time.Since(start), f.deliveries()-int(f.left.Load())-before, f.waited(1))
 	drain.cost(m)
 	if f.Backlog {
 		return []Result{publish, drain}, nil
@@ -136,12 +154,20 @@ func (f *fanout) measure(ctx context.Context, t Target) ([]Result, error) {
 	return []Result{publish, deliver, drain}, nil
 }
 
+// deliveries are those of all subscriptions.
+func (f *fanout) deliveries() (n int) {
+	for _, e := range f.expected {
+		n += int(e)
+	}
+	return n
+}
+
 func (f *fanout) result(t Target, phase string) Result {
 	return Result{
 		Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (f.SizeMin + f.SizeMax) / 2,
 		Queues:        1,
 		Subscriptions: f.Subscriptions, Producers: f.Producers, Window: f.Window, Consumers: f.Consumers,
-		Prefetch: f.Prefetch,
+		Prefetch: f.Prefetch, Filtered: f.Filtered,
 	}
 }
 
@@ -164,14 +190,33 @@ func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 	if _, err := f.client.DeleteQueue(ctx, f.queue, false); err != nil && !isNotFound(err) {
 		return err
 	}
-	if _, _, err := f.client.CreateQueue(ctx, f.queue, client.CreateQueueOptions{Subscriptions: names}); err != nil {
-		return err
+	err := f.createQueue(ctx, names)
+	if err == nil {
+		err = fn()
 	}
-	err := fn()
 	if _, derr := f.client.DeleteQueue(ctx, f.queue, false); derr != nil && err == nil {
 		err = derr
 	}
 	return err
+}
+
+// createQueue makes the queue with its subscriptions.
+func (f *fanout) createQueue(ctx context.Context, names []string) error {
+	o := client.CreateQueueOptions{Subscriptions: names}
+	if f.Filtered {
+		o = client.CreateQueueOptions{Topic: true}
+	}
+	if _, _, err := f.client.CreateQueue(ctx, f.queue, o); err != nil || !f.Filtered {
+		return err
+	}
+	order := Order{Parts: f.Parts}
+	for i, name := range names {
+		o := client.SubscriptionOptions{Filter: order.partFilter(i)}
+		if _, _, err := f.client.CreateSubscriptionWith(ctx, f.queue, name, o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func subscriptionName(i int) string { return fmt.Sprintf("s%04d", i) }
@@ -188,7 +233,9 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 		return nil, err
 	}
 	h, err := publishAll(ctx, producers, []string{f.queue},
-		PublishOptions{Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes})
+		PublishOptions{
+			Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: Order{Parts: f.Parts},
+		})
 	for _, p := range producers {
 		err = errors.Join(err, p.Close())
 	}
@@ -205,7 +252,7 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
 			}
-			if f.delivered[sub].Load() < int64(f.Messages) { // otherwise no consumer need wait for more
+			if f.delivered[sub].Load() < f.expected[sub] { // otherwise no consumer need wait for more
 				f.free <- sub
 			}
 		}

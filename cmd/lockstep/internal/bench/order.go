@@ -14,6 +14,8 @@ type Order struct {
 	Groups int
 	// Priorities makes queues with priorities, and gives the messages each of the ten in turn.
 	Priorities bool
+	// Parts: each message has a property that says of which part it is, 0 to Parts-1 in turn; 0: it has none.
+	Parts int
 }
 
 // config is that of the queues.
@@ -27,6 +29,26 @@ func (o *Order) label(m *client.Message, n int64) {
 	if o.Priorities {
 		m.Priority = &priorities[n%int64(len(priorities))]
 	}
+	if o.Parts > 0 {
+		m.Properties = map[string]string{partProperty: fmt.Sprint(n % int64(o.Parts))}
+	}
+}
+
+// partProperty is the property that Order.Parts is about.
+const partProperty = "part"
+
+// partFilter is the filter that messages of one part match, and partSize how many of messages 1 to n do.
+func (o *Order) partFilter(i int) string {
+	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
+}
+
+func (o *Order) partSize(i, n int) (size int) {
+	for k := 1; k <= n; k++ {
+		if k%o.Parts == i%o.Parts {
+			size++
+		}
+	}
+	return size
 }
 
 var priorities = [...]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9} //nolint:gochecknoglobals // it never changes

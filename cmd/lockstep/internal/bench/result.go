@@ -30,6 +30,7 @@ type Result struct {
 	Window        int    `json:"window,omitempty"`
 	Consumers     int    `json:"consumers,omitempty"`
 	Prefetch      int    `json:"prefetch,omitempty"`
+	Filtered      bool   `json:"filtered,omitempty"` // the subscriptions have filters
 	Batch         int    `json:"batch,omitempty"`
 
 	Messages int     `json:"messages"`

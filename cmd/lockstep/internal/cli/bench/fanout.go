@@ -11,12 +11,14 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
 func fanoutCommand(env *cli.Env) *cobra.Command {
 	var f benchFlags
 	var o bench.FanoutOptions
 	var subscriptions []int
+	var filter bool
 	cmd := &cobra.Command{
 		Use: "fanout", Short: "Measure one queue with many subscriptions: publishing and delivering at the same time",
 		Long: `Measure one queue with many subscriptions. A message is stored once, however many subscriptions get it. With fewer
@@ -28,9 +30,13 @@ published.
 All runs on this machine. The processors' time that the consumers of this process take is missing to the nodes, and to the
 producers: of each process, it is in the JSON.
 
+With --filter each number of subscriptions is measured twice: with subscriptions that get everything, and with ones of
+which each has a filter that 1 % of the messages match. The messages have a property then, in both.
+
 --size gives one size, or a range such as 200-500. Of each number of --subscriptions a fresh queue is measured.`,
 		Example: `  lockstep bench fanout --subscriptions 1,10,100
-  lockstep bench fanout --subscriptions 100 --producers 50 --consumers 56 --size 200-500 --memory 64MiB --sync off`,
+  lockstep bench fanout --subscriptions 100 --producers 50 --consumers 56 --size 200-500 --memory 64MiB --sync off
+  lockstep bench fanout --subscriptions 100 --consumers 100 --filter`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.SizeMin, o.SizeMax, err = parseSizeRange(f.sizes); err != nil {
@@ -50,6 +56,9 @@ producers: of each process, it is in the JSON.
 				}
 			}
 			o.Messages = f.messages
+			if filter {
+				o.Parts = filterParts
+			}
 			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
 				return fanoutOfEach(env, cmd, t, o, f.rounds, subscriptions)
 			})
@@ -67,6 +76,8 @@ producers: of each process, it is in the JSON.
 	cmd.Flags().IntVar(&o.Turn, "turn", 1000,
 		"messages that a consumer reads before it goes on to another subscription")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages under way to each consumer")
+	cmd.Flags().BoolVar(&filter, "filter", false,
+		"also measure subscriptions with filters, of which each matches 1 % of the messages")
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
 		"end deliveries so long after the last message was published; 0: when all are delivered")
 	return cmd
@@ -79,10 +90,22 @@ func fanoutOfEach(
 	var first bench.Result
 	for i, n := range subscriptions {
 		o.Subscriptions = n
-		published, err := fanoutRounds(env, cmd, t, o, rounds)
+		all, err := fanoutRounds(env, cmd, t, o, rounds)
 		if err != nil {
 			return err
 		}
+		if o.Parts > 0 {
+			o.Filtered = true
+			some, err := fanoutRounds(env, cmd, t, o, rounds)
+			o.Filtered = false
+			if err != nil {
+				return err
+			}
+			if err := compareFilters(env, n, &all, &some); err != nil {
+				return err
+			}
+		}
+		published := all.published
 		if i == 0 {
 			first = published
 			continue
@@ -93,6 +116,22 @@ func fanoutOfEach(
 		}
 	}
 	return nil
+}
+
+// filterParts is how many parts the messages are of with --filter: a filter matches one of them.
+const filterParts = 100
+
+// compareFilters says what filtered subscriptions cost beside others: until the last message was dealt with.
+func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
+	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the rate "+
+		"without, all dealt with in %.2f × the time, with %.2f × the time of processors", out.Plural(uint64(n), "subscription"),
+		some.published.Rate/all.published.Rate, some.seconds/all.seconds, some.cpu/all.cpu)
+}
+
+// fanoutMedians are what one number of subscriptions is compared by with another.
+type fanoutMedians struct {
+	published    bench.Result
+	seconds, cpu float64 // until all was delivered, without --backlog
 }
 
 // parseSizeRange reads a size, or a range of sizes.
@@ -111,10 +150,10 @@ func parseSizeRange(sizes []string) (least, most int, err error) {
 	return least, most, nil
 }
 
-// fanoutRounds measures one number of subscriptions and returns the median of publishing.
+// fanoutRounds measures one number of subscriptions and returns the medians.
 func fanoutRounds(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int,
-) (published bench.Result, err error) {
+) (medians fanoutMedians, err error) {
 	phases := map[string][]bench.Result{}
 	for round := range rounds {
 		err := bench.Fanout(cmd.Context(), t, o, func(r bench.Result) error {
@@ -123,7 +162,7 @@ func fanoutRounds(
 			return env.Print.Object(r)
 		})
 		if err != nil {
-			return published, err
+			return medians, err
 		}
 	}
 	rows := make([][]any, 0, 3)
@@ -133,10 +172,14 @@ func fanoutRounds(
 		}
 		m := bench.Median(phases[phase])
 		if err := env.Print.Object(m); err != nil {
-			return published, err
+			return medians, err
 		}
 		if phase == "publish" {
-			published = m
+			medians.published = m
+		}
+		if phase != "deliver" { // which is at the same time as publishing
+			medians.seconds += m.Seconds
+			medians.cpu += m.CPU
 		}
 		fair := ""
 		if phase == "deliver" {
@@ -148,7 +191,7 @@ func fanoutRounds(
 			fair, fmt.Sprintf("%.1f", m.CPU), fmt.Sprintf("%.0f", m.RSS), fmt.Sprintf("%.0f", m.DiskWritten),
 		})
 	}
-	return published, env.Print.Table([]string{
+	return medians, env.Print.Table([]string{
 		"Subscriptions", "Phase", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "max ms", "Fairness", "CPU s",
 		"RSS MB", "Disk MB",
 	}, rows)

@@ -177,11 +177,11 @@ func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 	if name == "-" {
 		name = "standard input"
 	} else {
-		f, err := os.Open(name) //nolint:gosec // the operator names the file
+		f, err := os.Open(name)
 		if err != nil {
 			return nil, fmt.Errorf("read the definitions: %w", err)
 		}
-		defer f.Close() //nolint:errcheck // it was only read
+		defer f.Close()
 		in = f
 	}
 	content, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))

@@ -209,7 +209,7 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 
 func (d *decoder) document(n *yaml.Node) (queues []queue) {
 	has := false
-	d.mapping(n, "a file of definitions", func(key string, k, v *yaml.Node) bool {
+	d.mapping(n, "a file of definitions", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "version":
 			has = true
@@ -241,7 +241,7 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 func (d *decoder) queue(n *yaml.Node) queue {
 	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
 	fields := configFields()
-	d.mapping(n, "a queue", func(key string, k, v *yaml.Node) bool {
+	d.mapping(n, "a queue", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "name":
 			q.name = d.scalar(v)
@@ -275,7 +275,7 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 		if e.Kind == yaml.ScalarNode {
 			s.name = d.scalar(e)
 		} else {
-			d.mapping(e, "a subscription", func(key string, _, v *yaml.Node) bool {
+			d.mapping(e, "a subscription", func(key string, v *yaml.Node) bool {
 				switch key {
 				case "name":
 					s.name = d.scalar(v)
@@ -301,7 +301,7 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 	for _, e := range d.sequence(n) {
 		var f client.Forward
-		d.mapping(e, "a forward", func(key string, _, v *yaml.Node) bool {
+		d.mapping(e, "a forward", func(key string, v *yaml.Node) bool {
 			switch key {
 			case "to":
 				f.To = d.scalar(v)
@@ -329,7 +329,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 }
 
 // mapping calls take for each key; take tells whether it knows it.
-func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, k, v *yaml.Node) bool) {
+func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
 		d.fail(n, "%s is a list of keys and values", what)
@@ -342,7 +342,7 @@ func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, k, v 
 			d.fail(k, "%s has %q twice", what, k.Value)
 		}
 		seen[k.Value] = true
-		if !take(k.Value, k, v) {
+		if !take(k.Value, v) {
 			d.fail(k, "%s has no %q", what, k.Value)
 		}
 	}

@@ -4,6 +4,7 @@ package definitions
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,39 +59,40 @@ func TestNamesOfFields(t *testing.T) {
 
 // TestBadFiles: each is refused with its line and what to do.
 func TestBadFiles(t *testing.T) {
+	const q = "version: 1\nqueues:\n  - name: a\n    " // the fourth line follows
 	for name, c := range map[string]struct{ content, want string }{
-		"empty":              {"", "f: not a file of definitions: it is empty"},
-		"no YAML":            {"a: [", "f: not a file of definitions: yaml: line 1"},
+		"empty":              {"", "f: it is empty"},
+		"no YAML":            {"a: [", "f: yaml: line 1"},
 		"two documents":      {"version: 1\n---\nversion: 1\n", "more behind the first document"},
-		"a list":             {"- a\n", "f:1: not a file of definitions: a file of definitions is a list of keys and values"},
+		"a list":             {"- a\n", "f:1: a file of definitions is a list of keys and values"},
 		"no version":         {"queues: []\n", "it has no version; write `version: 1`"},
-		"newer version":      {"version: 2\n", `f:1: not a file of definitions: version "2" is not known`},
-		"unknown key":        {"version: 1\nqueus: []\n", `f:2: not a file of definitions: a file of definitions has no "queus"`},
-		"queues no list":     {"version: 1\nqueues: a\n", "f:2: not a file of definitions: it is not a list"},
-		"queue without name": {"version: 1\nqueues:\n  - ttl: 3s\n", "f:3: not a file of definitions: a queue has no name"},
-		"unknown field":      {"version: 1\nqueues:\n  - name: a\n    max_mesages: 3\n", `f:4: not a file of definitions: a queue has no "max_mesages"`},
-		"field twice":        {"version: 1\nqueues:\n  - name: a\n    ttl: 3s\n    ttl: 4s\n", `f:5: not a file of definitions: a queue has "ttl" twice`},
+		"newer version":      {"version: 2\n", `f:1: version "2" is not known`},
+		"unknown key":        {"version: 1\nqueus: []\n", `f:2: a file of definitions has no "queus"`},
+		"queues no list":     {"version: 1\nqueues: a\n", "f:2: it is not a list"},
+		"queue without name": {"version: 1\nqueues:\n  - ttl: 3s\n", "f:3: a queue has no name"},
+		"unknown field":      {q + "max_mesages: 3\n", `f:4: a queue has no "max_mesages"`},
+		"field twice":        {q + "ttl: 3s\n    ttl: 4s\n", `f:5: a queue has "ttl" twice`},
 		"queue twice":        {"version: 1\nqueues: [{name: a}, {name: a}]\n", `queue "a" is defined twice`},
-		"duration":           {"version: 1\nqueues:\n  - name: a\n    ttl: 3\n", `f:4: not a file of definitions: not possible: ttl is "3"; write a duration`},
-		"count":              {"version: 1\nqueues:\n  - name: a\n    max_messages: -3\n", "write a whole number"},
-		"too many":           {"version: 1\nqueues:\n  - name: a\n    max_deliveries: 5000000000\n", "write a whole number"},
-		"size":               {"version: 1\nqueues:\n  - name: a\n    max_bytes: 3 sacks\n", "is not a size"},
-		"bool":               {"version: 1\nqueues:\n  - name: a\n    exclusive: perhaps\n", "write true or false"},
-		"number":             {"version: 1\nqueues:\n  - name: a\n    redelivery_multiplier: x\n", "write a number"},
-		"overflow":           {"version: 1\nqueues:\n  - name: a\n    overflow: spill\n", "is none of reject"},
-		"list for a value":   {"version: 1\nqueues:\n  - name: a\n    ttl: [1s]\n", "f:4: not a file of definitions: it is not a single value"},
-		"null":               {"version: 1\nqueues:\n  - name: a\n    ttl:\n", "f:4: not a file of definitions: it has no value"},
-		"subscriptions null": {"version: 1\nqueues:\n  - name: a\n    subscriptions:\n", "write [] for an empty one"},
-		"subscription twice": {"version: 1\nqueues:\n  - name: a\n    subscriptions: [b, b]\n", `subscription "b" is defined twice`},
-		"subscription key":   {"version: 1\nqueues:\n  - name: a\n    subscriptions: [{name: b, start: x}]\n", `a subscription has no "start"`},
-		"subscription name":  {"version: 1\nqueues:\n  - name: a\n    subscriptions: [{filter: x}]\n", "a subscription has no name"},
-		"forward to":         {"version: 1\nqueues:\n  - name: a\n    forwards: [{move: true}]\n", "a forward does not say where to"},
-		"forward twice":      {"version: 1\nqueues:\n  - name: a\n    forwards: [{to: b}, {to: b}]\n", `a forward to "b" is defined twice`},
-		"forward move":       {"version: 1\nqueues:\n  - name: a\n    forwards: [{to: b, move: 3}]\n", `move is "3"`},
+		"duration":           {q + "ttl: 3\n", `f:4: not possible: ttl is "3"; write a duration`},
+		"count":              {q + "max_messages: -3\n", "write a whole number"},
+		"too many":           {q + "max_deliveries: 5000000000\n", "write a whole number"},
+		"size":               {q + "max_bytes: 3 sacks\n", "is not a size"},
+		"bool":               {q + "exclusive: perhaps\n", "write true or false"},
+		"number":             {q + "redelivery_multiplier: x\n", "write a number"},
+		"overflow":           {q + "overflow: spill\n", "is none of reject"},
+		"list for a value":   {q + "ttl: [1s]\n", "f:4: it is not a single value"},
+		"null":               {q + "ttl:\n", "f:4: it has no value"},
+		"subscriptions null": {q + "subscriptions:\n", "write [] for an empty one"},
+		"subscription twice": {q + "subscriptions: [b, b]\n", `subscription "b" is defined twice`},
+		"subscription key":   {q + "subscriptions: [{name: b, start: x}]\n", `a subscription has no "start"`},
+		"subscription name":  {q + "subscriptions: [{filter: x}]\n", "a subscription has no name"},
+		"forward to":         {q + "forwards: [{move: true}]\n", "a forward does not say where to"},
+		"forward twice":      {q + "forwards: [{to: b}, {to: b}]\n", `a forward to "b" is defined twice`},
+		"forward move":       {q + "forwards: [{to: b, move: 3}]\n", `move is "3"`},
 	} {
 		_, err := decode("f", []byte(c.content))
 		require.ErrorIs(t, err, errFile, name)
-		require.ErrorContains(t, err, c.want, name)
+		require.Contains(t, strings.Replace(err.Error(), errFile.Error()+": ", "", 1), c.want, name)
 	}
 }
 
@@ -127,7 +129,9 @@ func TestTargetsFirst(t *testing.T) {
 		return queue{name: name, config: client.QueueConfig{DeadLetter: target}}
 	}
 	var names []string
-	for _, q := range targetsFirst([]queue{named("a", "b"), named("b", "c"), named("c", ""), named("d", "b"), named("e", "x")}) {
+	for _, q := range targetsFirst([]queue{
+		named("a", "b"), named("b", "c"), named("c", ""), named("d", "b"), named("e", "x"),
+	}) {
 		names = append(names, q.name)
 	}
 	require.Equal(t, []string{"c", "b", "a", "d", "e"}, names)

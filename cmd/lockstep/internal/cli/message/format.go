@@ -37,7 +37,7 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 			enc := json.NewEncoder(&b)
 			enc.SetEscapeHTML(false)
 			err := enc.Encode(v)
-			return string(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), err //nolint:wrapcheck // the template names the place
+			return string(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), err
 		},
 		"hex":    func(v any) string { return hex.EncodeToString(fmt.Append(nil, v)) },
 		"base64": func(v any) string { return base64.StdEncoding.EncodeToString(fmt.Append(nil, v)) },

@@ -64,12 +64,12 @@ func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 		return fmt.Errorf("%w: exit code %d; message %d was given back", errHandler, code, d.Sequence)
 	}
 	fmt.Fprintf(h.env.Stderr, "lockstep: message %d of %s: exit code %d; it is given back\n", d.Sequence, d.Queue(), code)
-	return ctx.Err() //nolint:wrapcheck // the caller looks whether it was interrupted
+	return ctx.Err()
 }
 
 // run gives the exit code of the command; -1 if a signal has ended it.
 func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err error) {
-	cmd := exec.CommandContext(ctx, "sh", "-c", h.command) //nolint:gosec // that is what the operator asked for
+	cmd := exec.CommandContext(ctx, "sh", "-c", h.command)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = interruptWait
 	cmd.Stdin = bytes.NewReader(d.Body)

@@ -26,8 +26,11 @@ func TestFormat(t *testing.T) {
 			"{{.typed_properties.total}} {{.body}} {{json .properties}} {{hex .body}} {{base64 .body}}"))
 	require.Equal(t, "[] 3 b\n", c.OK("consume", "orders", "-n", "1", "--format", "[{{.subject}}] {{.priority}} {{.body}}"))
 	for _, wrong := range [][]string{
-		{"--format", "{{.sequence"}, {"--format", "{{nothing .body}}"}, {"--format", "x", "--output", "json"},
-		{"--max", "1", "--count", "2"}, {"--no-ack", "--ack-after-command", "true"},
+		{"--format", "{{.sequence"},
+		{"--format", "{{nothing .body}}"},
+		{"--format", "x", "--output", "json"},
+		{"--max", "1", "--count", "2"},
+		{"--no-ack", "--ack-after-command", "true"},
 	} {
 		_, stderr, code := c.Run("", append([]string{"consume", "orders"}, wrong...)...)
 		require.Equal(t, cli.ExitUsage, code, "%v: %s", wrong, stderr)

@@ -81,7 +81,7 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	case len(args) > 0:
 		return []byte(args[0]), nil
 	case file != "":
-		b, err := os.ReadFile(file) //nolint:gosec // the operator names the file
+		b, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("--file: %w", err)
 		}

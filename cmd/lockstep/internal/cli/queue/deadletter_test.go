@@ -103,7 +103,16 @@ func TestDeadLetters(t *testing.T) {
 	require.Equal(t, "no dead letter\n", c.OK("consume", "orders", "-n", "1"))
 	require.Empty(t, c.Lines("browse", "dead"))
 
+	c.OK("publish", "orders", "a", "b", "--subject", "poison")
+	c.OK("publish", "orders", "c")
+	c.OK("consume", "orders", "--reject", "--max", "3")
+	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, 20*time.Second,
+		10*time.Millisecond)
+	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
+	require.Equal(t, "c\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "moved 0 messages of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", "size > 1"))
 	for _, refused := range [][]string{
+		{"queue", "replay-dead", "dead", "--filter", "nothing == 1"},
 		{"queue", "replay-dead", "nothing"},
 		{"queue", "replay-dead", "dead", "-s", "nothing"},
 		{"queue", "replay-dead", "dead", "--to", "nothing"},

@@ -27,6 +27,7 @@ at the end. They are moved some at a time, and those of a queue that is gone sta
 letters are moved, too. When it is interrupted or fails, what was moved stays moved, and another run moves what is left.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
+  lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
   lockstep queue replay-dead orders.dead --from 1000 --to orders.repair`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,6 +56,7 @@ letters are moved, too. When it is interrupted or fails, what was moved stays mo
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
 		"subscription of the queue that they are taken from; default: \"default\"")
 	cmd.Flags().StringVar(&o.To, "to", "", "queue to move them to; default: each to the one that it comes from")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "move at most this many; 0: all")
 	return cmd
