@@ -108,10 +108,12 @@ func (a *activation) allProperties() map[string]any {
 }
 
 // estimator tells how large what a message has can be.
-type estimator struct{}
+type estimator struct {
+	properties uint64 // how many there are at most
+}
 
-// EstimateSize implements cost.Estimator. A property takes three bytes at least.
-func (estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
+// EstimateSize implements cost.Estimator.
+func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	path := element.Path()
 	if len(path) == 0 {
 		return nil
@@ -120,7 +122,7 @@ func (estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	switch {
 	case path[0] != varProperties:
 	case len(path) == 1:
-		most = maxProperties
+		most = e.properties
 	case path[1] == "@keys":
 		most = txn.MaxPropertyKeyBytes
 	default:
@@ -129,9 +131,13 @@ func (estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	return &cost.SizeEstimate{Max: most}
 }
 
-// maxProperties is how many properties the estimate reckons with. A message can have more of them, all with short names
-// and values: then the limit of an evaluation ends it.
-const maxProperties = 1000
+const (
+	// usualProperties is how many properties of a message an expression is refused by. A message can have more of them,
+	// all with short names and values: then the limit of an evaluation ends it.
+	usualProperties = 1000
+	// maxProperties is how many a message can have: each one takes three bytes at least, of both kinds together.
+	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
+)
 
 // EstimateCallCost implements cost.Estimator: CEL's own estimates are taken.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {

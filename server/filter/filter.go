@@ -115,7 +115,7 @@ func Compile(text string) (*Filter, error) {
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("%w: 1:1: it gives %s, and must give bool; compare it with something", ErrInvalid, t)
 	}
-	cost, err := env.EstimateCost(ast, estimator{})
+	cost, err := env.EstimateCost(ast, estimator{usualProperties})
 	if err != nil {
 		return nil, fmt.Errorf("%w: estimate its cost: %w", ErrInvalid, err)
 	}
@@ -123,7 +123,11 @@ func Compile(text string) (*Filter, error) {
 		return nil, fmt.Errorf("%w: it can cost too much (%d, the limit is %d, in CEL's units): go through `properties` "+
 			"only once, and name the properties that matter instead", ErrInvalid, cost.Max, uint64(MaxEstimate))
 	}
-	program, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(MaxCost))
+	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {
+		options = append(options, cel.CostLimit(MaxCost))
+	} // otherwise no message can make it so expensive, and counting would only cost time
+	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
