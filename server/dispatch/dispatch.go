@@ -50,8 +50,8 @@ import (
 var (
 	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
 	ErrClosed = errors.New("consumers are closed")
-	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved: what was delivered before says
-	// nothing any more, nor do answers to it.
+	// ErrMoved is returned by Next and Settle when the consumer's subscription was moved: what was delivered before
+	// says nothing any more, nor do answers to it.
 	ErrMoved = errors.New("the subscription was moved: attach again, and repeat no acknowledgements")
 	// ErrFinished is returned by Next when the client is done and has been told everything.
 	ErrFinished = errors.New("consumer is finished")

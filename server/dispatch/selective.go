@@ -26,7 +26,7 @@ const (
 //     consumer has been given.
 //   - Groups: see groups.
 //   - A single active consumer: the one that is attached for longest is the only one that gets messages.
-//   - A message that could be delivered but for the consumers that may have it (they do not want it, or have no room) is
+//   - A message that could go out but for the consumers that may have it, which do not want it or have no room, is
 //     set aside, as a sequence, and those behind it go on. It is read again when a consumer that may take it comes, or
 //     has room.
 //

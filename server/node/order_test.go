@@ -66,7 +66,8 @@ func TestPriorities(t *testing.T) {
 	err := active.alter("q", &pb.QueueConfig{}, "priorities")
 	require.ErrorIs(t, kind(err), txn.ErrPrioritiesFixed)
 	active.createQueue("plain")
-	require.ErrorIs(t, kind(active.alter("plain", &pb.QueueConfig{Priorities: true}, "priorities")), txn.ErrPrioritiesFixed)
+	err = active.alter("plain", &pb.QueueConfig{Priorities: true}, "priorities")
+	require.ErrorIs(t, kind(err), txn.ErrPrioritiesFixed)
 
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
