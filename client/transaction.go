@@ -13,8 +13,8 @@ import (
 // published once for each message, however often the message was delivered, and to however many consumers: after a
 // failover, after a consumer was lost, and after a Commit of which the outcome was not known.
 //
-// All nodes must be of release 0.2.0 or later: while one is not, Commit ends with ErrRefused; an active of release 0.1.0
-// does not know the condition, and acknowledges without it. Not safe for concurrent use.
+// All nodes must be of release 0.2.0 or later: while one is not, Commit ends with ErrRefused; an active of release
+// 0.1.0 does not know the condition, and acknowledges without it. Not safe for concurrent use.
 type Transaction struct {
 	txn   *Txn
 	taken []*Delivery
@@ -55,9 +55,9 @@ func (t *Transaction) Publish(queue string, ms ...Message) *Transaction {
 
 // Commit does what was collected, and returns when it is durable on every in-sync node.
 //
-// With ErrProcessed, one of the messages was processed elsewhere: nothing was stored, and the deliveries were given back;
-// those that are acknowledged are not delivered again. After any other error Commit may be called again, as that of a
-// Txn, or Rollback. The errors are those of Txn.Commit, and ErrProcessed.
+// With ErrProcessed, one of the messages was processed elsewhere: nothing was stored, and the deliveries were given
+// back; those that are acknowledged are not delivered again. After any other error Commit may be called again, as that
+// of a Txn, or Rollback. The errors are those of Txn.Commit, and ErrProcessed.
 func (t *Transaction) Commit(ctx context.Context) (TxnResult, error) {
 	if t.ended {
 		return TxnResult{}, fmt.Errorf("%w: the transaction has ended", ErrInvalid)
@@ -73,9 +73,9 @@ func (t *Transaction) Commit(ctx context.Context) (TxnResult, error) {
 }
 
 // Rollback gives the deliveries back: what is not acknowledged is delivered again, with a higher DeliveryCount. It does
-// nothing after a Commit without an error. After one with ErrOutcomeUnknown it is safe as well: if that was carried out,
-// the messages are acknowledged and are not delivered again; and if they are processed again before it is, only one of
-// the two succeeds.
+// nothing after a Commit without an error. After one with ErrOutcomeUnknown it is safe as well: if that was carried
+// out, the messages are acknowledged and are not delivered again; and if they are processed again before it is, only
+// one of the two succeeds.
 func (t *Transaction) Rollback() {
 	if t.ended {
 		return

@@ -80,7 +80,7 @@ func TestReturnAtAnyMoment(t *testing.T) {
 		f.queue.hide(true, s)
 		f.queue.publish("x")
 		joined.Go(func() {
-			time.Sleep(time.Duration(s%7) * 100 * time.Microsecond)
+			<-time.After(time.Duration(s%7) * 100 * time.Microsecond)
 			_ = f.registry.Return(key, one(s), func() error {
 				f.queue.hide(false, s)
 				return nil

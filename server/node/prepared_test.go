@@ -102,8 +102,11 @@ func TestPreparedLimits(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"no xid":          {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
-		"long xid":        {strings.Repeat("x", 129), []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "129 bytes"},
+		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
+		"long xid": {
+			strings.Repeat("x", 129),
+			[]*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "129 bytes",
+		},
 		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "cannot be printed"},
 		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "take a new xid"},
 		"nothing":         {"x", nil, codes.InvalidArgument, "a transaction of 0 operations"},
@@ -115,7 +118,8 @@ func TestPreparedLimits(t *testing.T) {
 		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "held by a prepared transaction"},
 		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published yet"},
 		"too large": {
-			"x", []*pb.Operation{publishOp("q", strings.Repeat("x", txn.MaxPreparedBytes))},
+			"x",
+			[]*pb.Operation{publishOp("q", strings.Repeat("x", txn.MaxPreparedBytes))},
 			codes.InvalidArgument, "to be prepared, the limit is",
 		},
 	} {

@@ -185,14 +185,16 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 		if op.Code != txn.OpForward {
 			s.published.count = 0
 		}
-		code := txn.OK
-		if op.Code == txn.OpForward {
+		sub := q.Sub(op.Sub)
+		var code txn.Code
+		switch {
+		case op.Code == txn.OpForward:
 			code = s.checkForward(op)
-		} else if op.Code == txn.OpPublish {
+		case op.Code == txn.OpPublish:
 			code = s.checkPublish(q, op)
-		} else if sub := q.Sub(op.Sub); sub == nil {
+		case sub == nil:
 			code = txn.ErrSubscriptionNotFound
-		} else {
+		default:
 			code = s.checkTake(op, sub, &taken)
 		}
 		if code != txn.OK {

@@ -58,7 +58,8 @@ const (
 
 	// ErrNoDeadLetter is returned when a queue is to have the overflow dead-letter-head, and no dead-letter queue.
 	ErrNoDeadLetter Code = 60
-	// ErrPrioritiesFixed is returned when a queue that was made without priorities is to get them, or the other way round.
+	// ErrPrioritiesFixed is returned when a queue that was made without priorities is to get them, or the other way
+	// round.
 	ErrPrioritiesFixed Code = 55
 	// ErrForwardChain is returned when a queue is to forward to one that forwards itself, or to itself.
 	ErrForwardChain Code = 80
@@ -146,31 +147,9 @@ func (c Code) Error() string {
 		return "two forwards name the same queue: join their filters with ||"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
-	case ErrAlreadyAcknowledged:
-		return "a message was acknowledged before: it was processed elsewhere; drop what was made of it"
-	case ErrReserved:
-		return "a message is held by a prepared transaction: it is processed elsewhere; `lockstep txn list` shows them"
-	case ErrXIDInUse:
-		return "a transaction of that xid is prepared, or was decided lately: take a new xid for each transaction"
-	case ErrXIDNotFound:
-		return "no transaction of that xid is prepared, and none is remembered: it was never prepared, or decided " +
-			"long ago"
-	case ErrTooManyPrepared:
-		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
-			"shows them"
-	case ErrCommitted:
-		return "the transaction was committed: it cannot be rolled back any more"
-	case ErrRolledBack:
-		return "the transaction was rolled back: it cannot be committed any more"
-	case ErrHeuristicCommit:
-		return "an operator has committed the transaction: it cannot be rolled back any more; undo elsewhere what " +
-			"was rolled back there, or make good for it here"
-	case ErrHeuristicRollback:
-		return "an operator, or the time-out txn.prepared-timeout, has rolled the transaction back: it cannot be " +
-			"committed any more; undo what was committed elsewhere, or do it again here"
-	case ErrPreparedInUse:
-		return "a prepared transaction still needs it: have it committed or rolled back first; `lockstep txn list` " +
-			"shows it"
+	}
+	if text := c.ofPrepared(); text != "" {
+		return text
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

@@ -28,8 +28,8 @@ const (
 // Heuristic tells whether another one than the coordinator has decided.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID tells whether xid can name a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
-// ErrInvalidName.
+// CheckXID tells whether xid can name a prepared transaction: 1 to MaxXIDBytes bytes of printable UTF-8. The error
+// wraps ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":
@@ -53,8 +53,8 @@ func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
 
-// Prepare keeps a transaction, which another Builder has finished, until it is decided. It has no producer, and no other
-// operations than OpPublish, OpForward, OpAck and OpTake.
+// Prepare keeps a transaction, which another Builder has finished, until it is decided. It has no producer, and no
+// other operations than OpPublish, OpForward, OpAck and OpTake.
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {
@@ -180,4 +180,36 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 		sum = inner.Fingerprint(sum, table)
 	}
 	return sum
+}
+
+// ofPrepared is Error for the codes of transactions in two phases, and of messages that are taken; "" for any other.
+func (c Code) ofPrepared() string {
+	switch c { //nolint:exhaustive // the others have nothing to do with it
+	case ErrAlreadyAcknowledged:
+		return "a message was acknowledged before: it was processed elsewhere; drop what was made of it"
+	case ErrReserved:
+		return "a message is held by a prepared transaction: it is processed elsewhere; `lockstep txn list` shows them"
+	case ErrXIDInUse:
+		return "a transaction of that xid is prepared, or was decided lately: take a new xid for each transaction"
+	case ErrXIDNotFound:
+		return "no transaction of that xid is prepared, and none is remembered: it was never prepared, or decided " +
+			"long ago"
+	case ErrTooManyPrepared:
+		return "too many prepared transactions, or too many bytes in them: decide some first; `lockstep txn list` " +
+			"shows them"
+	case ErrCommitted:
+		return "the transaction was committed: it cannot be rolled back any more"
+	case ErrRolledBack:
+		return "the transaction was rolled back: it cannot be committed any more"
+	case ErrHeuristicCommit:
+		return "an operator has committed the transaction: it cannot be rolled back any more; undo elsewhere what " +
+			"was rolled back there, or make good for it here"
+	case ErrHeuristicRollback:
+		return "an operator, or the time-out txn.prepared-timeout, has rolled the transaction back: it cannot be " +
+			"committed any more; undo what was committed elsewhere, or do it again here"
+	case ErrPreparedInUse:
+		return "a prepared transaction still needs it: have it committed or rolled back first; `lockstep txn list` " +
+			"shows it"
+	}
+	return ""
 }

@@ -166,11 +166,7 @@ func (o *Op) decode(b []byte) error {
 		o.createSubscription(&d)
 	case OpPublish:
 		o.Queue = d.uvarint()
-		o.Count = int(d.u32())
-		if o.Count == 0 || o.Count > MaxPublishMessages {
-			d.fail("a number of messages that is impossible")
-		}
-		o.Raw, d.b = d.b, nil
+		o.messages(&d)
 	case OpAck, OpRelease, OpTake:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 		o.ranges(&d)
@@ -178,11 +174,7 @@ func (o *Op) decode(b []byte) error {
 		o.dues(&d)
 	case OpMove:
 		o.Queue, o.Sub, o.Target = d.uvarint(), d.sub(), d.uvarint()
-		o.Count = int(d.u32())
-		if o.Count == 0 || o.Count > MaxPublishMessages {
-			d.fail("a number of messages that is impossible")
-		}
-		o.Raw, d.b = d.b, nil
+		o.messages(&d)
 	case OpSeek:
 		o.seek(&d)
 	case OpPrepare, OpCommitPrepared, OpRollbackPrepared:
@@ -271,6 +263,15 @@ func (d *decoder) sequence() uint64 {
 		d.fail("a sequence of 0")
 	}
 	return v
+}
+
+// messages reads the number of the messages, which are the rest.
+func (o *Op) messages(d *decoder) {
+	o.Count = int(d.u32())
+	if o.Count == 0 || o.Count > MaxPublishMessages {
+		d.fail("a number of messages that is impossible")
+	}
+	o.Raw, d.b = d.b, nil
 }
 
 func (o *Op) names(d *decoder) {

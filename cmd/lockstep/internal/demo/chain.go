@@ -167,49 +167,44 @@ func (c *chain) publish(until, ctx context.Context) error {
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)
-		if err != nil {
-			return ignoreEnd(ctx, err)
+		if err == nil {
+			err = c.workOnce(ctx, cl)
 		}
-		life, end := context.WithTimeout(ctx, workerLife)
-		err = c.workOnce(life, cl)
-		stopped := life.Err() != nil
-		end()
-		if closed := cl.Close(); err == nil {
-			err = closed
-		}
-		if !stopped && err != nil {
-			return ignoreEnd(ctx, err)
+		if ctx.Err() == nil && err != nil {
+			return err
 		}
 		c.lost.Add(1)
 	}
 	return nil
 }
 
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-func (c *chain) workOnce(ctx context.Context, cl *client.Client) error {
-	consumer, err := cl.Consume(ctx, chainIn, client.ConsumerOptions{Prefetch: 16})
+// workOnce is one worker. No error: its time is over.
+func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
+	life, end := context.WithTimeout(ctx, workerLife)
+	defer end()
+	defer func() {
+		if life.Err() != nil {
+			err = nil // what is in doubt is left to others
+		}
+		err = errors.Join(err, cl.Close())
+	}()
+	consumer, err := cl.Consume(life, chainIn, client.ConsumerOptions{Prefetch: 16})
 	if err != nil {
 		return err
 	}
 	for {
-		d, err := consumer.Receive(ctx)
+		d, err := consumer.Receive(life)
 		if err != nil {
 			return err
 		}
 		t := cl.Transaction(d).Publish(chainOut, client.Message{Body: d.Body})
 		c.processed.Add(1)
-		_, err = t.Commit(ctx)
+		_, err = t.Commit(life)
 		switch {
 		case errors.Is(err, client.ErrProcessed):
 			c.refused.Add(1)
 		case err != nil:
-			return err // what is in doubt is left to others
+			return err
 		}
 	}
 }

@@ -20,9 +20,9 @@ func transactionCommand(env *cli.Env) *cobra.Command {
 	var coordinator string
 	cmd := &cobra.Command{
 		Use:   "transaction",
-		Short: "Kill the active and the workers of a chain of two queues again and again, and see that each order has one invoice",
-		Long: `Starts an etcd (or a witness) and two node processes, and publishes orders to one queue. Workers take each order and
-publish an invoice to another queue, in one transaction. The active is killed with SIGKILL again and again, and so are
+		Short: "Kill the active and lose the workers of a chain of queues, and see that each order has one invoice",
+		Long: `Starts an etcd (or a witness) and two node processes, and publishes orders to one queue. Workers take each order
+and publish an invoice to another queue, in one transaction. The active is killed with SIGKILL again and again, and so are
 the workers lost in the middle of what they do: orders are delivered more than once, and processed more than once, but
 only one of the transactions about an order is committed.
 

@@ -21,9 +21,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "txn", GroupID: "use",
 		Short: "List prepared transactions, and commit or roll them back in the place of their coordinator",
-		Long: `Transactions in two phases are prepared, and then wait until the coordinator that prepared them decides. A prepared
-transaction holds messages back from consumers, and room in queues. When its coordinator does not come back, an operator
-can decide in its place. The coordinator is told so when it decides after all.`,
+		Long: `Transactions in two phases are prepared, and then wait until the coordinator that prepared them decides. A
+prepared transaction holds messages back from consumers, and room in queues. When its coordinator does not come back, an
+operator can decide in its place. The coordinator is told so when it decides after all.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -114,9 +114,9 @@ func commitCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "commit XID", Short: "Commit a prepared transaction in the place of its coordinator",
-		Long: `Commit a prepared transaction: its messages are published, and what it acknowledges is acknowledged. Find out first
-what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it decides: if it rolls
-back, it gets HEURISTIC_COMMIT. On a terminal it asks first.`,
+		Long: `Commit a prepared transaction: its messages are published, and what it acknowledges is acknowledged. Find out
+first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it decides: if it
+rolls back, it gets HEURISTIC_COMMIT. On a terminal it asks first.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -131,8 +131,8 @@ func rollbackCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "rollback XID", Short: "Roll a prepared transaction back in the place of its coordinator",
-		Long: `Roll a prepared transaction back: its messages are dropped, and what it would have acknowledged is delivered again.
-Find out first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it
+		Long: `Roll a prepared transaction back: its messages are dropped, and what it would have acknowledged is delivered
+again. Find out first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it
 decides: if it commits, it gets HEURISTIC_ROLLBACK. On a terminal it asks first.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
@@ -149,8 +149,9 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 	if commit {
 		what, done = "Commit", "committed"
 	}
-	if err := env.Confirm(ctx, yes, "%s the prepared transaction %q in the place of its coordinator? It cannot be undone.",
-		what, xid); err != nil {
+	err := env.Confirm(ctx, yes,
+		"%s the prepared transaction %q in the place of its coordinator? It cannot be undone.", what, xid)
+	if err != nil {
 		return err
 	}
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
