@@ -21,7 +21,7 @@ func TestDeleteTemporary(t *testing.T) {
 
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{TemporaryGrace: 5000}, txn.FieldTemporaryGrace) })
 	remove := func(b *txn.Builder) { b.DeleteTemporary(q.id, 1000) }
-	require.Zero(t, d.do(remove).Ops[0].Changed)
+	require.Zero(t, d.do(remove).Ops[0].Changed, "a queue that was altered was deleted")
 	require.NotNil(t, d.s.Queue(q.id), "a queue that was altered was deleted")
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldTemporaryGrace) })
 	require.Empty(t, d.s.Temporary())
