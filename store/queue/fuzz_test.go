@@ -56,6 +56,17 @@ func FuzzApply(f *testing.F) {
 	})...), seed(nil, func(b *txn.Builder) {
 		b.Due(txn.Due{TimeMS: 0, Queue: 1, Sequence: 1, Kind: txn.DueDeliver})
 	})...))
+	ranked := func(b *txn.Builder) {
+		b.BeginPublish(1)
+		for _, priority := range []uint8{4, 4, 9, 0, 4} {
+			b.MessageWith(1, &txn.Attributes{Priority: &priority, Group: "g"}, nil, nil)
+		}
+		b.EndPublish()
+	}
+	f.Add(slices.Concat(
+		seed(nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{Priorities: 1}, "a") }), seed(nil, ranked),
+		seed(nil, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 5}) }), seed(nil, ranked),
+		seed(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{}, txn.FieldPriorities) })))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {
