@@ -157,8 +157,8 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	return r
 }
 
-// forget lets go of all that was delivered: the subscription was moved, and what is behind the place is delivered again,
-// whatever was answered before. To the application all of that is answered.
+// forget lets go of all that was delivered: the subscription was moved, and what is behind the place is delivered
+// again, whatever was answered before. To the application all of that is answered.
 func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()

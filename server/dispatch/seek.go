@@ -4,8 +4,8 @@ package dispatch
 
 // Seek has commit move a subscription, with nothing of it being delivered or settled meanwhile. If commit returns nil,
 // its consumers are ended with ErrMoved. If not, the subscription may have been moved or not, and they are ended with
-// ErrClosed: they attach again, and repeat what was not confirmed. commit must not return before the outcome is certain,
-// or the registry is about to be closed.
+// ErrClosed: they attach again, and repeat what was not confirmed. commit must not return before the outcome is
+// certain, or the registry is about to be closed.
 func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Lock()
 	if r.closed != nil {

@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,7 +53,8 @@ func TestSeek(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 1000}))
 	n.publish("log", "1", "2", "3")
-	time.Sleep(5 * time.Millisecond) // the clock is what is tested
+	before := time.Now().UnixMilli()
+	require.Eventually(t, func() bool { return time.Now().UnixMilli() > before }, patience, time.Millisecond)
 	middle := time.Now()
 	n.publish("log", "4", "5")
 	c := n.consume("log", 100)
@@ -190,8 +192,8 @@ func TestBadPlaces(t *testing.T) {
 		},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
-		require.Equal(t, tc.want == txn.ErrQueueNotFound || tc.want == txn.ErrSubscriptionNotFound,
-			status.Code(tc.err) == codes.NotFound, name)
+		notFound := errors.Is(tc.want, txn.ErrQueueNotFound) || errors.Is(tc.want, txn.ErrSubscriptionNotFound)
+		require.Equal(t, notFound, status.Code(tc.err) == codes.NotFound, name)
 		require.ErrorContains(t, tc.err, tc.text, name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "log"})

@@ -155,15 +155,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpMove:
 		return s.checkMove(o, sub)
 	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
-		if q.SubByName(string(o.Name)) != nil {
-			return txn.ErrSubscriptionExists
-		}
-		if q.SubCount() >= txn.MaxSubscriptions {
-			return txn.ErrTooManySubscriptions
-		}
-		if o.Sequence > q.nextSeq {
-			return txn.ErrBeyondEnd
-		}
+		return checkCreateSub(q, o)
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
 	case txn.OpForward:
@@ -174,18 +166,25 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
 	case txn.OpSeek:
-		if o.Sequence > q.nextSeq {
-			return txn.ErrBeyondEnd
-		}
-		if sub != nil && sub.reserved != nil {
-			return txn.ErrPreparedInUse
-		}
+		return checkSeek(q, sub, o)
 	case txn.OpTake:
 		return s.checkTake(o, sub, released)
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue:
+	}
+	return txn.OK
+}
+
+func checkCreateSub(q *Queue, o *txn.Op) txn.Code {
+	switch {
+	case q.SubByName(string(o.Name)) != nil:
+		return txn.ErrSubscriptionExists
+	case q.SubCount() >= txn.MaxSubscriptions:
+		return txn.ErrTooManySubscriptions
+	case o.Sequence > q.nextSeq:
+		return txn.ErrBeyondEnd
 	}
 	return txn.OK
 }

@@ -123,7 +123,8 @@ func (l *Loader) finishQueue(q *Queue) error {
 	}
 	slices.SortFunc(q.subs, func(a, b *Sub) int { return cmp.Compare(a.id, b.id) })
 	for _, sub := range q.subs {
-		if !sub.loaded || sub.id >= q.nextSub && sub.id != txn.RetentionSub || sub.acks.floor > q.nextSeq || sub.start > sub.acks.floor {
+		if !sub.loaded || sub.id >= q.nextSub && sub.id != txn.RetentionSub || sub.acks.floor > q.nextSeq ||
+			sub.start > sub.acks.floor {
 			return fmt.Errorf("%w: the record of subscription %d is missing or impossible", ErrCorrupt, sub.id)
 		}
 		if !sub.place(l.maxChunks) {

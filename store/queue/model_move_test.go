@@ -57,6 +57,10 @@ func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue)
 		want.Code, want.Op = txn.ErrQueueInUse, 0
 		return
 	}
+	if m.isHeld(q) {
+		want.Code, want.Op = txn.ErrPreparedInUse, 0
+		return
+	}
 	want.Ops = []txn.OpResult{{}}
 	if q.config.TemporaryGrace == grace {
 		want.Ops[0].Changed = uint64(q.alive())

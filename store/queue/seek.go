@@ -9,6 +9,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// checkSeek tells whether a subscription may be moved; sub is nil for the hidden one.
+func checkSeek(q *Queue, sub *Sub, o *txn.Op) txn.Code {
+	switch {
+	case o.Sequence > q.nextSeq:
+		return txn.ErrBeyondEnd
+	case sub != nil && sub.reserved != nil:
+		return txn.ErrPreparedInUse
+	}
+	return txn.OK
+}
+
 // seek carries out an OpSeek.
 func (s *State) seek(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, o.Sequence)

@@ -102,8 +102,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 }
 
 // Relabel gives the record of the same message with another DeadLetter; nil for none. A dead letter has no time of its
-// own any more: it neither expires by what its publisher said, nor is it delayed. The error is that of AppendMessage, or
-// of DecodeMessage.
+// own any more: it neither expires by what its publisher said, nor is it delayed. The error is that of AppendMessage,
+// or of DecodeMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {

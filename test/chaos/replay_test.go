@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestReplay: a queue keeps its last messages although they are acknowledged, while the active is killed again and again;
-// a subscription that is moved back meanwhile, with a consumer attached, gets them again; and in the end it gets exactly
-// the last ones, in order, each as it was published. LOCKSTEP_ROUNDS says how often.
+// TestReplay: a queue keeps its last messages although they are acknowledged, while the active is killed again and
+// again; a subscription that is moved back meanwhile, with a consumer attached, gets them again; and in the end it gets
+// exactly the last ones, in order, each as it was published. LOCKSTEP_ROUNDS says how often.
 func TestReplay(t *testing.T) {
 	t.Parallel() // it mostly waits
 	const kept = 500
