@@ -236,14 +236,6 @@ func (o *Op) SubscriptionOptions() (options SubscriptionOptions) {
 	return options
 }
 
-func (o *Op) messages(d *decoder) {
-	o.Count = int(d.u32())
-	if o.Count == 0 || o.Count > MaxPublishMessages {
-		d.fail("a number of messages that is impossible")
-	}
-	o.Raw, d.b = d.b, nil
-}
-
 func (o *Op) seek(d *decoder) {
 	o.Queue, o.Sub = d.uvarint(), d.sub()
 	o.Sequence = d.sequence()
