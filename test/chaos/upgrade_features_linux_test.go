@@ -54,6 +54,13 @@ func novelties() []novelty {
 				client.SubscriptionOptions{Filter: "size > 3"})
 			return err
 		}},
+		{"a consumer's filter", func(t *testing.T, k *client.Client) error {
+			c, err := k.Consume(limited(t), describedQueue, client.ConsumerOptions{Filter: "size > 3"})
+			if err == nil {
+				err = c.Close()
+			}
+			return err
+		}},
 		{"a start", func(t *testing.T, k *client.Client) error {
 			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "from-first",
 				client.SubscriptionOptions{At: client.AtSequence(1)})
