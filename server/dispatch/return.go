@@ -71,8 +71,10 @@ func (d *dispatcher) endWithholding() {
 	}
 	var back []uint64
 	for _, r := range merged(d.lettingOut) {
-		for sequence := r.First; sequence <= r.Last && sequence < d.next; sequence++ {
-			back = append(back, sequence)
+		for sequence := r.First; sequence <= r.Last; sequence++ {
+			if d.order.passed(sequence) {
+				back = append(back, sequence)
+			}
 		}
 	}
 	d.withheld = withoutSame(d.withheld, d.lettingOut)

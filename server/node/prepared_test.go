@@ -257,3 +257,50 @@ func TestPreparedTimeout(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, resp.GetHeuristic())
 }
+
+// acknowledge takes n messages, and acknowledges each before it waits for the next.
+func (c *consumer) acknowledge(n int) (got []string) {
+	c.t.Helper()
+	for len(got) < n {
+		resp, err := c.stream.Recv()
+		require.NoError(c.t, err)
+		for _, m := range resp.GetMessages() {
+			got = append(got, string(m.GetMessage().GetBody()))
+			require.NoError(c.t, c.stream.Send(&pb.ConsumeRequest{Ack: span(m.GetSequence(), m.GetSequence())}))
+		}
+	}
+	require.Len(c.t, got, n)
+	return got
+}
+
+// TestPreparedOfOtherQueues: also of a queue with priorities, and of one with groups, what is rolled back is delivered
+// once.
+func TestPreparedOfOtherQueues(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("priorities", &pb.QueueConfig{Priorities: true}))
+	n.createQueue("groups")
+	for queue, message := range map[string]func(i int) *pb.Message{
+		"priorities": func(i int) *pb.Message { return &pb.Message{Body: []byte{byte('0' + i)}, Priority: new(uint32(i))} },
+		"groups":     func(i int) *pb.Message { return &pb.Message{Body: []byte{byte('0' + i)}, Group: "g"} },
+	} {
+		t.Run(queue, func(t *testing.T) {
+			var messages []*pb.Message
+			for i := range 5 {
+				messages = append(messages, message(i))
+			}
+			_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: queue, Messages: messages})
+			require.NoError(t, err)
+			require.NoError(t, n.prepare(queue, ackOp(queue, 2, 3)))
+			c := n.consume(queue, 10)
+			got := c.acknowledge(3)
+			require.ElementsMatch(t, []string{"0", "3", "4"}, got)
+			require.NoError(t, n.rollbackPrepared(queue))
+			got = append(got, c.acknowledge(2)...)
+			require.ElementsMatch(t, []string{"0", "1", "2", "3", "4"}, got)
+			require.Eventually(t, func() bool {
+				q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: queue})
+				return err == nil && q.GetQueue().GetMessages() == 0
+			}, patience, 5*time.Millisecond)
+		})
+	}
+}
