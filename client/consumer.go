@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -59,6 +60,7 @@ type Consumer struct {
 	credit      uint32             // to be granted with the next request
 	ack         []uint64           // to be sent with the next request
 	nack        []uint64           // …
+	nackAfter   []delayedNack      // …
 	reject      []uint64           // …
 	number      uint64             // of the last request with answers
 	unconfirmed fifo[batch]
@@ -74,6 +76,12 @@ type holding struct {
 	acked      bool   // acknowledged by the application, not yet confirmed
 }
 
+// delayedNack is a message that was given back and is to wait.
+type delayedNack struct {
+	sequence uint64
+	delay    time.Duration
+}
+
 // batch is what one request acknowledged.
 type batch struct {
 	number   uint64
@@ -85,7 +93,8 @@ type batch struct {
 type Delivery struct {
 	Stored
 	consumer *Consumer
-	answer   answerKind // guarded by Consumer.mu
+	answer   answerKind     // guarded by Consumer.mu
+	delay    *time.Duration // the same; of NackAfter
 }
 
 // answerKind is how a delivery was answered.
@@ -244,6 +253,24 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 // unless this was the last of QueueConfig.MaxDeliveries.
 func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is delivered again anyway
 
+// NackAfter is Nack for a message that is to be delivered again only after a delay, of 0 to 24 hours: what is beyond
+// that counts as the nearest of them. The delay takes the place of QueueConfig.RedeliveryDelay. It is a matter of the
+// active node alone: after a failover, or when the connection breaks before the node has it, the message is delivered at
+// once, or after the queue's own delay. A node of release 0.1.0 does not know delays.
+func (d *Delivery) NackAfter(delay time.Duration) {
+	d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
+}
+
+// maxNackDelay is the longest delay that a node accepts.
+const maxNackDelay = 24 * time.Hour
+
+func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
+	co.mu.Lock()
+	d.delay = &delay
+	co.mu.Unlock()
+	_ = co.answer(d, nackAnswer) // it is delivered again anyway
+}
+
 // Reject gives the message up, in the background, many together: the subscription cannot deal with it, however often
 // it is delivered. It is moved to the queue's QueueConfig.DeadLetter, or dropped if there is none, and not delivered
 // again. Consumer.Flush waits for it.
@@ -290,6 +317,10 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		co.reject = append(co.reject, d.Sequence)
 	default:
 		delete(co.held, d.Sequence)
+		if d.delay != nil {
+			co.nackAfter = append(co.nackAfter, delayedNack{d.Sequence, *d.delay})
+			break
+		}
 		co.nack = append(co.nack, d.Sequence)
 	}
 	co.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -144,7 +145,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		again = append(again, co.unconfirmed.pop().ack...)
 	}
 	co.ack = append(again, co.ack...)
-	co.nack, co.reject = nil, nil
+	co.nack, co.nackAfter, co.reject = nil, nil, nil
 	co.credit = uint32(co.prefetch)
 	if len(co.ack) == 0 {
 		co.settle(co.answered)
@@ -163,7 +164,7 @@ func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	co.unconfirmed.clear()
-	co.ack, co.nack, co.reject = nil, nil, nil
+	co.ack, co.nack, co.nackAfter, co.reject = nil, nil, nil, nil
 	clear(co.held)
 	co.settle(co.answered)
 }
@@ -184,7 +185,9 @@ func (co *Consumer) nextRequest() *pb.ConsumeRequest {
 }
 
 // pending is the number of answers that are to be sent. The caller holds mu.
-func (co *Consumer) pending() int { return len(co.ack) + len(co.nack) + len(co.reject) }
+func (co *Consumer) pending() int {
+	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject)
+}
 
 // request takes the credit and, if wanted, the answers that are to be sent. The caller holds mu.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
@@ -195,7 +198,9 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	}
 	var ack, nack, reject []uint64
 	ack, co.ack = cut(co.ack)
-	nack, co.nack = cut(co.nack)
+	if nack, co.nack = cut(co.nack); len(nack) == 0 {
+		nack, r.NackDelay = co.cutNackAfter()
+	}
 	reject, co.reject = cut(co.reject)
 	co.number++
 	b := batch{number: co.number, ack: ack}
@@ -205,6 +210,22 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	co.unconfirmed.push(b)
 	r.Ack, r.Nack, r.Reject, r.Confirm = toRanges(ack), toRanges(nack), toRanges(reject), co.number
 	return r
+}
+
+// cutNackAfter takes messages that are to wait for the same delay, as many as fit in one request.
+func (co *Consumer) cutNackAfter() (sequences []uint64, delay *durationpb.Duration) {
+	for _, n := range co.nackAfter {
+		if n.delay != co.nackAfter[0].delay || len(sequences) == maxAcks {
+			break
+		}
+		sequences = append(sequences, n.sequence)
+	}
+	if len(sequences) == 0 {
+		return nil, nil
+	}
+	delay = durationpb.New(co.nackAfter[0].delay)
+	co.nackAfter = co.nackAfter[len(sequences):]
+	return sequences, delay
 }
 
 // cut takes what fits in one request.

@@ -37,17 +37,21 @@ const (
 	DeadLetterMaxDeliveries = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES)
 	// DeadLetterRejected: a consumer rejected it.
 	DeadLetterRejected = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_REJECTED)
+	// DeadLetterExpired: it was not acknowledged before it expired.
+	DeadLetterExpired = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED)
 	// DeadLetterOverflow: its queue was full, and it was one of the oldest messages.
 	DeadLetterOverflow = DeadLetterReason(pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW)
 )
 
-// String names the reason: "max-deliveries", "rejected" or "overflow".
+// String names the reason: "max-deliveries", "rejected", "expired" or "overflow".
 func (r DeadLetterReason) String() string {
 	switch r {
 	case DeadLetterMaxDeliveries:
 		return "max-deliveries"
 	case DeadLetterRejected:
 		return "rejected"
+	case DeadLetterExpired:
+		return "expired"
 	case DeadLetterOverflow:
 		return "overflow"
 	default:

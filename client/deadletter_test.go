@@ -170,7 +170,7 @@ func TestStoredDeadLetter(t *testing.T) {
 func TestDeadLetterReasons(t *testing.T) {
 	names := map[client.DeadLetterReason]string{
 		client.DeadLetterMaxDeliveries: "max-deliveries", client.DeadLetterRejected: "rejected",
-		client.DeadLetterOverflow: "overflow",
+		client.DeadLetterExpired: "expired", client.DeadLetterOverflow: "overflow",
 	}
 	require.Len(t, names, len(pb.DeadLetterReason_name)-1, "all but UNSPECIFIED")
 	for reason, name := range names {

@@ -21,6 +21,7 @@ type operation struct {
 	sub      string
 	messages []*pb.Message // publish
 	size     int           // of messages, in bytes
+	delayMS  int64         // of messages that name none
 	acks     []txn.Range
 	required bool // none of acks may be acknowledged before
 	releases []txn.Range
@@ -188,6 +189,7 @@ func (o *operation) resolve(found *store.Lookup) error {
 		return err
 	}
 	o.key.Queue, o.forwards = found.QueueID, found.Forwards
+	o.delayMS = int64(found.Config.Delay)
 	if o.messages != nil {
 		return checkRoom(found, len(o.messages), o.size)
 	}
@@ -215,7 +217,7 @@ func (s *Service) appendOperations(b *txn.Builder, timeMS int64, ops []operation
 	for i := range ops {
 		switch o := &ops[i]; {
 		case o.messages != nil:
-			appendPublish(b, o.key.Queue, timeMS, o.messages)
+			appendPublish(b, o.key.Queue, timeMS, o.delayMS, o.messages)
 			s.appendForwards(b, o.key.Queue, o.forwards)
 		case o.required:
 			b.Take(o.key.Queue, o.key.Sub, o.acks...)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -160,6 +162,9 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 	}
 	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || req.GetConfirm() != 0 {
 		answers := dispatch.Answers{Acks: acks, Nacks: nacks, Rejects: rejects, Confirm: req.GetConfirm()}
+		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
+			return err
+		}
 		if err := c.consumer.Settle(ctx, answers); err != nil {
 			return err
 		}
@@ -168,6 +173,21 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 		return c.consumer.AddCredit(req.GetCredit())
 	}
 	return nil
+}
+
+// maxNackDelay is the longest delay that a consumer may ask for.
+const maxNackDelay = 24 * time.Hour
+
+// nackDelay checks the delay that a consumer asks for; nil for none.
+func nackDelay(d *durationpb.Duration) (*time.Duration, error) {
+	if d == nil {
+		return nil, nil //nolint:nilnil // the queue's
+	}
+	delay := d.AsDuration()
+	if !d.IsValid() || delay < 0 || delay > maxNackDelay {
+		return nil, fmt.Errorf("%w: nack_delay is %v; 0 to %v are possible", wire.ErrInvalid, delay, maxNackDelay)
+	}
+	return &delay, nil
 }
 
 // deliver sends messages and confirmations until the client is done, or something fails.

@@ -115,7 +115,7 @@ func (s *Service) encodePublish(
 	}
 	if prior != nil {
 		return prior, s.checkSame(producer, prior, func(b *txn.Builder) {
-			appendPublish(b, txn.NoQueue, 0, req.GetMessages())
+			appendPublish(b, txn.NoQueue, 0, 0, req.GetMessages())
 		})
 	}
 	// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
@@ -136,7 +136,7 @@ func (s *Service) encodePublish(
 	if !names[0].Found {
 		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
 	} else {
-		appendPublish(&b, names[0].QueueID, timeMS, req.GetMessages())
+		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
 		s.appendForwards(&b, names[0].QueueID, names[0].Forwards)
 	}
 	encoded, err := b.Finish()
@@ -147,15 +147,20 @@ func (s *Service) encodePublish(
 	return nil, nil //nolint:nilnil // the usual case: not a retry
 }
 
-func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Message) {
+// appendPublish publishes messages; those that do not say when they are to be delivered get the delay of their queue.
+func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for _, m := range messages {
 		props := txn.Properties(m.GetProperties())
-		if !wire.HasAttributes(m) {
+		delayed := delayMS > 0 && m.GetDeliverAt() == nil && m.GetDelay() == nil
+		if !delayed && !wire.HasAttributes(m) {
 			b.Message(timeMS, props, m.GetBody())
 			continue
 		}
 		a := wire.Attributes(m, timeMS)
+		if delayed {
+			a.DeliverAtMS = timeMS + delayMS
+		}
 		b.MessageWith(timeMS, &a, props, m.GetBody())
 	}
 	b.EndPublish()

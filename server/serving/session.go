@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/prepared"
 	"github.com/lockstep-mq/lockstep/server/sweep"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -41,6 +42,7 @@ type Session struct {
 	Prepared *prepared.Manager
 	// sweeper does what is due by the clock.
 	sweeper *sweep.Sweeper
+	store   *store.Store
 
 	// features, by name, that both nodes have been seen to know.
 	features sync.Map
@@ -60,9 +62,10 @@ func NewSession(
 	limits := deliveryLimits(l)
 	limits.Busy, limits.Counters = load.Busy, counters
 	session := &Session{
-		Primary: p, ended: make(chan struct{}),
+		Primary: p, ended: make(chan struct{}), store: s,
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
 	}
+	s.OnDue(session.due)
 	session.Prepared = prepared.New(s, p, session.Consumers, logger)
 	session.sweeper = sweep.New(sweep.Options{
 		Store: s, Primary: p, Consumers: session.Consumers, Log: logger, More: []sweep.Task{session.Prepared},
@@ -98,7 +101,20 @@ func (s *Session) End(reason error) {
 		close(s.ended)
 	})
 	s.sweeper.Stop()
+	s.store.OnDue(nil)
 	s.Consumers.Close(reason)
+}
+
+// due hands messages over to the dispatchers that have become deliverable.
+func (s *Session) due(messages []queue.DueMessage) {
+	for len(messages) > 0 {
+		of := messages[0].Queue
+		var sequences []uint64
+		for ; len(messages) > 0 && messages[0].Queue == of; messages = messages[1:] {
+			sequences = append(sequences, messages[0].Sequence)
+		}
+		s.Consumers.Due(of, sequences)
+	}
 }
 
 // Ended is closed when the session has ended; Reason then tells why.

@@ -114,7 +114,7 @@ func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Ke
 	for from := uint64(1); from < q.Overflow; {
 		messages, next, err := t.o.Store.Read(ctx, store.ReadRequest{
 			Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxOverflowMessages, MaxBytes: maxOverflowBytes,
-			MarkDamaged: true,
+			MarkDamaged: true, Delayed: true,
 		}, nil)
 		if err != nil || len(messages) == 0 && next == from {
 			return moved, err

@@ -71,7 +71,10 @@ type Sweeper struct {
 func New(o Options) *Sweeper { return run(o, append(tasks(o), o.More...)...) }
 
 // tasks makes the tasks of an active node.
-func tasks(o Options) []Task { return []Task{newRetention(o), newOverflow(o), newTemporary(o)} }
+func tasks(o Options) []Task {
+	expired := newExpiry(o)
+	return []Task{newRetention(o), newOverflow(o), newTemporary(o), newDue(o, expired), expired, newTTL(o)}
+}
 
 func run(o Options, tasks ...Task) *Sweeper {
 	ctx, cancel := context.WithCancel(context.Background())

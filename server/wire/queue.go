@@ -24,6 +24,7 @@ func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint6
 		Name: q.Name, Id: q.ID,
 		Config:       ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
+		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
 	for _, f := range q.Forwards {

@@ -490,6 +490,7 @@ func (s *State) deleteQueue(q *Queue) {
 	s.countForwards(q, -1)
 	s.listSwept(q, false)
 	delete(s.temporary, q.id)
+	s.listTTL(q, 0)
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)

@@ -22,6 +22,7 @@ func (s *State) setConfig(q *Queue, c txn.Config) {
 		q.config = &c
 	}
 	s.countDeadLetters(c.DeadLetter, 1)
+	s.listTTL(q, c.TTL)
 	s.listSwept(q, c.Retains() || c.Overflow == txn.OverflowDeadLetterHead)
 	s.noteTemporary(q)
 }

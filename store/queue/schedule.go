@@ -4,6 +4,7 @@ package queue
 
 import (
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 
@@ -230,3 +231,18 @@ func (c *collector) schedule(x *schedule) {
 	}
 	x.written, x.now = x.now, generation{}
 }
+
+// listTTL notes whether a queue has a TTL.
+func (s *State) listTTL(q *Queue, ttl uint64) {
+	if ttl == 0 {
+		delete(s.ttls, q.id)
+		return
+	}
+	if s.ttls == nil {
+		s.ttls = make(map[uint64]int64)
+	}
+	s.ttls[q.id] = int64(ttl)
+}
+
+// TTLs gives the queues that have a TTL, and the TTL in milliseconds.
+func (s *State) TTLs() map[uint64]int64 { return maps.Clone(s.ttls) }

@@ -54,6 +54,7 @@ type State struct {
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult
+	ttls     map[uint64]int64 // of the queues that have one; nil while there is none
 	// queues that retain messages, or whose excess the active moves; nil while there is none
 	swept map[uint64]struct{}
 	// messages that the operation that is carried out has dropped from the head of a queue

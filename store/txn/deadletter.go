@@ -16,6 +16,8 @@ const (
 	DeadMaxDeliveries DeadReason = 1
 	// DeadRejected: a consumer rejected it.
 	DeadRejected DeadReason = 2
+	// DeadExpired: it was not acknowledged in time.
+	DeadExpired DeadReason = 3
 	// DeadOverflow: its queue was full, and it was one of the oldest.
 	DeadOverflow DeadReason = 4
 )

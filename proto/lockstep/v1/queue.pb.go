@@ -13,6 +13,7 @@ package lockstepv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -1926,7 +1927,11 @@ type ConsumeRequest struct {
 	// Sequences that the consumer has been given and cannot deal with: they are moved to the queue's `dead_letter`, or dropped if it has none,
 	// and not delivered again. What another consumer has by now is left to that one. `confirm` speaks of them, too. FEATURE_MISSING while one
 	// of the nodes is of release 0.1.0.
-	Reject        []*SequenceRange `protobuf:"bytes,6,rep,name=reject,proto3" json:"reject,omitempty"`
+	Reject []*SequenceRange `protobuf:"bytes,6,rep,name=reject,proto3" json:"reject,omitempty"`
+	// How long the messages of `nack` wait before they are delivered again: 0 to 24 h, INVALID_ARGUMENT beyond that. Not set: as the queue's
+	// `redelivery_delay` says; 0: not at all. It is a matter of the active alone: after a failover, they are delivered at once. A node of release
+	// 0.1.0 ignores it.
+	NackDelay     *durationpb.Duration `protobuf:"bytes,7,opt,name=nack_delay,json=nackDelay,proto3" json:"nack_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1999,6 +2004,13 @@ func (x *ConsumeRequest) GetConfirm() uint64 {
 func (x *ConsumeRequest) GetReject() []*SequenceRange {
 	if x != nil {
 		return x.Reject
+	}
+	return nil
+}
+
+func (x *ConsumeRequest) GetNackDelay() *durationpb.Duration {
+	if x != nil {
+		return x.NackDelay
 	}
 	return nil
 }
@@ -3356,7 +3368,7 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -3475,14 +3487,16 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\x81\x02\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\xbb\x02\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
 	"\x03ack\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x03ack\x12.\n" +
 	"\x04nack\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04nack\x12\x18\n" +
 	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\x122\n" +
-	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\"\xa3\x01\n" +
+	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\x128\n" +
+	"\n" +
+	"nack_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tnackDelay\"\xa3\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
@@ -3668,8 +3682,9 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*Subscription)(nil),               // 56: lockstep.v1.Subscription
 	(*Message)(nil),                    // 57: lockstep.v1.Message
 	(*SequenceRange)(nil),              // 58: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 59: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 60: lockstep.v1.Forward
+	(*durationpb.Duration)(nil),        // 59: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 60: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 61: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	50, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
@@ -3708,64 +3723,65 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	58, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
 	58, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
 	58, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	59, // 36: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	59, // 37: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	54, // 38: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	55, // 39: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	51, // 40: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 41: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	51, // 42: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	52, // 43: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	23, // 44: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	51, // 45: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	48, // 46: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	55, // 47: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	49, // 48: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	0,  // 49: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 50: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 51: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 52: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 53: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 54: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 55: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 56: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 57: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 58: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 59: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 60: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 61: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 62: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	36, // 63: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	38, // 64: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	40, // 65: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	42, // 66: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	44, // 67: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	46, // 68: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	1,  // 69: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 70: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 71: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 72: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 73: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 74: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 75: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 76: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 77: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 78: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 79: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 80: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 81: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 82: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	37, // 83: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	39, // 84: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	41, // 85: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	43, // 86: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	45, // 87: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	47, // 88: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	69, // [69:89] is the sub-list for method output_type
-	49, // [49:69] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	59, // 36: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	60, // 37: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	60, // 38: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	54, // 39: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	55, // 40: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	51, // 41: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	61, // 42: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	51, // 43: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	52, // 44: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	23, // 45: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	51, // 46: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	48, // 47: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	55, // 48: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	49, // 49: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	0,  // 50: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 51: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 52: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 53: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 54: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 55: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 56: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 57: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 58: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 59: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	22, // 60: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 61: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 62: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	34, // 63: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	36, // 64: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	38, // 65: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	40, // 66: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	42, // 67: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	44, // 68: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	46, // 69: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	1,  // 70: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 71: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 72: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 73: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 74: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 75: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 76: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 77: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 78: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 79: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	27, // 80: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 81: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 82: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	35, // 83: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	37, // 84: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	39, // 85: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	41, // 86: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	43, // 87: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	45, // 88: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	47, // 89: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	70, // [70:90] is the sub-list for method output_type
+	50, // [50:70] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }

@@ -37,6 +37,8 @@ const (
 	DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES DeadLetterReason = 1
 	// A consumer rejected it.
 	DeadLetterReason_DEAD_LETTER_REASON_REJECTED DeadLetterReason = 2
+	// It was not acknowledged before it expired, and its queue has `dead_letter_expired`.
+	DeadLetterReason_DEAD_LETTER_REASON_EXPIRED DeadLetterReason = 3
 	// Its queue was full, has `overflow` OVERFLOW_DEAD_LETTER_HEAD, and it was one of the oldest messages.
 	DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW DeadLetterReason = 4
 )
@@ -47,12 +49,14 @@ var (
 		0: "DEAD_LETTER_REASON_UNSPECIFIED",
 		1: "DEAD_LETTER_REASON_MAX_DELIVERIES",
 		2: "DEAD_LETTER_REASON_REJECTED",
+		3: "DEAD_LETTER_REASON_EXPIRED",
 		4: "DEAD_LETTER_REASON_OVERFLOW",
 	}
 	DeadLetterReason_value = map[string]int32{
 		"DEAD_LETTER_REASON_UNSPECIFIED":    0,
 		"DEAD_LETTER_REASON_MAX_DELIVERIES": 1,
 		"DEAD_LETTER_REASON_REJECTED":       2,
+		"DEAD_LETTER_REASON_EXPIRED":        3,
 		"DEAD_LETTER_REASON_OVERFLOW":       4,
 	}
 )
@@ -1030,7 +1034,14 @@ type Queue struct {
 	// Rolling digest of everything that was ever applied to this queue; equal on both nodes at the same LSN.
 	Digest uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Which of the messages that are published to it also go to other queues.
-	Forwards      []*Forward `protobuf:"bytes,20,rep,name=forwards,proto3" json:"forwards,omitempty"`
+	Forwards []*Forward `protobuf:"bytes,20,rep,name=forwards,proto3" json:"forwards,omitempty"`
+	// How many of the messages are delayed: not yet to be delivered to any subscription.
+	Delayed uint64 `protobuf:"varint,21,opt,name=delayed,proto3" json:"delayed,omitempty"`
+	// Messages, counted for each subscription, that were dropped since the queue was made: no consumer could deal with them (`max_deliveries`,
+	// `reject`), and the queue had no `dead_letter`.
+	Dropped uint64 `protobuf:"varint,22,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// Messages that have expired since the queue was made and were not moved to a dead-letter queue.
+	Expired       uint64 `protobuf:"varint,23,opt,name=expired,proto3" json:"expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1126,6 +1137,27 @@ func (x *Queue) GetForwards() []*Forward {
 		return x.Forwards
 	}
 	return nil
+}
+
+func (x *Queue) GetDelayed() uint64 {
+	if x != nil {
+		return x.Delayed
+	}
+	return 0
+}
+
+func (x *Queue) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *Queue) GetExpired() uint64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
 }
 
 // Producer names the origin of a transaction, so that a retry is answered with the original result.
@@ -1518,7 +1550,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\abacklog\x18\x03 \x01(\x04R\abacklog\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x04R\binFlight\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\rR\tconsumers\x12\x16\n" +
-	"\x06filter\x18\x06 \x01(\tR\x06filter\"\xbf\x02\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\"\x8d\x03\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -1528,7 +1560,10 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12?\n" +
 	"\rsubscriptions\x18\a \x03(\v2\x19.lockstep.v1.SubscriptionR\rsubscriptions\x12\x16\n" +
 	"\x06digest\x18\b \x01(\x06R\x06digest\x120\n" +
-	"\bforwards\x18\x14 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\"b\n" +
+	"\bforwards\x18\x14 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x12\x18\n" +
+	"\adelayed\x18\x15 \x01(\x04R\adelayed\x12\x18\n" +
+	"\adropped\x18\x16 \x01(\x04R\adropped\x12\x18\n" +
+	"\aexpired\x18\x17 \x01(\x04R\aexpired\"b\n" +
 	"\bProducer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1a\n" +
@@ -1548,11 +1583,12 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\aForward\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
 	"\x04move\x18\x02 \x01(\bR\x04move\x12\x16\n" +
-	"\x06filter\x18\x03 \x01(\tR\x06filter*\x9f\x01\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter*\xbf\x01\n" +
 	"\x10DeadLetterReason\x12\"\n" +
 	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x12%\n" +
 	"!DEAD_LETTER_REASON_MAX_DELIVERIES\x10\x01\x12\x1f\n" +
-	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02\x12\x1f\n" +
+	"\x1bDEAD_LETTER_REASON_REJECTED\x10\x02\x12\x1e\n" +
+	"\x1aDEAD_LETTER_REASON_EXPIRED\x10\x03\x12\x1f\n" +
 	"\x1bDEAD_LETTER_REASON_OVERFLOW\x10\x04*p\n" +
 	"\bOverflow\x12\x18\n" +
 	"\x14OVERFLOW_UNSPECIFIED\x10\x00\x12\x13\n" +

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+)
+
+func in(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
+func (n *testNode) queue(name string) *pb.Queue {
+	n.t.Helper()
+	resp, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: name})
+	require.NoError(n.t, err)
+	return resp.GetQueue()
+}
+
+// TestDelay: messages come when they are due, not before, in the order of their times; the default of the queue is for
+// those that say nothing, in a transaction, too.
+func TestDelay(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{Delay: in(700 * time.Millisecond)}))
+	begin := time.Now()
+	n.publishAll("q", &pb.Message{Body: []byte("default")},
+		&pb.Message{Body: []byte("soon"), Delay: in(300 * time.Millisecond)},
+		&pb.Message{Body: []byte("now"), Delay: in(0)})
+	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{{
+		Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{
+			Queue: "q", Messages: []*pb.Message{{Body: []byte("committed"), Subject: "s"}},
+		}},
+	}}})
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), n.queue("q").GetDelayed())
+	c := n.consume("q", 100)
+	require.Equal(t, []string{"now"}, bodies(c.take(1)))
+	require.Equal(t, []string{"soon"}, bodies(c.take(1)))
+	require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond)
+	require.Equal(t, []string{"default", "committed"}, bodies(c.take(2)))
+	require.GreaterOrEqual(t, time.Since(begin), 700*time.Millisecond)
+	require.Zero(t, n.queue("q").GetDelayed())
+	c.answer(&pb.ConsumeRequest{Ack: span(1, 4)})
+	require.Zero(t, n.queue("q").GetMessages())
+}
+
+// TestExpiry: by their own time and by the queue's TTL, messages are gone; what a consumer has stays with it.
+func TestExpiry(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{}))
+	c := n.consume("q", 1)
+	n.publishAll("q", &pb.Message{Body: []byte("held"), Ttl: in(200 * time.Millisecond)},
+		&pb.Message{Body: []byte("over"), Ttl: in(200 * time.Millisecond)}, &pb.Message{Body: []byte("stays")},
+		&pb.Message{Body: []byte("never due"), Ttl: in(200 * time.Millisecond), Delay: in(time.Hour)})
+	require.Equal(t, []string{"held"}, bodies(c.take(1)))
+	require.Eventually(t, func() bool { return n.queue("q").GetExpired() == 2 }, patience, 5*time.Millisecond)
+	require.Equal(t, uint64(2), n.queue("q").GetMessages())
+	c.confirm(&pb.ConsumeRequest{Ack: span(1, 1), Credit: 1, Confirm: 1})
+	require.Equal(t, []string{"stays"}, bodies(c.take(1)))
+	c.confirm(&pb.ConsumeRequest{Nack: span(3, 3), Confirm: 2})
+
+	require.NoError(t, c.stream.CloseSend())
+	require.NoError(t, n.alter("q", &pb.QueueConfig{Ttl: in(50 * time.Millisecond)}, "ttl"))
+	require.Eventually(t, func() bool { return n.queue("q").GetMessages() == 0 }, patience, 5*time.Millisecond)
+	require.Equal(t, uint64(3), n.queue("q").GetExpired())
+}
+
+// TestExpiredDeadLetters: with dead_letter_expired, expired messages of each subscription are moved, once; while the
+// dead-letter queue has no room they stay, and are not delivered.
+func TestExpiredDeadLetters(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("dead", &pb.QueueConfig{MaxMessages: 3}))
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{
+		DeadLetter: "dead", DeadLetterExpired: true, Ttl: in(time.Hour),
+	}))
+	require.NoError(t, n.subscribe("q", "second", ""))
+	n.publishAll("q", &pb.Message{Body: []byte("a"), Ttl: in(time.Millisecond), Subject: "s"},
+		&pb.Message{Body: []byte("b"), Ttl: in(100 * time.Millisecond)})
+	require.Eventually(t, func() bool { return len(n.browse("dead")) == 3 }, patience, 5*time.Millisecond)
+	c := n.consume("q", 10)
+	n.publishAll("q", &pb.Message{Body: []byte("c")})
+	require.Equal(t, []string{"c"}, bodies(c.take(1)))
+	dead := n.browse("dead")
+	letters := map[string]int{}
+	for _, m := range dead {
+		require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED, m.GetDeadLetter().GetReason())
+		require.Nil(t, m.GetMessage().GetExpiresAt(), "it has no time of its own any more")
+		letters[string(m.GetMessage().GetBody())+" of "+m.GetDeadLetter().GetSubscription()]++
+	}
+	require.Equal(t, uint64(2), n.queue("q").GetMessages())
+	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(n.browse("dead")) == 1 }, patience, 5*time.Millisecond)
+	last := n.browse("dead")[0]
+	letters[string(last.GetMessage().GetBody())+" of "+last.GetDeadLetter().GetSubscription()]++
+	require.Equal(t, map[string]int{"a of default": 1, "a of second": 1, "b of default": 1, "b of second": 1}, letters)
+	require.Zero(t, n.queue("q").GetExpired(), "none of them was dropped")
+}
+
+// TestNackDelay: a consumer can have a message wait; an impossible delay ends the stream, and nothing is given back.
+func TestNackDelay(t *testing.T) {
+	n := startAlone(t, nil)
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{RedeliveryDelay: in(time.Hour)}))
+	n.publish("q", "1", "2")
+	c := n.consume("q", 10)
+	c.take(2)
+	begin := time.Now()
+	c.confirm(&pb.ConsumeRequest{Nack: span(1, 1), Confirm: 1})
+	c.confirm(&pb.ConsumeRequest{Nack: span(2, 2), NackDelay: in(200 * time.Millisecond), Confirm: 2})
+	messages := c.take(1)
+	require.Equal(t, []string{"2"}, bodies(messages))
+	require.Equal(t, uint32(1), messages[0].GetDeliveryCount())
+	require.GreaterOrEqual(t, time.Since(begin), 200*time.Millisecond)
+	for _, bad := range []*durationpb.Duration{in(-1), in(25 * time.Hour), {Seconds: 1, Nanos: -1}} {
+		c := n.consume("q", 0)
+		require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Nack: span(2, 2), NackDelay: bad}))
+		_, err := c.stream.Recv()
+		require.ErrorIs(t, kind(err), wire.ErrInvalid)
+		require.ErrorContains(t, err, "nack_delay")
+	}
+}
+
+// TestDelaySurvivesFailover: what is delayed or expires is known to the other node, and happens there.
+func TestDelaySurvivesFailover(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	messages := make([]*pb.Message, 200)
+	for i := range messages {
+		messages[i] = &pb.Message{Body: []byte{byte(i)}, Delay: in(time.Duration(20*i) * time.Millisecond)}
+		if i%2 == 1 {
+			messages[i].Ttl = in(time.Duration(10*i) * time.Millisecond)
+		}
+	}
+	active.publishAll("q", messages...)
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	c := standby.consume("q", 1000)
+	var got []string
+	for _, m := range c.take(100) {
+		got = append(got, string(m.GetMessage().GetBody()))
+	}
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(got))), 100)
+	for _, body := range got {
+		require.Zero(t, body[0]%2, "it expires before it is to be delivered")
+	}
+	require.Eventually(t, func() bool { return standby.queue("q").GetExpired() == 100 }, patience, 5*time.Millisecond)
+	require.Zero(t, standby.queue("q").GetDelayed())
+}

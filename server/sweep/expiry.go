@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// maxExpire bounds the messages that one transaction expires, and maxExpireBytes those that it moves.
+	maxExpire      = 1024
+	maxExpireBytes = 1 << 20
+	// maxExpiring bounds the entries that wait to be dealt with.
+	maxExpiring = 1 << 16
+	// stayedAgain is how long messages are left alone that are over and had to stay.
+	stayedAgain = time.Second
+)
+
+// expiry gives up messages whose time is over, in a goroutine of its own: after each transaction it leaves the store to
+// others for as long as that took, so that to expire a million messages holds up no publisher, and no delivery.
+//
+// A message that was sent to a consumer and not answered stays: the consumer may be done with it. So does one that a
+// prepared transaction will acknowledge, and one that the dead-letter queue has no room for.
+type expiry struct {
+	o     Options
+	woken chan struct{}
+	full  map[uint64]bool // it was said that the dead-letter queue of a queue is full; of the task alone
+
+	mu      sync.Mutex // guards what is below
+	waiting []txn.Due
+	stayed  int64 // the earliest time of an entry that had to stay; queue.NeverMS for none
+	since   time.Time
+}
+
+func newExpiry(o Options) *expiry {
+	return &expiry{o: o, woken: make(chan struct{}, 1), full: make(map[uint64]bool), stayed: queue.NeverMS}
+}
+
+// Name says what the task does.
+func (*expiry) Name() string { return "expired messages" }
+
+// Woken receives when there is something to do.
+func (x *expiry) Woken() <-chan struct{} { return x.woken }
+
+// add takes entries that are due. Those that there is no room for count as having to stay.
+func (x *expiry) add(entries []txn.Due) {
+	if len(entries) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	room := min(len(entries), max(0, maxExpiring-len(x.waiting)))
+	x.waiting = append(x.waiting, entries[:room]...)
+	x.stays(entries[room:])
+	select {
+	case x.woken <- struct{}{}:
+	default: // a signal is waiting already
+	}
+}
+
+// stays remembers the earliest of the entries. mu is held.
+func (x *expiry) stays(entries []txn.Due) {
+	for _, e := range entries {
+		if x.stayed == queue.NeverMS {
+			x.since = time.Now()
+		}
+		x.stayed = min(x.stayed, e.TimeMS)
+	}
+}
+
+// takeStayed gives the earliest time of an entry that had to stay, when it is to be tried again; queue.NeverMS for none.
+func (x *expiry) takeStayed(now time.Time) int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stayed == queue.NeverMS || len(x.waiting) > 0 || now.Sub(x.since) < stayedAgain {
+		return queue.NeverMS
+	}
+	stayed := x.stayed
+	x.stayed = queue.NeverMS
+	return stayed
+}
+
+// Sweep gives up what waits, a batch at a time.
+func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
+	for {
+		x.mu.Lock()
+		batch := slices.Clone(x.waiting[:min(len(x.waiting), maxExpire)])
+		x.mu.Unlock()
+		if len(batch) == 0 {
+			return time.Hour, nil
+		}
+		stayed, err := x.expire(ctx, batch)
+		if err != nil {
+			return 0, err
+		}
+		x.mu.Lock()
+		x.waiting = x.waiting[len(batch):]
+		x.stays(stayed)
+		x.mu.Unlock()
+	}
+}
+
+// expire gives up messages, and returns those that have to stay.
+func (x *expiry) expire(ctx context.Context, entries []txn.Due) (stayed []txn.Due, err error) {
+	byQueue := make(map[uint64][]txn.Due)
+	for _, e := range entries {
+		byQueue[e.Queue] = append(byQueue[e.Queue], e)
+	}
+	var drop []txn.Due
+	for _, id := range slices.Sorted(maps.Keys(byQueue)) {
+		entries := x.withoutHeld(id, byQueue[id], &stayed)
+		subs := x.o.Store.DeadLetters(id)
+		if len(subs) == 0 {
+			drop = append(drop, entries...)
+			continue
+		}
+		left, err := x.move(ctx, id, subs, entries)
+		if stayed = append(stayed, left...); err != nil {
+			return stayed, err
+		}
+	}
+	if len(drop) > 0 {
+		err = x.commit(ctx, drop, nil)
+	}
+	return stayed, err
+}
+
+// withoutHeld takes out what has to stay because it is with a consumer or a prepared transaction.
+func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []txn.Due {
+	sequences := make([]uint64, len(entries))
+	for i := range entries {
+		sequences[i] = entries[i].Sequence
+	}
+	held := append(x.o.Consumers.Held(id, sequences), x.o.Store.HeldPrepared(id, sequences)...)
+	if len(held) == 0 {
+		return entries
+	}
+	slices.Sort(held)
+	return slices.DeleteFunc(entries, func(e txn.Due) bool {
+		_, is := slices.BinarySearch(held, e.Sequence)
+		if is {
+			*stayed = append(*stayed, e)
+		}
+		return is
+	})
+}
+
+// move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
+// transactions as it takes, and gives back those that have to stay.
+func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (stayed []txn.Due, err error) {
+	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
+	most := len(entries)
+	for len(entries) > 0 {
+		records, n, err := x.read(ctx, id, entries[:min(most, len(entries))])
+		if err == nil {
+			err = x.moveBatch(ctx, id, subs, entries[:n], records)
+		}
+		switch {
+		case errors.Is(err, txn.ErrQueueFull) && n > 1:
+			most = n / 2 // there may be room for some of them
+			continue
+		case errors.Is(err, txn.ErrQueueFull):
+			x.sayFull(id)
+			return entries, nil
+		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
+			errors.Is(err, store.ErrNoQueue): // deleted meanwhile
+			return entries, nil
+		case err != nil:
+			return entries, err
+		}
+		delete(x.full, id)
+		entries = entries[n:]
+	}
+	return nil, nil
+}
+
+// moveBatch moves messages, the last subscription's together with giving up what is left of them.
+func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
+	for i, sub := range subs {
+		key := dispatch.Key{Queue: id, Sub: sub}
+		moves, err := x.moves(key, batch, records)
+		if err != nil {
+			return err
+		}
+		switch {
+		case i == len(subs)-1:
+			err = x.commit(ctx, batch, moves)
+		case moves != nil:
+			err = propose(ctx, x.o.Primary, moves)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads the records of the first entries, which are in the order of their sequences: nil for what is acknowledged
+// or damaged.
+func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
+	bytes := 0
+	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
+		seq := entries[n].Sequence
+		found, _, err := x.o.Store.Read(ctx, store.ReadRequest{
+			Queue: id, From: seq, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true,
+		}, nil)
+		if err != nil {
+			return nil, 0, err
+		}
+		var rec []byte
+		if len(found) == 1 && found[0].Sequence == seq {
+			rec = found[0].Record
+		}
+		records = append(records, rec)
+		bytes += len(rec)
+	}
+	return records, n, nil
+}
+
+// moves gives what moves those messages that a subscription needs; nil if it needs none.
+func (x *expiry) moves(key dispatch.Key, entries []txn.Due, records [][]byte) (func(*txn.Builder), error) {
+	origin, err := x.o.Store.Origin(key.Queue, key.Sub)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now().UnixMilli()
+	var sequences []uint64
+	var moved [][]byte
+	for i, e := range entries {
+		deliveries, needs := x.o.Store.Needs(key.Queue, key.Sub, e.Sequence)
+		if !needs || records[i] == nil || origin.DeadLetter == txn.NoQueue {
+			continue
+		}
+		rec, err := txn.Relabel(records[i], &txn.DeadLetter{
+			Queue: origin.Queue, Subscription: origin.Subscription, Sequence: e.Sequence, Reason: txn.DeadExpired,
+			Deliveries: deliveries, MovedMS: now,
+		})
+		if err != nil {
+			return nil, err
+		}
+		sequences, moved = append(sequences, e.Sequence), append(moved, rec)
+	}
+	if len(moved) == 0 {
+		return nil, nil //nolint:nilnil // nothing is to be moved
+	}
+	return func(b *txn.Builder) {
+		b.BeginMove(key.Queue, key.Sub, origin.DeadLetter)
+		for i, rec := range moved {
+			b.Move(sequences[i], rec)
+		}
+		b.EndMove()
+	}, nil
+}
+
+// commit commits a transaction that moves messages, unless moves is nil, and gives up what is left of them; then it
+// leaves the store to others.
+func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
+	begin := time.Now()
+	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
+		if moves != nil {
+			moves(b)
+		}
+		b.Due(batch...)
+	})
+	if err != nil {
+		return err
+	}
+	byQueue := make(map[uint64][]dispatch.Range)
+	for _, e := range batch {
+		byQueue[e.Queue] = append(byQueue[e.Queue], dispatch.Range{First: e.Sequence, Last: e.Sequence})
+	}
+	for id, expired := range byQueue {
+		x.o.Consumers.Expired(id, expired)
+	}
+	pause(ctx, time.Since(begin), nil)
+	return nil
+}
+
+func (x *expiry) sayFull(id uint64) {
+	if !x.full[id] {
+		x.o.Log.Warn("the dead-letter queue is full: messages that have expired stay where they are and are not "+
+			"delivered; consume from it, or raise its limits", zap.Uint64("queue_id", id))
+	}
+	x.full[id] = true
+}
