@@ -123,9 +123,9 @@ const filterParts = 100
 
 // compareFilters says what filtered subscriptions cost beside others: until the last message was dealt with.
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
-	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the rate "+
-		"without, all dealt with in %.2f × the time, with %.2f × the time of processors", out.Plural(uint64(n), "subscription"),
-		some.published.Rate/all.published.Rate, some.seconds/all.seconds, some.cpu/all.cpu)
+	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
+		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
+		out.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate, some.seconds/all.seconds, some.cpu/all.cpu)
 }
 
 // fanoutMedians are what one number of subscriptions is compared by with another.

@@ -24,7 +24,8 @@ func TestFormat(t *testing.T) {
 	require.Equal(t, "orders #1 s eu 7 a <body> {\"region\":\"eu\"} 61203c626f64793e YSA8Ym9keT4=\n",
 		c.OK("consume", "orders", "--max", "1", "--format", "{{.queue}} #{{.sequence}} {{.subject}} {{.properties.region}} "+
 			"{{.typed_properties.total}} {{.body}} {{json .properties}} {{hex .body}} {{base64 .body}}"))
-	require.Equal(t, "[] 3 b\n", c.OK("consume", "orders", "-n", "1", "--format", "[{{.subject}}] {{.priority}} {{.body}}"))
+	require.Equal(t, "[] 3 b\n",
+		c.OK("consume", "orders", "-n", "1", "--format", "[{{.subject}}] {{.priority}} {{.body}}"))
 	for _, wrong := range [][]string{
 		{"--format", "{{.sequence"},
 		{"--format", "{{nothing .body}}"},
@@ -65,7 +66,8 @@ func TestAckAfterCommand(t *testing.T) {
 	c.OK("publish", "orders", "good", "--subject", "an order", "-p", "customer-id=17", "--correlation-id", "c1")
 	c.OK("publish", "orders", "bad")
 	file := filepath.Join(t.TempDir(), "seen")
-	const script = `body=$(cat); echo "$body $LOCKSTEP_QUEUE $LOCKSTEP_SEQUENCE $LOCKSTEP_SUBJECT $LOCKSTEP_PROPERTY_CUSTOMER_ID" >> %s
+	const script = `body=$(cat)
+echo "$body $LOCKSTEP_QUEUE $LOCKSTEP_SEQUENCE $LOCKSTEP_SUBJECT $LOCKSTEP_PROPERTY_CUSTOMER_ID" >> %s
 case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 1;; esac`
 	require.Empty(t, c.OK("consume", "orders", "--ack-after-command", fmt.Sprintf(script, file)))
 	seen, err := os.ReadFile(file)
@@ -82,7 +84,8 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	c.OK("publish", "orders", "again")
 	_, stderr, code = c.Run("", "consume", "orders", "--ack-after-command", "no-such-command-anywhere")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "the command of --ack-after-command cannot be run: exit code 127; message 4 was given back")
+	require.Contains(t, stderr,
+		"the command of --ack-after-command cannot be run: exit code 127; message 4 was given back")
 	require.Equal(t, "again\n", c.OK("consume", "orders", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
