@@ -20,6 +20,9 @@ func everyKind(t testing.TB) *driver {
 	t.Helper()
 	d := plainKinds(t)
 	q := d.s.QueueByName("q")
+	d.do(func(b *txn.Builder) {
+		b.CreateSubscriptionWith(q.id, "filtered", txn.StartEarliest, txn.SubscriptionOptions{Filter: "size > 3"})
+	})
 	for _, xid := range []string{"x", "y", "z"} {
 		require.Equal(t, txn.OK, d.prepare(xid, func(b *txn.Builder) {
 			publish(b, q.id, 2, 9)
