@@ -7,6 +7,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
@@ -14,7 +15,7 @@ import (
 
 // featureKinds are all of them.
 func featureKinds() []featureKind {
-	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind()}
+	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind()}
 }
 
 func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOptions {
@@ -215,4 +216,45 @@ func checkReplay(f *feature, ctx context.Context, all map[audit.ID]int) error {
 		}
 	}
 	return nil
+}
+
+// laterKind delays messages; some of them expire, and are dead letters then. A message is delivered, or is once a dead
+// letter.
+func laterKind() featureKind {
+	return featureKind{
+		name: "later", into: "in",
+		queues: map[string]client.CreateQueueOptions{
+			"in":      subscribed(client.QueueConfig{DeadLetter: "expired", DeadLetterExpired: true}, SubWork),
+			"expired": subscribed(client.QueueConfig{}, SubAudit),
+		},
+		message: func(f *feature) client.Message {
+			m := client.Message{Delay: time.Duration(1+f.rng.IntN(300)) * time.Millisecond}
+			if f.rng.IntN(3) == 0 {
+				m.TTL = time.Duration(1+f.rng.IntN(400)) * time.Millisecond
+			}
+			return m
+		},
+		sinks: [][2]string{{"in", SubWork}},
+		check: func(f *feature, ctx context.Context) error {
+			dead, err := f.stored(ctx, "expired")
+			if err != nil {
+				return err
+			}
+			for id, m := range f.sent {
+				got := f.got["in/"+SubWork][id]
+				switch {
+				case dead[id] > 1:
+					f.broken(audit.RuleDoubled, "message %v is %d times a dead letter", id, dead[id])
+				case dead[id] > 0 && m.TTL == 0:
+					f.broken(audit.RulePhantom, "message %v never expires, and is a dead letter", id)
+				case dead[id]+got == 0 && m.outcome == audit.Acked:
+					f.broken(audit.RuleLost, "message %v (delay %v, ttl %v) was neither delivered nor has it expired", id,
+						m.Delay, m.TTL)
+				case dead[id]+got > 0 && m.outcome == audit.Refused:
+					f.broken(audit.RuleRefused, "message %v was refused (%v), and is there", id, m.err)
+				}
+			}
+			return nil
+		},
+	}
 }
