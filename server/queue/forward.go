@@ -128,7 +128,7 @@ func (c *filterCache) get(text string) (*filter.Filter, error) {
 	}
 	f, err := filter.Compile(text)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it says all
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -63,18 +63,18 @@ type featureKind struct {
 	name   string
 	queues map[string]client.CreateQueueOptions // by the last part of their names
 	// setup makes what the queues do not say; nil: nothing.
-	setup func(f *feature, ctx context.Context) error
+	setup func(ctx context.Context, f *feature) error
 	// message draws what is published to the first queue.
 	message func(f *feature) client.Message
 	// into is the queue that is published to.
 	into string
 	// act does more, after each publish; settle ends what it has begun. nil: nothing.
 	act    func(f *feature)
-	settle func(f *feature, ctx context.Context) error
+	settle func(ctx context.Context, f *feature) error
 	// sinks are consumed: pairs of queue and subscription. At the end nothing may be left in them.
 	sinks [][2]string
 	// check holds what is stored and was delivered against what was sent.
-	check func(f *feature, ctx context.Context) error
+	check func(ctx context.Context, f *feature) error
 }
 
 // startFeatures makes their queues and begins.
@@ -131,7 +131,7 @@ func (f *feature) create(ctx context.Context) error {
 	if f.setup == nil {
 		return nil
 	}
-	return f.setup(f, ctx)
+	return f.setup(ctx, f)
 }
 
 // publishAll publishes until ctx ends.
@@ -252,7 +252,7 @@ func (all *features) finish(ctx context.Context) error {
 	all.running.Wait()
 	for _, f := range all.list {
 		if f.settle != nil {
-			if err := f.settle(f, ctx); err != nil {
+			if err := f.settle(ctx, f); err != nil {
 				return err
 			}
 		}
@@ -265,7 +265,7 @@ func (all *features) finish(ctx context.Context) error {
 	all.endSink()
 	all.consuming.Wait()
 	for _, f := range all.list {
-		if err := f.check(f, ctx); err != nil {
+		if err := f.check(ctx, f); err != nil {
 			return err
 		}
 		f.w.history.Edit(func(h *audit.History) { h.Calls["feature "+f.name] += len(f.sent) })

@@ -46,7 +46,7 @@ func forwardKind() featureKind {
 			"copy": subscribed(client.QueueConfig{}, SubAudit),
 			"gone": subscribed(client.QueueConfig{}, SubAudit),
 		},
-		setup: func(f *feature, ctx context.Context) error {
+		setup: func(ctx context.Context, f *feature) error {
 			_, err := f.client.SetForwards(ctx, f.queue("in"), []client.Forward{
 				{To: f.queue("copy")}, {To: f.queue("gone"), Move: true, Filter: `subject == "go"`},
 			})
@@ -57,7 +57,7 @@ func forwardKind() featureKind {
 	}
 }
 
-func checkForwards(f *feature, ctx context.Context) error {
+func checkForwards(ctx context.Context, f *feature) error {
 	var in [3]map[audit.ID]int
 	for i, name := range []string{"in", "copy", "gone"} {
 		var err error
@@ -84,7 +84,7 @@ func siftKind() featureKind {
 	return featureKind{
 		name: "sift", into: "in",
 		queues: map[string]client.CreateQueueOptions{"in": subscribed(client.QueueConfig{}, SubAudit)},
-		setup: func(f *feature, ctx context.Context) error {
+		setup: func(ctx context.Context, f *feature) error {
 			_, _, err := f.client.CreateSubscriptionWith(ctx, f.queue("in"), "even",
 				client.SubscriptionOptions{Filter: `subject == "even" && properties.n > 0`})
 			return err
@@ -95,7 +95,7 @@ func siftKind() featureKind {
 			}
 		},
 		sinks: [][2]string{{"in", "even"}},
-		check: func(f *feature, ctx context.Context) error {
+		check: func(ctx context.Context, f *feature) error {
 			all, err := f.stored(ctx, "in")
 			if err != nil {
 				return err
@@ -124,7 +124,7 @@ func rankedKind() featureKind {
 			return client.Message{Priority: new(uint8(f.rng.IntN(10)))}
 		},
 		sinks: [][2]string{{"in", SubWork}},
-		check: func(f *feature, ctx context.Context) error {
+		check: func(ctx context.Context, f *feature) error {
 			all, err := f.stored(ctx, "in")
 			if err != nil {
 				return err
@@ -135,14 +135,14 @@ func rankedKind() featureKind {
 					f.broken(audit.RuleUndelivered, "message %v was not delivered", id)
 				}
 			}
-			return checkRanks(f, ctx, len(all))
+			return checkRanks(ctx, f, len(all))
 		},
 	}
 }
 
 // checkRanks consumes what the audit subscription has kept: n messages, higher priorities first, and in the order of
 // their sequences within one.
-func checkRanks(f *feature, ctx context.Context, n int) error {
+func checkRanks(ctx context.Context, f *feature, n int) error {
 	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubAudit, Prefetch: n + 1})
 	if err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
@@ -177,7 +177,7 @@ func keptKind() featureKind {
 		},
 		message: func(*feature) client.Message { return client.Message{} },
 		sinks:   [][2]string{{"in", SubWork}},
-		check: func(f *feature, ctx context.Context) error {
+		check: func(ctx context.Context, f *feature) error {
 			all, err := f.stored(ctx, "in")
 			if err != nil {
 				return err
@@ -185,13 +185,13 @@ func keptKind() featureKind {
 			for id := range f.sent {
 				f.once("the queue", id, all[id])
 			}
-			return checkReplay(f, ctx, all)
+			return checkReplay(ctx, f, all)
 		},
 	}
 }
 
 // checkReplay goes back to the beginning and consumes everything once more.
-func checkReplay(f *feature, ctx context.Context, all map[audit.ID]int) error {
+func checkReplay(ctx context.Context, f *feature, all map[audit.ID]int) error {
 	if _, err := f.client.Seek(ctx, f.queue("in"), SubWork, client.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
 	}
@@ -235,7 +235,7 @@ func laterKind() featureKind {
 			return m
 		},
 		sinks: [][2]string{{"in", SubWork}},
-		check: func(f *feature, ctx context.Context) error {
+		check: func(ctx context.Context, f *feature) error {
 			dead, err := f.stored(ctx, "expired")
 			if err != nil {
 				return err

@@ -24,9 +24,9 @@ func preparedKind() featureKind {
 			"in": subscribed(client.QueueConfig{}, SubWork), "out": subscribed(client.QueueConfig{}, SubAudit),
 		},
 		message: func(*feature) client.Message { return client.Message{} },
-		act:     func(f *feature) { p.transfer(f, context.Background(), f.rng.IntN(4) == 0) },
+		act:     func(f *feature) { p.transfer(context.Background(), f, f.rng.IntN(4) == 0) },
 		settle:  p.settle,
-		check: func(f *feature, ctx context.Context) error {
+		check: func(ctx context.Context, f *feature) error {
 			out, err := f.stored(ctx, "out")
 			if err != nil {
 				return err
@@ -67,11 +67,11 @@ type undecided struct {
 const soon = 3 * time.Second
 
 // transfer moves one message, if there is one; or prepares that, and decides against it.
-func (p *coordinator) transfer(f *feature, parent context.Context, rollBack bool) {
+func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool) {
 	ctx, cancel := context.WithTimeout(parent, soon)
 	defer cancel()
-	p.decideOpen(f, ctx)
-	d := p.receive(f, ctx)
+	p.decideOpen(ctx, f)
+	d := p.receive(ctx, f)
 	if d == nil {
 		return
 	}
@@ -93,17 +93,17 @@ func (p *coordinator) transfer(f *feature, parent context.Context, rollBack bool
 		return
 	}
 	p.open = append(p.open, u)
-	p.decideOpen(f, ctx)
+	p.decideOpen(ctx, f)
 	if !u.commit {
 		d.Nack() // in case that it was not prepared
 	}
 }
 
 // decideOpen sends the decisions that were not answered yet.
-func (p *coordinator) decideOpen(f *feature, ctx context.Context) {
+func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 	var open []undecided
 	for _, u := range p.open {
-		if !p.decide(f, ctx, &u) {
+		if !p.decide(ctx, f, &u) {
 			open = append(open, u)
 		}
 	}
@@ -111,7 +111,7 @@ func (p *coordinator) decideOpen(f *feature, ctx context.Context) {
 }
 
 // decide tells whether a decision was answered, or is not needed.
-func (p *coordinator) decide(f *feature, ctx context.Context, u *undecided) bool {
+func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
 	if u.doubt != nil {
 		err := u.doubt.Prepare(ctx, u.xid)
 		if errors.Is(err, client.ErrOutcomeUnknown) {
@@ -138,7 +138,7 @@ func (p *coordinator) decide(f *feature, ctx context.Context, u *undecided) bool
 }
 
 // receive takes a message, if there is one soon.
-func (p *coordinator) receive(f *feature, parent context.Context) *client.Delivery {
+func (p *coordinator) receive(parent context.Context, f *feature) *client.Delivery {
 	ctx, cancel := context.WithTimeout(parent, featureEvery)
 	defer cancel()
 	if p.consumer == nil {
@@ -160,9 +160,9 @@ func (p *coordinator) receive(f *feature, parent context.Context) *client.Delive
 }
 
 // settle moves what is left.
-func (p *coordinator) settle(f *feature, ctx context.Context) error {
+func (p *coordinator) settle(ctx context.Context, f *feature) error {
 	for {
-		p.transfer(f, ctx, false)
+		p.transfer(ctx, f, false)
 		q, err := f.client.GetQueue(ctx, f.queue("in"))
 		if err == nil && q.Messages == 0 && len(p.open) == 0 {
 			break
