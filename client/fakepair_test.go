@@ -359,6 +359,12 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 	return out, nil
 }
 
+// Prepare takes what is published as it is: what a decision makes of it is not looked at here.
+func (n *fakeNode) Prepare(ctx context.Context, r *pb.PrepareRequest) (*pb.PrepareResponse, error) {
+	c, err := n.Commit(ctx, &pb.CommitRequest{Operations: r.GetOperations(), Producer: r.GetProducer()})
+	return &pb.PrepareResponse{Lsn: c.GetLsn(), Duplicate: c.GetDuplicate()}, err
+}
+
 // attached gives the number of the queue that a consumer attaches to.
 func (p *fakePair) attached(a *pb.Attach) uint64 {
 	if a == nil {
