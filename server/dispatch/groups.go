@@ -49,7 +49,9 @@ func (p parkedMessage) lane() uint8      { return uint8(lanes - 1 - int(p>>laneS
 func (s *groups) any() bool { return len(s.outs) > 0 }
 
 // hasGroup tells whether a message is one of a group.
-func hasGroup(rec []byte) bool { return txn.RecordAttribute(rec, txn.AttributeGroup) != nil }
+func hasGroup(rec []byte) bool {
+	return txn.RecordHasAttributes(rec) && txn.RecordAttribute(rec, txn.AttributeGroup) != nil
+}
 
 // of gives the group of a message, nil if it has none.
 func (s *groups) of(m *Message) *group {
