@@ -156,6 +156,11 @@ type Queue struct {
 	Messages, Bytes uint64
 	// Subscriptions by name.
 	Subscriptions []Subscription
+	// Delayed is how many of the messages are not yet to be delivered to any subscription.
+	Delayed uint64
+	// Dropped is how many messages, counted for each subscription, no consumer could deal with while the queue had no
+	// DeadLetter; Expired how many have expired and were not moved to one. Both count since the queue was made.
+	Dropped, Expired uint64
 	// Forwards say which of the messages that are published to it also go to other queues.
 	Forwards []Forward
 	// Digest of everything that was ever applied to the queue; equal on both nodes at the same LSN.
@@ -403,6 +408,7 @@ func queueFromProto(q *pb.Queue) Queue {
 	out := Queue{
 		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
 		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
+		Delayed: q.GetDelayed(), Dropped: q.GetDropped(), Expired: q.GetExpired(),
 	}
 	for _, f := range q.GetForwards() {
 		out.Forwards = append(out.Forwards, Forward{To: f.GetTo(), Move: f.GetMove(), Filter: f.GetFilter()})

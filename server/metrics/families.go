@@ -128,6 +128,9 @@ func ofMessages() []family {
 		counter("messages_overflowed_total", "Messages that were dropped from the head of a queue because it was full and "+
 			"has the overflow drop-head, applied on this node since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Overflowed) }),
+		counter("messages_expired_total", "Messages whose time was over, and that were not moved to a dead-letter queue, "+
+			"applied on this node since it was started.",
+			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
 		counter("messages_delivered_total", "Messages that this node has handed to consumers since it was started, "+
 			"redelivered ones among them.",
 			func(s *snapshot) float64 { return float64(s.more.Delivered) }),

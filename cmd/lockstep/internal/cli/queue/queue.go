@@ -40,6 +40,9 @@ type queueState struct {
 	MaxDeliveries uint32 `json:"max_deliveries,omitempty"`
 	DeadLetter    string `json:"dead_letter,omitempty"`
 	behaviour
+	Delayed       uint64              `json:"delayed,omitempty"`
+	Dropped       uint64              `json:"dropped,omitempty"`
+	Expired       uint64              `json:"expired,omitempty"`
 	Forwards      []forwardState      `json:"forwards,omitempty"`
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
@@ -60,6 +63,7 @@ func newQueueState(q client.Queue) queueState {
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
 		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config), Forwards: forwardStates(q),
+		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {
