@@ -3,12 +3,15 @@
 package node_test
 
 import (
+	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/wire"
@@ -151,4 +154,48 @@ func TestDelaySurvivesFailover(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return standby.queue("q").GetExpired() == 100 }, patience, 5*time.Millisecond)
 	require.Zero(t, standby.queue("q").GetDelayed())
+}
+
+// TestDueIsPrompt measures how late messages are delivered that become due at a steady rate, on a pair.
+// LOCKSTEP_DUE_RATE is how many a second; it lasts for 5 s, and for 1 s by default.
+func TestDueIsPrompt(t *testing.T) {
+	rate, seconds := 500, 1
+	if env := os.Getenv("LOCKSTEP_DUE_RATE"); env != "" {
+		var err error
+		rate, err = strconv.Atoi(env)
+		require.NoError(t, err)
+		seconds = 5
+	}
+	active, _ := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	first := time.Now().Add(time.Duration(1+rate*seconds/20_000) * time.Second)
+	step := time.Second / time.Duration(rate)
+	for sent := 0; sent < rate*seconds; {
+		var batch []*pb.Message
+		for ; len(batch) < 1000 && sent < rate*seconds; sent++ {
+			batch = append(batch, &pb.Message{DeliverAt: timestamppb.New(first.Add(time.Duration(sent) * step))})
+		}
+		active.publishAll("q", batch...)
+	}
+	require.Less(t, time.Now(), first, "all of them are delayed")
+	c := active.consume("q", 1000)
+	var late []time.Duration
+	for len(late) < rate*seconds {
+		resp, err := c.stream.Recv()
+		require.NoError(t, err)
+		now, n := time.Now(), len(resp.GetMessages())
+		for _, m := range resp.GetMessages() {
+			wait := now.Sub(m.GetMessage().GetDeliverAt().AsTime())
+			require.GreaterOrEqual(t, wait, -time.Millisecond, "it is not delivered before its time")
+			late = append(late, wait)
+		}
+		if n > 0 {
+			last := resp.GetMessages()[n-1].GetSequence()
+			require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Ack: span(1, last), Credit: uint32(n)}))
+		}
+	}
+	slices.Sort(late)
+	t.Logf("%d due a second for %d s: late by %v at p50, %v at p99, %v at most", rate, seconds, late[len(late)/2],
+		late[len(late)*99/100], late[len(late)-1])
+	require.Less(t, late[len(late)*99/100], 2*time.Second)
 }
