@@ -73,14 +73,16 @@ func timed(t *testing.T, a txn.Attributes) []byte {
 	return rec
 }
 
-// TestExpiredIsNotDelivered: what is over by its own word or by its queue's TTL when it is to be sent is not sent, costs
-// no credit, and is looked at again after a while.
+// TestExpiredIsNotDelivered: what is over by its own word or by its queue's TTL when it is to be sent is not sent,
+// costs no credit, and is looked at again after a while.
 func TestExpiredIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context() // without its time-out
 		now := time.Now()
-		dead := &txn.DeadLetter{Queue: "o", Subscription: "s", Sequence: 1, Reason: txn.DeadRejected, MovedMS: now.UnixMilli()}
+		dead := &txn.DeadLetter{
+			Queue: "o", Subscription: "s", Sequence: 1, Reason: txn.DeadRejected, MovedMS: now.UnixMilli(),
+		}
 		f.queue.publish(
 			string(timed(t, txn.Attributes{ExpiresAtMS: now.Add(-time.Second).UnixMilli()})),
 			string(timed(t, txn.Attributes{ExpiresAtMS: now.Add(time.Hour).UnixMilli()})),
@@ -90,11 +92,11 @@ func TestExpiredIsNotDelivered(t *testing.T) {
 		)
 		c := f.attach(2)
 		require.Equal(t, []uint64{2, 3}, sequences(f.take(c, 2)))
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) //nolint:forbidigo // the clock is that of synctest
 		require.NoError(t, c.AddCredit(1))
 		require.Equal(t, []uint64{5}, sequences(f.take(c, 1)))
 
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) //nolint:forbidigo // the clock is that of synctest
 		f.queue.mu.Lock()
 		f.queue.ttl = (5 * time.Second).Milliseconds()
 		f.queue.mu.Unlock()

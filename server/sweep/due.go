@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// maxDue bounds the entries of the schedule that one transaction deals with: applying it takes a millisecond or two.
+	// maxDue bounds the entries of the schedule that one transaction deals with: applying it takes a millisecond or
+	// two.
 	maxDue = 4096
 	// idleWait is how long the schedule is left alone at most.
 	idleWait = time.Second
 )
 
-// due goes through the schedule index: it lets delayed messages go, and hands those that expire to the expiry, which may
-// take its time.
+// due goes through the schedule index: it lets delayed messages go, and hands those that expire to the expiry, which
+// may take its time.
 //
 // It remembers how far it has come, since what is removed stays in the index, out of sight, until the next checkpoint.
 // What is added behind it meanwhile, it goes back to at once; what had to stay, after a while.

@@ -81,7 +81,8 @@ func (x *expiry) stays(entries []txn.Due) {
 	}
 }
 
-// takeStayed gives the earliest time of an entry that had to stay, when it is to be tried again; queue.NeverMS for none.
+// takeStayed gives the earliest time of an entry that had to stay, when it is to be tried again; queue.NeverMS for
+// none.
 func (x *expiry) takeStayed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -40,7 +40,7 @@ func TestTasksAreCalledAgain(t *testing.T) {
 		blocked := &fakeTask{err: replication.ErrBlocked}
 		failing := &fakeTask{err: errors.New("no")}
 		s := run(Options{Log: zap.NewNop()}, calm, blocked, failing)
-		time.Sleep(10*time.Second + time.Millisecond)
+		time.Sleep(10*time.Second + time.Millisecond) //nolint:forbidigo // the clock is that of synctest
 		synctest.Wait()
 		require.EqualValues(t, 1, calm.calls.Load())
 		require.EqualValues(t, 201, blocked.calls.Load())
@@ -50,7 +50,7 @@ func TestTasksAreCalledAgain(t *testing.T) {
 		require.EqualValues(t, 2, calm.calls.Load())
 		s.Stop()
 		calls := blocked.calls.Load()
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // the clock is that of synctest
 		require.Equal(t, calls, blocked.calls.Load())
 	})
 }

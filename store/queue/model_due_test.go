@@ -194,7 +194,8 @@ func TestDueSet(t *testing.T) {
 	require.Equal(t, sortedDue(want), slices.Collect(s.all))
 	var after []txn.Due
 	s.after(txn.Due{TimeMS: 1500}, func(e txn.Due) bool { after = append(after, e); return true })
-	require.True(t, slices.Equal(after, slices.DeleteFunc(sortedDue(want), func(e txn.Due) bool { return e.TimeMS < 1500 })))
+	early := func(e txn.Due) bool { return e.TimeMS < 1500 }
+	require.True(t, slices.Equal(after, slices.DeleteFunc(sortedDue(want), early)))
 	for e := range want {
 		require.True(t, s.remove(e))
 	}
