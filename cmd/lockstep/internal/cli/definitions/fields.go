@@ -138,7 +138,7 @@ func (f configField) setPlain(v reflect.Value, text string) error {
 		v.SetUint(n)
 	case reflect.Float64:
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
 			return fmt.Errorf("%w: %s is %q; write a number", errValue, f.name, text)
 		}
 		v.SetFloat(n)

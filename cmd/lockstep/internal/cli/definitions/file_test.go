@@ -79,6 +79,7 @@ func TestBadFiles(t *testing.T) {
 		"size":               {q + "max_bytes: 3 sacks\n", "is not a size"},
 		"bool":               {q + "exclusive: perhaps\n", "write true or false"},
 		"number":             {q + "redelivery_multiplier: x\n", "write a number"},
+		"no number":          {q + "redelivery_multiplier: nan\n", "write a number"},
 		"overflow":           {q + "overflow: spill\n", "is none of reject"},
 		"list for a value":   {q + "ttl: [1s]\n", "f:4: it is not a single value"},
 		"null":               {q + "ttl:\n", "f:4: it has no value"},
