@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestPrepareStaysInDoubt: a Prepare that was not answered is repeated under the same xid and sequence, and nothing else
-// is done with the transaction until it is answered.
+// TestPrepareStaysInDoubt: a Prepare that was not answered is repeated under the same xid and sequence, and nothing
+// else is done with the transaction until it is answered.
 func TestPrepareStaysInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

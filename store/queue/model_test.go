@@ -134,13 +134,14 @@ func (m *model) producer() (p *txn.Producer, key string) {
 
 func (m *model) fill(b *txn.Builder, want *txn.Result) {
 	q := m.pick()
-	if k := m.rng.IntN(100); q == nil || k < 3 && len(m.queues) < 8 {
+	switch k := m.rng.IntN(100); {
+	case q == nil, k < 3 && len(m.queues) < 8:
 		m.createQueue(b, want)
-	} else if k < 8 {
+	case k < 8:
 		m.configure(b, want, q)
-	} else if k < 20 {
+	case k < 20:
 		m.twoPhase(b, want)
-	} else {
+	default:
 		m.transaction(b, want)
 	}
 }

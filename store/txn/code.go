@@ -94,9 +94,10 @@ const (
 
 // Error implements error: what happened, what it means, what to do.
 func (c Code) Error() string {
-	switch c {
-	case OK:
-		return "no error"
+	if text := c.ofPrepared(); text != "" {
+		return text
+	}
+	switch c { //nolint:exhaustive // the others are in ofPrepared
 	case ErrMalformed:
 		return "malformed transaction: the bytes do not follow the format"
 	case ErrNewerVersion:
@@ -147,9 +148,6 @@ func (c Code) Error() string {
 		return "two forwards name the same queue: join their filters with ||"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
-	}
-	if text := c.ofPrepared(); text != "" {
-		return text
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

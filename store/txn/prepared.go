@@ -182,9 +182,12 @@ func (o *Op) fingerprintInner(sum uint32, table *crc32.Table) uint32 {
 	return sum
 }
 
-// ofPrepared is Error for the codes of transactions in two phases, and of messages that are taken; "" for any other.
+// ofPrepared is Error for OK, the codes of transactions in two phases, and of messages that are taken; "" for any
+// other.
 func (c Code) ofPrepared() string {
 	switch c { //nolint:exhaustive // the others have nothing to do with it
+	case OK:
+		return "no error"
 	case ErrAlreadyAcknowledged:
 		return "a message was acknowledged before: it was processed elsewhere; drop what was made of it"
 	case ErrReserved:
