@@ -19,8 +19,8 @@ type ConsumerOptions struct {
 	// Subscription to consume; empty means DefaultSubscription.
 	Subscription string
 	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes, as in
-	// SubscriptionOptions. The others stay for other consumers. It is refused with ErrInvalid when it is wrong, and with
-	// ErrRefused while one of the nodes is of release 0.1.0.
+	// SubscriptionOptions. The others stay for other consumers. It is refused with ErrInvalid when it is wrong, and
+	// with ErrRefused while one of the nodes is of release 0.1.0.
 	Filter string
 	// Prefetch is how many messages the node may send ahead of Receive. Default 256.
 	Prefetch int
@@ -255,8 +255,8 @@ func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is deli
 
 // NackAfter is Nack for a message that is to be delivered again only after a delay, of 0 to 24 hours: what is beyond
 // that counts as the nearest of them. The delay takes the place of QueueConfig.RedeliveryDelay. It is a matter of the
-// active node alone: after a failover, or when the connection breaks before the node has it, the message is delivered at
-// once, or after the queue's own delay. A node of release 0.1.0 does not know delays.
+// active node alone: after a failover, or when the connection breaks before the node has it, the message is delivered
+// at once, or after the queue's own delay. A node of release 0.1.0 does not know delays.
 func (d *Delivery) NackAfter(delay time.Duration) {
 	d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }

@@ -30,10 +30,10 @@ const (
 	maxFilterBytes = 4 << 10
 )
 
-// SetForwards replaces the forwards of a queue, up to 16, each to another queue; none ends them. Messages that are there
-// already stay as they are. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if
-// any. Errors: ErrQueueNotFound, also for one of To; ErrInvalid for a filter that is none, and for a queue that would be
-// forwarded to and forward itself; ErrRefused while one of the nodes is of release 0.1.0; ErrUnavailable.
+// SetForwards replaces the forwards of a queue, up to 16, each to another queue; none ends them. Messages that are
+// there already stay as they are. The call can be made again after ErrOutcomeUnknown with the Request that it was
+// given, if any. Errors: ErrQueueNotFound, also for one of To; ErrInvalid for a filter that is none, and for a queue
+// that would be forwarded to and forward itself; ErrRefused while one of the nodes is of release 0.1.0; ErrUnavailable.
 func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward, as ...*Request) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err

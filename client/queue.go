@@ -29,8 +29,8 @@ type QueueConfig struct {
 	// MaxBytes: the same while the queue holds this many bytes; 0 means no limit.
 	MaxBytes uint64
 	// MaxDeliveries: a message that a subscription has given to a consumer so many times, and got back each time, is
-	// moved to DeadLetter, or dropped and counted if that is empty; 1 to 1,000,000, 0 means no limit. This and DeadLetter
-	// are refused with ErrRefused while one of the nodes is of release 0.1.0.
+	// moved to DeadLetter, or dropped and counted if that is empty; 1 to 1,000,000, 0 means no limit. This and
+	// DeadLetter are refused with ErrRefused while one of the nodes is of release 0.1.0.
 	MaxDeliveries uint32
 	// DeadLetter names the queue that messages are moved to that were delivered MaxDeliveries times, or rejected; empty
 	// means that they are dropped. That queue must be there and have a subscription, or it keeps nothing; it cannot be
@@ -47,8 +47,8 @@ type QueueConfig struct {
 	// RedeliveryDelay is how long a message waits that was given back for the first time, before it is delivered again.
 	// A new active delivers at once what waited on the one before.
 	RedeliveryDelay time.Duration
-	// RedeliveryMultiplier is what RedeliveryDelay is multiplied with for each further time: 1 to 1000, with a resolution
-	// of a hundredth; 0 means 1.
+	// RedeliveryMultiplier is what RedeliveryDelay is multiplied with for each further time: 1 to 1000, with a
+	// resolution of a hundredth; 0 means 1.
 	RedeliveryMultiplier float64
 	// RedeliveryMaxDelay is the longest that a message waits; 0 means that there is no limit.
 	RedeliveryMaxDelay time.Duration
@@ -61,8 +61,8 @@ type QueueConfig struct {
 	Overflow Overflow
 	// Priorities: messages of a higher Priority are delivered first. It is decided when the queue is made.
 	Priorities bool
-	// Exclusive: only one consumer of each subscription gets messages at a time, the one that was attached first; the next
-	// one takes over when it leaves.
+	// Exclusive: only one consumer of each subscription gets messages at a time, the one that was attached first; the
+	// next one takes over when it leaves.
 	Exclusive bool
 	// DeadLetterExpired: messages that expire are moved to DeadLetter; otherwise they are dropped.
 	DeadLetterExpired bool
@@ -191,7 +191,8 @@ type Start int
 const (
 	// StartLatest: only messages published after the subscription was made.
 	StartLatest Start = iota
-	// StartEarliest: every message that some other subscription has still to acknowledge, or that is retained, and all later.
+	// StartEarliest: every message that some other subscription has still to acknowledge, or that is retained, and all
+	// later.
 	StartEarliest
 )
 
@@ -304,8 +305,8 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 type SubscriptionOptions struct {
 	// Start says where it begins to read, unless At does.
 	Start Start
-	// At, if it is not the zero value, is where it begins to read. A sequence or a time is refused with ErrInvalid if it
-	// is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
+	// At, if it is not the zero value, is where it begins to read. A sequence or a time is refused with ErrInvalid if
+	// it is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
 	At Place
 	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes:
 	// `properties.region == "eu" && priority >= 5`. docs/clients.md has the names. It cannot be altered. It is refused

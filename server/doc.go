@@ -8,8 +8,9 @@
 // and registers them with the server here.
 //
 // The parts are server/serving (the session that clients are served with), server/dispatch (deliveries to consumers),
-// server/sweep (what is due by the clock), server/prepared (two-phase transactions), server/maintenance (scans, rewrites, backups, plans, jobs), server/verify
-// (scrub, repair, comparison of the nodes), server/settings (what holds now), server/peers (the other node),
+// server/sweep (what is due by the clock), server/prepared (two-phase transactions), server/filter (which messages are
+// wanted), server/maintenance (scans, rewrites, backups, plans, jobs), server/verify (scrub, repair, comparison of the
+// nodes), server/settings (what holds now), server/peers (the other node),
 // server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment) and
 // server/metrics, which exports it.
 //

@@ -215,7 +215,8 @@ func (p *pager) checkpointDue() bool {
 	if p.syncing != nil {
 		return false
 	}
-	return n > p.s.o.CheckpointBytes || changes > maxScheduleChanges || ((n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval)
+	return n > p.s.o.CheckpointBytes || changes > maxScheduleChanges ||
+		(n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval
 }
 
 // work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which

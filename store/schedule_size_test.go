@@ -70,7 +70,8 @@ func TestDelayedTakeLittleMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, min(count, 4096))
 	t.Logf("%d delayed messages: published in %v, started in %v, %d KiB of memory, the first 4096 due found in %v, "+
-		"page.db has %d pages of %d bytes", count, took, started, used>>10, time.Since(begin), stats.PagesUsed, stats.PageSize)
+		"page.db has %d pages of %d bytes", count, took, started, used>>10, time.Since(begin), stats.PagesUsed,
+		stats.PageSize)
 	require.Less(t, used, int64(64<<20))
 	require.Less(t, started, 5*time.Second, "a start does not read the schedule")
 }

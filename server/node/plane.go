@@ -187,6 +187,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig),
 		Logger: p.node.log.Named("primary"), Tuning: p.tuning,
+		//nolint:contextcheck // what an event begins lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
 	})
 	if err != nil {
@@ -281,6 +282,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
 		Tuning: p.tuning,
+		//nolint:contextcheck // what an event begins lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
 		Meter: p.node.meter(),
 	})

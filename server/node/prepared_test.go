@@ -105,7 +105,8 @@ func TestPreparedLimits(t *testing.T) {
 		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "the xid is empty"},
 		"long xid": {
 			strings.Repeat("x", 129),
-			[]*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "129 bytes",
+			[]*pb.Operation{publishOp("q", "x")},
+			codes.InvalidArgument, "129 bytes",
 		},
 		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "cannot be printed"},
 		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "take a new xid"},

@@ -43,7 +43,7 @@ func TestTemporaryQueue(t *testing.T) {
 	standby.waitFor(pb.Role_ROLE_ACTIVE)
 	c = standby.consume("used", 10)
 	require.Len(t, c.take(1), 1, "it was there after the switchover")
-	time.Sleep(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace of the new active
+	<-time.After(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace of the new active
 	require.False(t, standby.gone("used"))
 	standby.publish("used", "2")
 	require.Len(t, c.take(1), 1)

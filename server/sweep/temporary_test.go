@@ -62,7 +62,7 @@ func TestTemporaryQueues(t *testing.T) {
 			for end := time.Now().Add(d); time.Now().Before(end); {
 				wait, err := task.Sweep(t.Context())
 				require.NoError(t, err)
-				time.Sleep(wait)
+				<-time.After(wait)
 			}
 		}
 		run(29 * time.Second)

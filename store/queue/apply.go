@@ -305,7 +305,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q := s.queues.get(o.Queue)
 	s.mark(q)
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
-	switch o.Code {
+	switch o.Code { //nolint:exhaustive // the others are about no queue
 	case txn.OpAlterQueue:
 		s.touch(q) // a dispatcher may have to do something else from now on
 		s.setConfig(q, q.config.With(o.Config, o.Mask))

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// describedQueue is what is tried with; describedDead is for its dead letters, and describedSource forwards to it in the
-// end.
+// describedQueue is what is tried with; describedDead is for its dead letters, and describedSource forwards to it in
+// the end.
 const describedQueue, describedDead, describedSource = "described", "described-dead", "described-source"
 
 // describedMessage has attributes that release 0.1.0 does not know, and nothing that says how it is delivered.

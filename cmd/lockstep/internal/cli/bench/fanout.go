@@ -125,7 +125,8 @@ const filterParts = 100
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
-		out.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate, some.seconds/all.seconds, some.cpu/all.cpu)
+		out.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate,
+		some.seconds/all.seconds, some.cpu/all.cpu)
 }
 
 // fanoutMedians are what one number of subscriptions is compared by with another.

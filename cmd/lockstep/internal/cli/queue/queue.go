@@ -19,7 +19,7 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues, drop damaged messages, replay dead letters, forward, move subscriptions",
+		Short: "Create, list, show, alter, delete and purge queues, and what happens to their messages",
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
