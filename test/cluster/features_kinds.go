@@ -234,14 +234,18 @@ func laterKind() featureKind {
 			}
 			return m
 		},
-		sinks: [][2]string{{"in", SubWork}},
+		sinks: [][2]string{{"in", SubWork}}, mayWait: true,
 		check: func(ctx context.Context, f *feature) error {
 			dead, err := f.stored(ctx, "expired")
 			if err != nil {
 				return err
 			}
+			waiting, err := f.stored(ctx, "in")
+			if err != nil {
+				return err
+			}
 			for id, m := range f.sent {
-				got := f.got["in/"+SubWork][id]
+				got := f.got["in/"+SubWork][id] + waiting[id]
 				switch {
 				case dead[id] > 1:
 					f.broken(audit.RuleDoubled, "message %v is %d times a dead letter", id, dead[id])
