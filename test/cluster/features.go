@@ -238,7 +238,7 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
 		for _, s := range q.Subscriptions {
-			if s.Name == sub && (s.Backlog == 0 || f.mayWait && f.waits(ctx, queue, sub)) {
+			if s.Name == sub && (s.Backlog == 0 || f.mayWait && f.waits(ctx, queue)) {
 				return nil
 			}
 		}
@@ -249,9 +249,10 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	}
 }
 
-// waits tells whether all messages that a subscription has not acknowledged are to be delivered later.
-func (f *feature) waits(ctx context.Context, queue, sub string) bool {
-	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{Subscription: sub}) {
+// waits tells whether all messages of a queue are to be delivered later. (Of a subscription, those that are delayed are
+// not shown.)
+func (f *feature) waits(ctx context.Context, queue string) bool {
+	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil || time.Until(m.DeliverAt) < time.Second {
 			return false
 		}

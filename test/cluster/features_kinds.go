@@ -236,11 +236,11 @@ func laterKind() featureKind {
 		},
 		sinks: [][2]string{{"in", SubWork}}, mayWait: true,
 		check: func(ctx context.Context, f *feature) error {
-			dead, err := f.stored(ctx, "expired")
+			waiting, err := f.stored(ctx, "in") // before those that may be moved meanwhile
 			if err != nil {
 				return err
 			}
-			waiting, err := f.stored(ctx, "in")
+			dead, err := f.stored(ctx, "expired")
 			if err != nil {
 				return err
 			}
