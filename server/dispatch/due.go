@@ -62,10 +62,17 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.giveDue(sequences)
 }
 
-// giveDue has those of the messages delivered that reading has passed; it finds the others. The dispatcher's lock is
-// held.
+// giveDue has those of the messages delivered that reading has passed; it finds the others. A read may have found some
+// already, between the moment in which they could be read and this call: what a consumer has stays with it, and what
+// waits for one waits once. The dispatcher's lock is held.
 func (d *dispatcher) giveDue(sequences []uint64) {
-	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return !d.order.passed(sequence) })
+	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
+		return !d.order.passed(sequence) || slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
+			_, has := c.inFlight[sequence]
+			return has
+		})
+	})
+	d.order.unread(asRanges(slices.Sorted(slices.Values(passed))))
 	d.giveBack(passed)
 }
 

@@ -168,3 +168,23 @@ func TestHeld(t *testing.T) {
 	f.registry.Expired(1, one(2))
 	require.Empty(t, f.registry.Held(1, []uint64{1, 2, 3}))
 }
+
+// TestDueIsDeliveredOnce: a message that a read has found before the dispatcher is told that its time has come is not
+// delivered a second time, whether a consumer has it, or it waits for one.
+func TestDueIsDeliveredOnce(t *testing.T) {
+	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, limits())
+			f.queue.prioritized = prioritized
+			for range 4 {
+				f.queue.publish(string(timed(t, txn.Attributes{Subject: "s"})))
+			}
+			c := f.attach(2)
+			require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
+			f.registry.Due(1, []uint64{1, 2, 3})
+			require.NoError(t, c.AddCredit(10))
+			require.Equal(t, []uint64{3, 4}, sequences(f.take(c, 2)))
+			f.nothing(c)
+		})
+	}
+}

@@ -21,6 +21,8 @@ type order interface {
 	// handOutAgain gives out messages of which demand has named the sequences; what no consumer can take now waits. It
 	// tells how many were given to a consumer that a consumer was given before.
 	handOutAgain(messages []Message) (redelivered uint64)
+	// unread drops messages that were read and that no consumer was given: they are given back in another way.
+	unread(ranges []Range)
 	// passed tells whether new messages are read from behind a sequence on. Not to be called while a read is going on.
 	passed(sequence uint64) bool
 	// giveBack has sequences delivered again that are with no consumer any more.
@@ -113,6 +115,8 @@ func (f *fifo) handOutAgain(messages []Message) (redelivered uint64) {
 	}
 	return redelivered
 }
+
+func (f *fifo) unread(ranges []Range) { f.ready = withoutRanges(f.ready, ranges) }
 
 func (f *fifo) passed(sequence uint64) bool { return sequence < f.d.next }
 

@@ -98,8 +98,9 @@ func TestGroupIsDeliveredInOrder(t *testing.T) {
 	f.nothing(x)
 	f.nothing(y)
 	// A message that is given back blocks its group.
-	require.Empty(t, f.confirm(y, nil, one(3), 1))
-	require.Equal(t, []uint64{3}, sequences(f.take(y, 1)), "it stays with its consumer")
+	again := f.confirm(y, nil, one(3), 1) // it may come with the confirmation
+	again = append(again, f.take(y, 1-len(again))...)
+	require.Equal(t, []uint64{3}, sequences(again), "it stays with its consumer")
 	require.NoError(t, x.Settle(f.ctx, dispatch.Answers{Acks: one(1)}))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 	// A message that is rejected does not.

@@ -378,6 +378,15 @@ func (s *selective) laneOf(m *Message) uint8 {
 	return txn.RecordPriority(m.Record)
 }
 
+func (s *selective) unread(ranges []Range) {
+	s.ready = withoutRanges(s.ready, ranges)
+	for _, r := range ranges {
+		for lane := range s.aside {
+			s.aside[lane].removeRange(r)
+		}
+	}
+}
+
 func (s *selective) passed(sequence uint64) bool {
 	if s.lanes == nil {
 		return sequence < s.d.next
