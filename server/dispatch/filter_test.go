@@ -81,8 +81,9 @@ func TestFilterAndNack(t *testing.T) {
 	f.queue.publish("no", "yes", "no", "yes")
 	c := f.attach(10)
 	require.Equal(t, []uint64{2, 4}, sequences(f.take(c, 2)))
-	f.confirm(c, nil, one(2), 1)
-	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
+	again := f.confirm(c, nil, one(2), 1) // it may come with the confirmation
+	again = append(again, f.take(c, 1-len(again))...)
+	require.Equal(t, []uint64{2}, sequences(again))
 	f.confirm(c, []dispatch.Range{{First: 2, Last: 2}, {First: 4, Last: 4}}, nil, 2)
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
