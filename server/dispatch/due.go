@@ -72,7 +72,7 @@ func (d *dispatcher) giveDue(sequences []uint64) {
 			return has
 		})
 	})
-	d.order.unread(asRanges(slices.Sorted(slices.Values(passed))))
+	d.order.unread(asRanges(passed))
 	d.giveBack(passed)
 }
 

@@ -511,7 +511,7 @@ func (s *State) createSub(q *Queue, name, filter string, start txn.Start, seq ui
 	sub.acks.floor = q.nextSeq
 	switch start {
 	case txn.StartEarliest:
-		s.copyAcks(q, &sub.acks)
+		sub.acks = s.deadFrom(q, q.lowestFloor())
 	case txn.StartSequence:
 		sub.acks = s.deadFrom(q, seq)
 	case txn.StartLatest:
@@ -521,35 +521,13 @@ func (s *State) createSub(q *Queue, name, filter string, start txn.Start, seq ui
 	return sub
 }
 
-// copyAcks makes a, which is empty, what all subscriptions of q have acknowledged.
-func (s *State) copyAcks(q *Queue, a *ackSet) {
-	for _, other := range q.subs {
-		a.floor = min(a.floor, other.acks.floor)
+// lowestFloor is the sequence below which all subscriptions have acknowledged everything.
+func (q *Queue) lowestFloor() uint64 {
+	floor := q.nextSeq
+	for _, sub := range q.subs {
+		floor = min(floor, sub.acks.floor)
 	}
-	for chunk := a.floor >> chunkBits; chunk<<chunkBits < q.nextSeq; chunk++ {
-		var c ackChunk
-		for w := range c.words {
-			v := q.ackedByAll(nil, chunk, w) & published(chunk, w, q.nextSeq)
-			if first := wordFirst(chunk, w); first < a.floor {
-				v &^= belowMask(a.floor - first)
-			}
-			c.words[w] = v
-			c.n += ones(v)
-		}
-		if c.n == 0 {
-			continue
-		}
-		slot := a.ensure(chunk)
-		slot.dirty = true
-		a.above += uint64(c.n)
-		if c.n == ChunkSize {
-			slot.full = true
-			continue
-		}
-		slot.c = s.ackPool.get()
-		*slot.c = c
-	}
-	a.advance(&s.ackPool, a.floor)
+	return floor
 }
 
 // belowMask gives the lowest n bits of a word, all of them from 64 on.

@@ -46,8 +46,7 @@ func (s *State) setRetention(q *Queue) {
 	switch wanted := q.config.Retains(); {
 	case wanted && sub == nil:
 		sub = &Sub{q: q, id: txn.RetentionSub, dirty: true}
-		sub.acks.floor = q.nextSeq
-		s.copyAcks(q, &sub.acks)
+		sub.acks = s.deadFrom(q, q.lowestFloor())
 		sub.start = sub.acks.floor
 		q.subs = append(q.subs, sub)
 	case !wanted && sub != nil:
