@@ -43,6 +43,7 @@ type memoryQueue struct {
 	ttl     int64
 	delay   time.Duration // before a message goes out again: so much for each time that it was given back
 	onRead  func()        // called, without the lock, when a read has its result
+	toRead  func()        // called with the lock when a read begins
 }
 
 func newMemoryQueue() *memoryQueue {
@@ -70,6 +71,10 @@ func (q *memoryQueue) Read(
 	defer q.mu.Unlock()
 	if key.Queue != 1 {
 		return dst, from, errNoQueue
+	}
+	if toRead := q.toRead; toRead != nil {
+		q.toRead = nil
+		toRead()
 	}
 	if onRead := q.onRead; onRead != nil {
 		q.onRead = nil

@@ -227,6 +227,13 @@ func (d *dispatcher) news() {
 	d.setExclusive(exclusive)
 }
 
+func (d *dispatcher) followExclusive() {
+	_, exclusive := d.registry.source.Order(d.key.Queue)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setExclusive(exclusive)
+}
+
 // step hands out one batch.
 func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.limits.Load().BatchBytes
@@ -263,6 +270,9 @@ func (d *dispatcher) readOn(
 	ctx context.Context, from order, want, maxBytes int,
 ) (messages []Message, progressed bool, err error) {
 	messages, next, err := from.read(ctx, want, maxBytes)
+	if d.polls {
+		d.followExclusive() // a message that was published after the queue was altered goes out as the queue is now
+	}
 	d.wasRead(messages)
 	matching, others := d.match(messages)
 	most := d.maxDeliveries(matching)

@@ -166,6 +166,28 @@ func TestExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
+// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's look at the configuration and
+// its read: the message goes to the active consumer alone.
+func TestExclusiveBeforePublish(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.exclusive = true
+	x, y := f.attach(1), f.attach(0)
+	f.queue.publish("1")
+	require.Equal(t, []uint64{1}, sequences(f.take(x, 1)))
+	f.queue.set(func() {
+		f.queue.exclusive = false
+		f.queue.toRead = func() {
+			f.queue.exclusive = true
+			f.queue.records = append(f.queue.records, []byte("2"))
+		}
+	})
+	f.queue.publish() // nothing; but the dispatcher looks at the queue
+	require.NoError(t, y.AddCredit(1))
+	f.nothing(y)
+	require.NoError(t, x.AddCredit(1))
+	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
+}
+
 func TestConsumersWithFilters(t *testing.T) {
 	f := newFixture(t, limits())
 	has := func(c byte) func(*dispatch.Message) bool {
