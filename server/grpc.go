@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server/gate"
 )
 
 const (
@@ -31,8 +32,8 @@ const (
 )
 
 // New makes the gRPC server of a node, without services, for transactions of that size. The options are added to its
-// own.
-func New(transactionBytes int, options ...grpc.ServerOption) Registrar {
+// own. Every call passes the gate.
+func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Registrar {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + messageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
@@ -40,7 +41,7 @@ func New(transactionBytes int, options ...grpc.ServerOption) Registrar {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, options)...)
-	return Registrar{Server: s}
+	return Registrar{Server: s, Gate: g}
 }
 
 // Reflect registers the service by which tools find out which services there are. It is the last to be registered.

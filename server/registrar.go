@@ -6,10 +6,12 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
@@ -21,64 +23,112 @@ const AlarmService = "lockstep.alarm"
 // INTERNAL, as if the node were to blame, and as if another attempt could do better. gRPC ends a call whose request its
 // codec refuses, so the server must have codec.MarkingServerOptions, which marks the request instead, and all services
 // must be registered here: the handlers refuse what is marked.
-type Registrar struct{ *grpc.Server }
+type Registrar struct {
+	*grpc.Server
+
+	// Gate stands before every call.
+	Gate *gate.Gate
+}
 
 // RegisterService registers a copy of desc whose handlers look at what they receive.
 func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	own := *desc
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 	for i := range own.Methods {
-		own.Methods[i].Handler = unary(own.Methods[i].Handler)
+		m := &own.Methods[i]
+		m.Handler = r.unary("/"+desc.ServiceName+"/"+m.MethodName, m.Handler)
 	}
 	for i := range own.Streams {
-		handle := own.Streams[i].Handler
-		own.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
-			return handle(srv,
-				&checkedStream{stream})
-		}
+		m := &own.Streams[i]
+		m.Handler = r.stream("/"+desc.ServiceName+"/"+m.StreamName, m.Handler)
 	}
 	r.Server.RegisterService(&own, impl)
 }
 
 // unary makes the handler of one method. What it needs for a call is used again, so that a call costs no memory for it.
-func unary(handle grpc.MethodHandler) grpc.MethodHandler {
+func (r Registrar) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
-		r := &checkedRequest{}
-		r.check = r.decode
-		return r
+		c := &checkedRequest{}
+		c.check = c.decode
+		return c
 	}}
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
 		error,
 	) {
-		r, _ := requests.Get().(*checkedRequest)
-		r.dec = dec
-		resp, err := handle(srv, ctx, r.check, interceptor)
-		r.dec = nil
-		requests.Put(r)
+		ctx, audited, err := r.Gate.Enter(ctx, method)
+		if err != nil {
+			return nil, err
+		}
+		c, _ := requests.Get().(*checkedRequest)
+		c.dec = dec
+		var began time.Time
+		if audited {
+			began = time.Now()
+		}
+		resp, err := handle(srv, ctx, c.check, interceptor)
+		if audited || err != nil {
+			r.Gate.Left(ctx, method, c.request, began, err)
+		}
+		c.dec, c.request = nil, nil
+		requests.Put(c)
 		return resp, err
+	}
+}
+
+// stream makes the handler of one method with a stream.
+func (r Registrar) stream(method string, handle grpc.StreamHandler) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		ctx, audited, err := r.Gate.Enter(stream.Context(), method)
+		if err != nil {
+			return err
+		}
+		var began time.Time
+		if audited {
+			began = time.Now()
+		}
+		s := &checkedStream{ServerStream: stream, ctx: ctx, keep: audited}
+		err = handle(srv, s)
+		if audited || err != nil {
+			r.Gate.Left(ctx, method, s.first, began, err)
+		}
+		return err
 	}
 }
 
 // checkedRequest decodes one request.
 type checkedRequest struct {
-	dec   func(any) error
-	check func(any) error // decode
+	dec     func(any) error
+	check   func(any) error // decode
+	request any             // what was decoded
 }
 
 func (r *checkedRequest) decode(v any) error {
 	if err := r.dec(v); err != nil {
 		return err
 	}
+	r.request = v
 	return checkDecoded(v)
 }
 
 // checkedStream looks at each request of a stream.
-type checkedStream struct{ grpc.ServerStream }
+type checkedStream struct {
+	grpc.ServerStream
+
+	ctx   context.Context //nolint:containedctx // it is the stream's, with the caller's identity
+	keep  bool            // the first request, for the audit
+	first any
+}
+
+// Context is that of the stream, with the identity of the caller.
+func (s *checkedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg receives a request.
 func (s *checkedStream) RecvMsg(v any) error {
 	if err := s.ServerStream.RecvMsg(v); err != nil {
 		return err //nolint:wrapcheck // it is gRPC's
+	}
+	if s.keep && s.first == nil {
+		s.first = v
 	}
 	return checkDecoded(v)
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
@@ -195,6 +196,7 @@ type node struct {
 	monitor     *conditionMonitor
 	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
+	rules       *access.Rules
 
 	// TLS of the own port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption

@@ -12,15 +12,18 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/maintenance/rpc"
 	"github.com/lockstep-mq/lockstep/server/queue"
 )
 
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() server.Registrar {
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.serverOptions...)
+	n.rules = new(access.Rules)
+	s := server.New(int(n.cfg.Limits.TransactionBytes), gate.New(gate.Options{Rules: n.rules}), n.serverOptions...)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{

@@ -17,6 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
@@ -203,6 +204,10 @@ var errorTable = []mapping{
 	{failover.ErrForce, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
+	// Who calls.
+	{access.ErrDenied, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_DENIED},
+	{access.ErrUnauthenticated, codes.Unauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
+	{access.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
 	// The caller.
 	{context.DeadlineExceeded, codes.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
 	{context.Canceled, codes.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},

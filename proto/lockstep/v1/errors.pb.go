@@ -204,6 +204,11 @@ const (
 	ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK ErrorReason = 203
 	// INVALID_ARGUMENT: a filter that is no expression, gives no bool, is too long or could cost too much. The text names line and column.
 	ErrorReason_ERROR_REASON_INVALID_FILTER ErrorReason = 204
+	// PERMISSION_DENIED: the caller has no right to do this. The text says who the node takes the caller for, and which right on what is missing.
+	ErrorReason_ERROR_REASON_DENIED ErrorReason = 208
+	// UNAUTHENTICATED: what the caller has shown of itself is not true, or not any more: a token or certificate that is unknown, expired, of
+	// another issuer or for somebody else. The text says which. Show something else; repeating it is of no use.
+	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 209
 )
 
 // Enum value maps for ErrorReason.
@@ -292,6 +297,8 @@ var (
 		202: "ERROR_REASON_HEURISTIC_COMMIT",
 		203: "ERROR_REASON_HEURISTIC_ROLLBACK",
 		204: "ERROR_REASON_INVALID_FILTER",
+		208: "ERROR_REASON_DENIED",
+		209: "ERROR_REASON_UNAUTHENTICATED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -377,6 +384,8 @@ var (
 		"ERROR_REASON_HEURISTIC_COMMIT":       202,
 		"ERROR_REASON_HEURISTIC_ROLLBACK":     203,
 		"ERROR_REASON_INVALID_FILTER":         204,
+		"ERROR_REASON_DENIED":                 208,
+		"ERROR_REASON_UNAUTHENTICATED":        209,
 	}
 )
 
@@ -411,7 +420,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xcb\x14\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x88\x15\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -495,7 +504,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x18ERROR_REASON_XID_DECIDED\x10\xc9\x01\x12\"\n" +
 	"\x1dERROR_REASON_HEURISTIC_COMMIT\x10\xca\x01\x12$\n" +
 	"\x1fERROR_REASON_HEURISTIC_ROLLBACK\x10\xcb\x01\x12 \n" +
-	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01\x12\x18\n" +
+	"\x13ERROR_REASON_DENIED\x10\xd0\x01\x12!\n" +
+	"\x1cERROR_REASON_UNAUTHENTICATED\x10\xd1\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"strings"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Need is what a method asks of its caller.
+type Need struct {
+	// Right that the caller must have; 0: see Anyone.
+	Right Right
+	// PerQueue: the right is one on the queues that the request names; the service checks each of them.
+	PerQueue bool
+	// Anyone may call it, known or not. Otherwise a method without a right is for every caller that has any right.
+	Anyone bool
+	// Audited: each call is told to the audit, and not only those that were refused.
+	Audited bool
+}
+
+var (
+	needPeer = Need{Right: Peer}
+	needMany = Need{} // any right will do
+)
+
+func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
+func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
+func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
+
+// methods has every RPC that a node serves. One that is not in it is refused.
+var methods = map[string]Need{ //nolint:gochecknoglobals // a table
+	// Queues.
+	pb.QueueService_CreateQueue_FullMethodName:        manages(),
+	pb.QueueService_AlterQueue_FullMethodName:         manages(),
+	pb.QueueService_DeleteQueue_FullMethodName:        manages(),
+	pb.QueueService_PurgeQueue_FullMethodName:         manages(),
+	pb.QueueService_GetQueue_FullMethodName:           onQueues(Browse),
+	pb.QueueService_ListQueues_FullMethodName:         onQueues(Browse),
+	pb.QueueService_CreateSubscription_FullMethodName: manages(),
+	pb.QueueService_DeleteSubscription_FullMethodName: manages(),
+	pb.QueueService_Publish_FullMethodName:            onQueues(Publish),
+	pb.QueueService_PublishStream_FullMethodName:      onQueues(Publish),
+	pb.QueueService_Commit_FullMethodName:             onQueues(Publish | Consume),
+	pb.QueueService_Consume_FullMethodName:            onQueues(Consume),
+	pb.QueueService_ReplayDeadLetters_FullMethodName:  manages(),
+	pb.QueueService_Browse_FullMethodName:             onQueues(Browse),
+	pb.QueueService_SeekSubscription_FullMethodName:   manages(),
+	pb.QueueService_SetForwards_FullMethodName:        manages(),
+	pb.QueueService_Prepare_FullMethodName:            onQueues(Publish | Consume),
+	pb.QueueService_CommitPrepared_FullMethodName:     onQueues(Publish | Consume),
+	pb.QueueService_RollbackPrepared_FullMethodName:   onQueues(Publish | Consume),
+	pb.QueueService_ListPrepared_FullMethodName:       operates(false),
+
+	// The nodes.
+	pb.AdminService_GetStatus_FullMethodName:       needMany,
+	pb.AdminService_WatchStatus_FullMethodName:     needMany,
+	pb.AdminService_Switchover_FullMethodName:      operates(true),
+	pb.AdminService_SetPaused_FullMethodName:       operates(true),
+	pb.AdminService_Checkpoint_FullMethodName:      operates(true),
+	pb.AdminService_Check_FullMethodName:           operates(true),
+	pb.AdminService_GetDigest_FullMethodName:       operates(false),
+	pb.AdminService_Verify_FullMethodName:          operates(true),
+	pb.AdminService_GetQueueDigests_FullMethodName: operates(false),
+	pb.AdminService_Scrub_FullMethodName:           operates(true),
+	pb.AdminService_DropDamaged_FullMethodName:     operates(true),
+	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
+	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
+
+	// Upkeep.
+	pb.MaintenanceService_GetSettings_FullMethodName:    operates(false),
+	pb.MaintenanceService_UpdateSettings_FullMethodName: operates(true),
+	pb.MaintenanceService_ListSettings_FullMethodName:   operates(false),
+	pb.MaintenanceService_ChangeSettings_FullMethodName: operates(true),
+	pb.MaintenanceService_Scan_FullMethodName:           operates(true),
+	pb.MaintenanceService_Rewrite_FullMethodName:        operates(true),
+	pb.MaintenanceService_Shrink_FullMethodName:         operates(true),
+	pb.MaintenanceService_Backup_FullMethodName:         operates(true),
+	pb.MaintenanceService_ListBackups_FullMethodName:    operates(false),
+	pb.MaintenanceService_DropOld_FullMethodName:        operates(true),
+	pb.MaintenanceService_FlushArchive_FullMethodName:   operates(true),
+	pb.MaintenanceService_StartPlan_FullMethodName:      operates(true),
+	pb.MaintenanceService_WatchPlan_FullMethodName:      operates(false),
+	pb.MaintenanceService_CancelPlan_FullMethodName:     operates(true),
+	pb.MaintenanceService_ListJobs_FullMethodName:       operates(false),
+	pb.MaintenanceService_PutJob_FullMethodName:         operates(true),
+	pb.MaintenanceService_DeleteJob_FullMethodName:      operates(true),
+	pb.MaintenanceService_RunJob_FullMethodName:         operates(true),
+	pb.MaintenanceService_RestartNode_FullMethodName:    operates(true),
+	pb.MaintenanceService_ReportNode_FullMethodName:     operates(false),
+
+	// Between the nodes.
+	pb.ReplicationService_Replicate_FullMethodName:     needPeer,
+	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer,
+	pb.ReplicationService_FetchMessages_FullMethodName: needPeer,
+	pb.ReplicationService_Meet_FullMethodName:          needPeer,
+
+	// What every gRPC server has.
+	healthpb.Health_Check_FullMethodName: {Anyone: true},
+	healthpb.Health_List_FullMethodName:  {Anyone: true},
+	healthpb.Health_Watch_FullMethodName: {Anyone: true},
+}
+
+// reflectionPrefix begins the methods by which tools find out which services there are.
+const reflectionPrefix = "/grpc.reflection."
+
+// NeedOf returns what a method, by its full name, asks of its caller; false for one that is not known.
+func NeedOf(method string) (Need, bool) {
+	if strings.HasPrefix(method, reflectionPrefix) {
+		return needMany, true
+	}
+	need, ok := methods[method]
+	return need, ok
+}
