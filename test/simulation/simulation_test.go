@@ -47,6 +47,8 @@ const (
 	maxFailures = 5
 	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
 	realLimit = 4 * time.Minute
+	// progressSeeds: after each so many seeds it is told how far it has come.
+	progressSeeds = 1000
 	// featureSeeds: in one of so many seeds applications use what queues can do besides.
 	featureSeeds = 3
 )
@@ -95,6 +97,9 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 				t.Parallel()
 				for seed := next.Add(1); seed <= uint64(seeds) && total.failed() < limit; seed = next.Add(1) {
 					total.add(one(t, seed, false))
+					if seed%progressSeeds == 0 {
+						fmt.Fprintf(os.Stderr, "%s: seed %d, %d failed\n", t.Name(), seed, total.failed())
+					}
 				}
 			})
 		}
@@ -110,11 +115,7 @@ type scenario struct {
 // simulate runs one seed. draw makes the scenario, all of which follows from the seed.
 func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scenario) (done result) {
 	test, _, _ := strings.Cut(t.Name(), "/")
-	watchdog := time.AfterFunc(realLimit, func() { // not in the bubble, whose clock stands still then
-		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not "+
-			"simulated, or runs for ever", seed))
-	})
-	defer watchdog.Stop()
+	defer watch(seed)()
 	defer func() {
 		if r := recover(); r != nil {
 			panic(fmt.Sprintf("seed %d: %v", seed, r))
@@ -135,6 +136,26 @@ func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scena
 		t.Error(done.failure) // not in the bubble: that would end the loop over seeds
 	}
 	return done
+}
+
+// watch ends the process when a seed does not end. It counts seconds that it has seen: those in which the process was
+// stopped do not count. The caller is outside the bubble, whose clock stands still then.
+func watch(seed uint64) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		second := time.NewTicker(time.Second)
+		defer second.Stop()
+		for range realLimit / time.Second {
+			select {
+			case <-second.C:
+			case <-done:
+				return
+			}
+		}
+		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not "+
+			"simulated, or runs for ever", seed))
+	}()
+	return func() { close(done) }
 }
 
 // run is a whole simulation of a plan of faults.
