@@ -282,6 +282,26 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
+// Settle prepares the end of the role without a successor: new transactions wait until Stop, which refuses them, and
+// those under way are answered. It returns when they are, when they are refused because the node may not acknowledge,
+// or when ctx ends.
+func (p *Primary) Settle(ctx context.Context) {
+	p.queue.hold()
+	for {
+		if empty, _ := p.queue.empty(); empty || p.queue.refused() != nil {
+			return
+		}
+		select {
+		case <-p.progress: // it may be refused by now
+		case <-p.queue.idle:
+		case <-p.stopped:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // standbyHas tells whether the required standby is durable and applied up to end.
 func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()

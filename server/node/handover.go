@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +23,8 @@ const (
 	// successorGrace is how long this node stays its standby then: so that who waited has an answer before the next
 	// pause.
 	successorGrace = 50 * time.Millisecond
+	// settleLimit is how long the transactions may take that are under way when a node stops that still has the role.
+	settleLimit = 500 * time.Millisecond
 )
 
 // handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a
@@ -59,6 +62,18 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	default:
 		return nil
 	}
+}
+
+// settle has an active that stops, and has no successor, answer the publishes that it has taken. Those that come from
+// now on are refused. After a failure there is nothing to wait for.
+func (n *node) settle(ctx context.Context, failure error) {
+	primary, err := n.plane.active()
+	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	primary.Settle(ctx)
 }
 
 // waitForSuccessor waits until the new active serves, with this node as its standby. It takes one write of the record

@@ -298,6 +298,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		err = n.handOverBeforeStop(ctx)
 	}
 	n.log.Info("stopping", zap.Error(err))
+	n.settle(ctx, err)
 	n.closeOnce.Do(func() { close(n.closing) })
 	n.health.Shutdown()
 	cancel(nil) // the machine gives up its role first, so that clients and the other node hear of it

@@ -261,8 +261,7 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	}
 	if session != nil {
 		session.SetPaused(true)
-		st := p.node.runner.Status()
-		session.End(wire.NotActive(&st, next))
+		session.End(p.node.notActiveBut(next))
 	}
 	primary.Stop()
 	p.mu.Lock()
@@ -378,9 +377,17 @@ func (p *dataPlane) showHealth() {
 }
 
 // notActive sends clients to the active node.
-func (n *node) notActive() *wire.NotActiveError {
+func (n *node) notActive() *wire.NotActiveError { return n.notActiveBut(failover.NodeInfo{}) }
+
+// notActiveBut sends them to next, unless that is the zero value.
+func (n *node) notActiveBut(next failover.NodeInfo) *wire.NotActiveError {
 	st := n.runner.Status()
-	return wire.NotActive(&st, failover.NodeInfo{})
+	select {
+	case <-n.closing:
+		st.Reason = "it is being stopped"
+	default:
+	}
+	return wire.NotActive(&st, next)
 }
 
 // resync has the store of a standby replaced by a snapshot of the active; false if this node follows none.

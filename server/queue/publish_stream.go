@@ -52,6 +52,8 @@ type publishStream struct {
 	// takesMore: the client takes several answers in one message.
 	takesMore atomic.Bool
 	held      *streamCall // was received from calls and is not answered
+	// promised is how many requests are in calls, or are submitted and on their way there.
+	promised atomic.Int64
 	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
 	// after it is not submitted: the client sends both again, and they must be committed in its order.
 	broken atomic.Bool
@@ -186,6 +188,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		p.prepare(b, buf, r)
 	}
 	if len(b.items) == 0 {
+		p.promised.Add(int64(len(b.calls)))
 		return nil
 	}
 	from := 0
@@ -221,6 +224,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	if err != nil {
 		return err
 	}
+	p.promised.Add(int64(len(b.calls)))
 	for _, call := range b.calls {
 		p.through = call.correlation
 		p.unnumbered = p.unnumbered || p.through == 0
@@ -289,9 +293,10 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		if !more {
 			return nil, p.whyEnded()
 		}
+		p.promised.Add(-1)
 		return call, nil
 	case <-p.session.Ended():
-		return nil, p.session.Reason()
+		return p.answered(), p.session.Reason()
 	}
 }
 
@@ -303,6 +308,7 @@ func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 			if !more {
 				return nil // nextCall finds out
 			}
+			p.promised.Add(-1)
 			if len(call.done) == 0 {
 				p.held = call
 				return nil

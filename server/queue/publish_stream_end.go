@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/server/wire"
+)
+
+// When the role ends without a successor, what was taken before is committed (Primary.Settle). This file has streams
+// answer it: a client that is told nothing would have to ask the next active for each of its requests.
+
+const (
+	// submitPatience is how long a stream waits for requests that are being submitted when its session ends. They are
+	// refused in a moment, or have just been committed.
+	submitPatience = 100 * time.Millisecond
+	submitPoll     = time.Millisecond
+)
+
+// answered returns the next request if its outcome is known: it is answered although the session has ended.
+func (p *publishStream) answered() *streamCall {
+	p.awaitSubmit()
+	if p.promised.Load() == 0 {
+		return nil
+	}
+	select {
+	case call, more := <-p.calls: // it is there, or comes
+		if more {
+			p.promised.Add(-1)
+		}
+		if more && len(call.done) > 0 {
+			return call
+		}
+	case <-p.stream.Context().Done():
+	}
+	return nil
+}
+
+// awaitSubmit waits until no request is being submitted. With another node to go to, the client is not kept waiting.
+func (p *publishStream) awaitSubmit() {
+	var elsewhere *wire.NotActiveError
+	if errors.As(p.session.Reason(), &elsewhere) && elsewhere.ActiveAddress != "" {
+		return
+	}
+	ticker := time.NewTicker(submitPoll)
+	defer ticker.Stop()
+	for began := time.Now(); time.Since(began) < submitPatience; <-ticker.C {
+		if p.submitMu.TryLock() {
+			p.submitMu.Unlock()
+			return
+		}
+	}
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// drainQueue is what the clients of a drain test share.
+const drainQueue = "drain"
+
+// customers are clients that work while a node is asked to stop. An error of any of them is one that its application
+// would have seen.
+type customers struct {
+	t    *testing.T
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	acks   map[string][]time.Time
+	errors []string
+}
+
+// startCustomers starts a publisher that waits for each answer, one that does not, and two consumers that confirm.
+func startCustomers(t *testing.T, open func(context.Context) (*client.Client, error)) *customers {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	c := &customers{t: t, stop: stop, acks: map[string][]time.Time{}}
+	k, err := open(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		stop()
+		c.work.Wait()
+		_ = k.Close()
+	})
+	c.work.Go(func() { c.publish(ctx, k) })
+	c.work.Go(func() { c.pipeline(ctx, k) })
+	for i := range 2 {
+		c.work.Go(func() { c.consume(ctx, k, fmt.Sprint("consumer ", i)) })
+	}
+	return c
+}
+
+// acked notes an answer; failed an error, unless the test is over.
+func (c *customers) acked(who string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acks[who] = append(c.acks[who], time.Now())
+}
+
+func (c *customers) failed(ctx context.Context, who string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errors = append(c.errors, fmt.Sprintf("%s: %v", who, err))
+}
+
+func (c *customers) publish(ctx context.Context, k *client.Client) {
+	const who = "publisher, one by one"
+	for ctx.Err() == nil {
+		if _, err := k.Publish(ctx, drainQueue, client.Message{Body: make([]byte, 512)}); err != nil {
+			c.failed(ctx, who, err)
+			continue
+		}
+		c.acked(who)
+	}
+}
+
+func (c *customers) pipeline(ctx context.Context, k *client.Client) {
+	const who = "publisher, pipelined"
+	p, err := k.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		c.failed(ctx, who, err)
+		return
+	}
+	defer func() { _ = p.Close() }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		err := p.PublishAsync(ctx, drainQueue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
+			if err != nil {
+				c.failed(ctx, who, err)
+				return
+			}
+			c.acked(who)
+		})
+		if err != nil {
+			c.failed(ctx, who, err)
+		}
+		<-tick.C
+	}
+}
+
+func (c *customers) consume(ctx context.Context, k *client.Client, who string) {
+	co, err := k.Consume(ctx, drainQueue, client.ConsumerOptions{})
+	if err != nil {
+		c.failed(ctx, who, err)
+		return
+	}
+	defer func() { _ = co.Close() }()
+	for ctx.Err() == nil {
+		d, err := co.Receive(ctx)
+		if err == nil {
+			err = d.AckSync(ctx)
+		}
+		if err != nil {
+			c.failed(ctx, who, err)
+			return
+		}
+		c.acked(who)
+	}
+}
+
+// waitUntilAll waits until each of the clients had so many answers after a time.
+func (c *customers) waitUntilAll(since time.Time, answers int) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, times := range c.acks {
+			i, _ := slices.BinarySearchFunc(times, since, time.Time.Compare)
+			if len(times)-i < answers {
+				return false
+			}
+		}
+		return len(c.acks) == 4 || len(c.errors) > 0
+	}, bound, time.Millisecond, "not all clients work")
+}
+
+// longest gives the longest time without an answer that touched the time from one to another, by client.
+func (c *customers) longest(from, to time.Time) map[string]time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gaps := map[string]time.Duration{}
+	for who, times := range c.acks {
+		for i := 1; i < len(times); i++ {
+			if times[i].After(from) && times[i-1].Before(to) {
+				gaps[who] = max(gaps[who], times[i].Sub(times[i-1]))
+			}
+		}
+	}
+	return gaps
+}
+
+// noErrors fails if a client saw one.
+func (c *customers) noErrors(what string) {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(c.t, c.errors, what)
+}
+
+// drainCase is a way in which a node is asked to stop.
+type drainCase struct {
+	name string
+	// victim is stopped, with SIGTERM; prepare makes the state before.
+	prepare func(t *testing.T, p *cluster.Pair) (victim *cluster.Node)
+	// pause is what publishers may be without an answer, in the median; 0: until the node is back, however long.
+	pause time.Duration
+	// after mends what prepare did.
+	after func(t *testing.T, p *cluster.Pair)
+}
+
+// stopWithin is how long a node may take from SIGTERM to its end: shutdown.handover-timeout (5 s), the end of open
+// calls and the last checkpoint.
+const stopWithin = 10 * time.Second
+
+func drainCases() []drainCase {
+	pausing := func(t *testing.T, p *cluster.Pair, paused bool) {
+		active, err := p.WaitActive(limited(t))
+		require.NoError(t, err)
+		_, err = pb.NewAdminServiceClient(active.Conn()).
+			SetPaused(limited(t), &pb.SetPausedRequest{Paused: paused, Reason: "test"})
+		require.NoError(t, err)
+	}
+	return []drainCase{
+		{name: "active", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
+			active, _ := inSync(t, p)
+			return active
+		}},
+		{name: "standby", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
+			_, standby := inSync(t, p)
+			return standby
+		}},
+		{name: "paused", prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
+			active, _ := inSync(t, p)
+			pausing(t, p, true)
+			return active
+		}, after: func(t *testing.T, p *cluster.Pair) { pausing(t, p, false) }},
+		{name: "without a standby", prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
+			active, standby := inSync(t, p)
+			require.NoError(t, standby.Kill())
+			require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+			return active
+		}, after: func(t *testing.T, p *cluster.Pair) {
+			for _, n := range p.Nodes() {
+				if !n.Running() {
+					require.NoError(t, n.Start())
+				}
+			}
+		}},
+	}
+}
+
+// TestDrain: a node of a pair is asked to stop (SIGTERM) while clients publish and consume. No client sees an error,
+// whichever node it is and whatever state the pair is in; with a successor in sync publishers wait for less than 50 ms
+// in the median of the rounds (LOCKSTEP_ROUNDS, default 3), and it stops in bounded time.
+func TestDrain(t *testing.T) {
+	rounds := roundsOr(t, 3)
+	for _, coordinator := range []string{"etcd", "raft"} {
+		t.Run(coordinator, func(t *testing.T) {
+			p := start(t, cluster.Options{
+				Raft: coordinator == "raft", Settings: map[string]string{"log.level": "info"},
+			})
+			k, err := p.NewClient(t.Context())
+			require.NoError(t, err)
+			_, _, err = k.CreateQueue(limited(t), drainQueue, client.CreateQueueOptions{})
+			require.NoError(t, err)
+			require.NoError(t, k.Close())
+			c := startCustomers(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })
+			for _, s := range drainCases() {
+				drainOften(t, p, c, s, rounds)
+			}
+		})
+	}
+}
+
+// drainOften stops the victim of a case in each of the rounds.
+func drainOften(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds int) {
+	t.Helper()
+	var pauses []time.Duration
+	for range rounds {
+		victim := s.prepare(t, p)
+		c.waitUntilAll(time.Now(), 20)
+		from := time.Now()
+		require.NoError(t, victim.Stop())
+		to := time.Now()
+		require.Less(t, to.Sub(from), stopWithin, "%s: from SIGTERM to the end of the process", s.name)
+		if s.pause == 0 {
+			require.NoError(t, victim.Start())
+		}
+		c.waitUntilAll(time.Now(), 20)
+		gaps := c.longest(from, to)
+		t.Logf("%s: stopped in %v, longest without an answer: %v", s.name, to.Sub(from), gaps)
+		pauses = append(pauses, max(gaps["publisher, one by one"], gaps["publisher, pipelined"]))
+		if s.pause != 0 {
+			require.NoError(t, victim.Start())
+		}
+		if s.after != nil {
+			s.after(t, p)
+		}
+		inSync(t, p)
+		c.noErrors(s.name)
+	}
+	slices.Sort(pauses)
+	t.Logf("%s: %d rounds, publishers without an answer: median %v, longest %v", s.name, rounds,
+		pauses[len(pauses)/2], pauses[len(pauses)-1])
+	if s.pause != 0 && pausesAreStrict() {
+		require.Less(t, pauses[len(pauses)/2], s.pause, s.name)
+	}
+}
+
+// standalone starts one node without a pair, with the queue of the drain tests.
+func standalone(t *testing.T, settings map[string]string) (*harness.Pair, *harness.Node) {
+	t.Helper()
+	all := map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "8MiB"}
+	maps.Copy(all, settings)
+	p, err := harness.Start(t.Context(), harness.Options{
+		Binary: binary, Dir: t.TempDir(), Standalone: true, Settings: all,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	serving(t, p.Nodes[0])
+	_, err = pb.NewQueueServiceClient(p.Nodes[0].Conn()).CreateQueue(limited(t), &pb.CreateQueueRequest{Name: drainQueue})
+	require.NoError(t, err)
+	return p, p.Nodes[0]
+}
+
+// serving waits until a node that has no other one serves.
+func serving(t *testing.T, n *harness.Node) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		st, err := n.Status(t.Context())
+		return err == nil && (st.GetRole() == pb.Role_ROLE_ACTIVE || st.GetRole() == pb.Role_ROLE_ACTIVE_ALONE)
+	}, bound, 2*time.Millisecond, "the node does not serve: %s", n.LogTail())
+}
+
+// TestDrainStandalone: a node that runs alone is stopped and started again while clients work: they wait, and see no
+// error.
+func TestDrainStandalone(t *testing.T) {
+	p, n := standalone(t, nil)
+	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
+		return client.Open(ctx, client.Options{Addresses: p.Addresses()})
+	})
+	for range roundsOr(t, 3) {
+		c.waitUntilAll(time.Now(), 20)
+		from := time.Now()
+		require.NoError(t, n.Stop())
+		to := time.Now()
+		require.Less(t, to.Sub(from), stopWithin, "from SIGTERM to the end of the process")
+		require.NoError(t, n.Start())
+		c.waitUntilAll(time.Now(), 20)
+		t.Logf("stopped in %v, longest without an answer: %v", to.Sub(from), c.longest(from, to))
+		c.noErrors("standalone")
+	}
+}
+
+// TestDrainAnswersWhatItHasTaken: what a node without a successor has taken when it is asked to stop is stored and
+// answered, to clients that pipeline and to those that do not; what comes later is refused and not stored. So there are
+// as many messages as there were answers.
+func TestDrainAnswersWhatItHasTaken(t *testing.T) {
+	_, n := standalone(t, nil)
+	var answered atomic.Int64
+	refusals := []codes.Code{codes.Unavailable, codes.FailedPrecondition}
+	request := &pb.PublishRequest{Queue: drainQueue, Messages: []*pb.Message{{Body: make([]byte, 512)}}}
+	for round := range roundsOr(t, 3) {
+		var clients sync.WaitGroup
+		publishes := pb.NewQueueServiceClient(n.Conn())
+		before := answered.Load()
+		for range 4 {
+			stream, err := publishes.PublishStream(t.Context())
+			require.NoError(t, err)
+			clients.Go(func() {
+				for i := uint64(1); ; i++ {
+					if stream.Send(&pb.PublishStreamRequest{Correlation: i, Publish: request}) != nil {
+						return
+					}
+				}
+			})
+			clients.Go(func() {
+				for {
+					resp, err := stream.Recv()
+					if err != nil {
+						assert.Contains(t, refusals, status.Code(err), "%v", err)
+						return
+					}
+					assert.NotNil(t, resp.GetPublished(), "%v", resp)
+					answered.Add(1)
+				}
+			})
+			clients.Go(func() {
+				for {
+					if _, err := publishes.Publish(t.Context(), request); err != nil {
+						assert.Contains(t, refusals, status.Code(err), "%v", err)
+						return
+					}
+					answered.Add(1)
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return answered.Load() > before+1000 }, bound, time.Millisecond)
+		require.NoError(t, n.Stop())
+		clients.Wait()
+		require.NoError(t, n.Start())
+		serving(t, n)
+		got, err := pb.NewQueueServiceClient(n.Conn()).GetQueue(limited(t), &pb.GetQueueRequest{Name: drainQueue})
+		require.NoError(t, err)
+		t.Logf("round %d: %d answers, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
+		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "messages that are stored, and answers")
+	}
+}
