@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// conditionBound is how soon a condition of a voter has to be told, and to be over: VoterMissing and VoterWiped wait
+// for 10 seconds first.
+const conditionBound = 30 * time.Second
+
+// TestVoterConditions strikes the witness so that each condition of a voter has its real cause, follows the runbook out
+// of it, and sees the condition end. The pair goes on serving all the time.
+func TestVoterConditions(t *testing.T) {
+	t.Parallel() // it mostly waits
+	p := start(t, cluster.Options{Raft: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	inSync(t, p)
+	dir := p.Witness.DataDir()
+	old := filepath.Join(t.TempDir(), "old")
+
+	require.NoError(t, p.Witness.Stop())
+	require.NoError(t, os.CopyFS(old, os.DirFS(dir)))
+	told(t, p, conditions.VoterMissing, true)
+	acked(t, w, ackBound)
+	require.NoError(t, p.Witness.Start())
+	told(t, p, conditions.VoterMissing, false)
+
+	// An older image of its disk: it has forgotten what it has agreed to since.
+	for range 2 {
+		active, _ := inSync(t, p)
+		_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
+		require.NoError(t, err)
+		inSync(t, p)
+	}
+	require.NoError(t, p.Witness.Stop())
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(old)))
+	require.NoError(t, p.Witness.Start())
+	told(t, p, conditions.VoterPutBack, true)
+	acked(t, w, ackBound)
+
+	// As its action says: without its directory it is another voter, until an operator says that it takes the place.
+	require.NoError(t, p.Witness.Stop())
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, p.Witness.Start())
+	told(t, p, conditions.VoterWiped, true)
+	told(t, p, conditions.VoterPutBack, false)
+	acked(t, w, ackBound)
+	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters", p.Voters())
+	require.NoError(t, err, "%s", out)
+	told(t, p, conditions.VoterWiped, false)
+	inSync(t, p)
+	verify(t, p, w)
+}
+
+// told waits until both nodes tell of a condition, or neither does.
+func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
+	t.Helper()
+	var a, b *pb.GetStatusResponse
+	has := func(st *pb.GetStatusResponse) bool {
+		for _, c := range st.GetConditions() {
+			if c.GetKind() == string(kind) {
+				return true
+			}
+		}
+		return false
+	}
+	require.Eventually(t, func() bool {
+		err := p.Wait(limited(t), "both nodes answer", func(one, other *pb.GetStatusResponse) bool {
+			a, b = one, other
+			return true
+		})
+		return err == nil && has(a) == want && has(b) == want
+	}, conditionBound, 100*time.Millisecond, "%s: want %v, a tells %v, b tells %v", kind, want, a.GetConditions(),
+		b.GetConditions())
+}
