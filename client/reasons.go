@@ -56,6 +56,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED:
 		return true, ErrProcessed
+	case pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED:
+		return true, ErrRefused
 	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
 		return true, ErrNoTransaction
 	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:

@@ -40,10 +40,14 @@ const FeatureDeadLetters = "dead-letters"
 // stops at the first record that has any.
 const FeatureQueues = "queues"
 
+// FeatureAccess is the access table: rules, roles, tokens and quotas. A store that does not know it stops at the first
+// record that changes it.
+const FeatureAccess = "access"
+
 // KnownFeatures are those of this build.
 func KnownFeatures() Features {
 	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes +
-		" " + FeatureDeadLetters + " " + FeatureQueues
+		" " + FeatureDeadLetters + " " + FeatureQueues + " " + FeatureAccess
 }
 
 // Has tells whether a feature is named.

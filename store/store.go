@@ -182,6 +182,7 @@ func (s *Store) usePages(file *page.File) error {
 	}
 	s.index, s.state, s.applied = index, state, meta.Position
 	s.holds.reach(s.applied.LSN)
+	s.watch.wake([]uint64{queue.AccessQueue}) // after the installation of a snapshot: it may be another table
 	return nil
 }
 

@@ -170,6 +170,8 @@ var errorTable = []mapping{
 	{txn.ErrTooManyQueues, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
 	{txn.ErrTooManyMeta, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
+	{txn.ErrAccessChanged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED},
+	{txn.ErrTooManyAccess, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
 	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
 	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
 	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},

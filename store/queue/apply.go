@@ -121,6 +121,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkPutMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue:
 		return txn.OK
+	case txn.OpAccess:
+		return s.checkAccess(o)
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
@@ -172,7 +174,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}
 	return txn.OK
 }
@@ -271,6 +273,8 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		case o.Code == txn.OpForward: // has no result
 			s.forward(s.queues.get(o.Queue), o)
 			continue
+		case o.Code == txn.OpAccess:
+			results[0].Changed = s.changeAccess(o, r.LSN)
 		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
 			s.changePrepared(o, r.LSN, counted, &results[0])
 		default:
@@ -348,7 +352,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpSetForwards:
 		s.setForwards(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }

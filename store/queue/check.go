@@ -44,6 +44,7 @@ func (s *State) Check() []string {
 	}
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
+	s.access.check(bad)
 	return problems
 }
 

@@ -38,6 +38,10 @@ func FuzzApply(f *testing.F) {
 		b.DeleteMeta("k")
 		b.PutMeta("k", []byte("w"))
 	})...), seed(nil, func(b *txn.Builder) { b.DeleteMeta("k") })...))
+	f.Add(slices.Concat(
+		seed(nil, func(b *txn.Builder) { b.ChangeAccess(0, 7, []txn.AccessChange{set("a", "1"), set("b", "2")}) }),
+		seed(nil, func(b *txn.Builder) { b.ChangeAccess(0, 7, []txn.AccessChange{unset("a")}) }),
+		seed(nil, func(b *txn.Builder) { b.ChangeAccess(1, 7, []txn.AccessChange{unset("a"), set("b", "3")}) })))
 	take := func(b *txn.Builder) {
 		b.Take(1, 1, txn.Range{First: 2, Last: 9})
 		publish(b, 1, 1, 1)

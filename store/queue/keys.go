@@ -27,6 +27,8 @@ import (
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of what the state has in memory
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
 //	x kind lsn(8) part(4)        a piece of a prepared transaction
+//	z                            the version of the access table
+//	z kind(1) name               an entry of it
 const (
 	keyAcks     = 'a'
 	keySizes    = 'b'
@@ -42,9 +44,10 @@ const (
 	keySub      = 's'
 	keySchedule = 't'
 	keyPrepared = 'x'
+	keyAccess   = 'z'
 )
 
-// valueVersion begins the values of k, m, p, q and s, and those of x but for pieces.
+// valueVersion begins the values of k, m, p, q, s and z, and those of x but for pieces.
 const valueVersion = 1
 
 // optionsVersion begins the value of an s that has options: releases before 0.2.0 stop at it.

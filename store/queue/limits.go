@@ -7,6 +7,8 @@ const (
 	MaxQueues = 1_000_000
 	// MaxMeta is the greatest number of the pair's own entries.
 	MaxMeta = 1000
+	// MaxAccess is the greatest number of entries of the access table.
+	MaxAccess = 10_000
 	// MaxReleased is the greatest number of messages that one transaction may release.
 	MaxReleased = 65_536
 	// MaxRunSpan is the greatest number of sequences (first to last, dead ones in between included) that one run of
@@ -40,7 +42,8 @@ const (
 
 // limits are the limits that tests lower.
 type limits struct {
-	queues, meta, released, taken      int
+	queues, meta, access               int
+	released, taken                    int
 	prepared, preparedBytes, outcomes  int
 	producers, producerOps, totalOps   int
 	producerWindow, forgottenThreshold int
@@ -48,7 +51,7 @@ type limits struct {
 
 func defaultLimits() limits {
 	return limits{
-		queues: MaxQueues, meta: MaxMeta, released: MaxReleased, taken: MaxTaken,
+		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, released: MaxReleased, taken: MaxTaken,
 		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
 		producerWindow: ProducerWindow, forgottenThreshold: ProducerWindow,

@@ -57,6 +57,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.forwards(&k, &v)
 	case keyMeta:
 		l.meta(&k, &v)
+	case keyAccess:
+		l.access(&k, &v)
 	case keyLanes:
 		l.lanes(&k, &v)
 	case keyState:
@@ -469,6 +471,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	for key, e := range s.meta.byKey {
 		add(metaKey(nil, key), e.appendValue)
 	}
+	s.access.all(add)
 	for id, p := range s.producers.byID {
 		add(producerKey(nil, id), p.appendValue)
 	}

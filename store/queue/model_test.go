@@ -24,6 +24,7 @@ type model struct {
 	done   map[string]txn.Result // by producer, epoch and sequence
 	epochs map[string]uint32
 	meta   map[string]string
+	access modelAccess
 	lsn    uint64 // of the transaction that is made
 
 	prepared map[string]*modelPrepared
@@ -139,6 +140,8 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 		m.createQueue(b, want)
 	case k < 8:
 		m.configure(b, want, q)
+	case k < 11:
+		m.changeAccess(b, want)
 	case k < 20:
 		m.twoPhase(b, want)
 	default:
@@ -461,6 +464,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		meta[e.Key] = string(e.Value)
 	}
 	require.Equal(t, m.meta, meta)
+	m.access.check(t, r.state)
 	m.checkPrepared(t, r.state)
 	m.checkSchedule(t, r)
 	for id, want := range m.queues {
@@ -471,7 +475,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, want.config, q.Config())
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
-		require.Equal(t, want.forwards, q.Forwards())
+		require.True(t, slices.Equal(want.forwards, q.Forwards()), "the forwards of queue %d", id)
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
 			needed := want.needed(seq)

@@ -24,6 +24,7 @@ type State struct {
 	names     nameList
 	producers producers
 	meta      metaEntries
+	access    accessTable
 	prepared  *preparedSet // nil until the first transaction is prepared
 
 	messages  uint64
@@ -134,8 +135,9 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
 // TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, altered, deleted,
-// or lost a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed; and
-// OverflowQueue, if one of them holds more than it is to hold, and the active has to move the excess.
+// or lost a subscription since the last call; MetaQueue, if one of the pair's own entries was set or removed;
+// AccessQueue, if the access table was changed; and OverflowQueue, if one of them holds more than it is to hold, and
+// the active has to move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -149,6 +151,10 @@ func (s *State) TakeTouched(dst []uint64) []uint64 {
 	if s.meta.touched {
 		s.meta.touched = false
 		dst = append(dst, MetaQueue)
+	}
+	if s.access.touched {
+		s.access.touched = false
+		dst = append(dst, AccessQueue)
 	}
 	return dst
 }

@@ -69,6 +69,11 @@ const (
 	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
 	ErrTooManyMeta Code = 40
 
+	// ErrAccessChanged is returned when the access table is to be changed and has not the version that was expected.
+	ErrAccessChanged Code = 90
+	// ErrTooManyAccess is returned when the access table has as many entries as it may.
+	ErrTooManyAccess Code = 91
+
 	// ErrAlreadyAcknowledged is returned when a message was acknowledged before that a transaction is to take.
 	ErrAlreadyAcknowledged Code = 65
 	// ErrReserved is returned when a message is held by a prepared transaction.
@@ -148,6 +153,10 @@ func (c Code) Error() string {
 		return "two forwards name the same queue: join their filters with ||"
 	case ErrTooManyMeta:
 		return "too many entries (settings, jobs): delete some first"
+	case ErrAccessChanged:
+		return "the rules were changed by another request at the same time: nothing was changed by this one; try again"
+	case ErrTooManyAccess:
+		return "too many rules, roles, tokens and quotas: remove some first, or use globs and groups"
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

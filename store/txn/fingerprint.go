@@ -33,7 +33,8 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 
 // Fingerprint continues a checksum over what a client asked for with an operation: of a publish the messages without
 // their times, which differ from attempt to attempt, of the others what they name, but for the numbers of queues and
-// subscriptions, which a client does not know. What the active adds (OpForward) does not count. The first operation of
+// subscriptions, which a client does not know. What the active adds (OpForward) does not count, and what an OpAccess changes is
+// known by the checksum of the request. The first operation of
 // a transaction continues 0. table is crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	if o.Code == OpForward {
@@ -47,6 +48,9 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 			v := *f.of(&o.Config)
 			sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 		}
+	}
+	if o.Code == OpAccess {
+		return sum*fingerprintPrime ^ o.Asked
 	}
 	if o.Code == OpPrepare {
 		return o.fingerprintInner(sum, table)

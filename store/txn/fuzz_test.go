@@ -118,6 +118,11 @@ func FuzzReader(f *testing.F) {
 		b.SetForwards(1, []Forward{{Target: 2}, {Target: 3, Move: true, Filter: "priority > 4"}})
 	})
 	seed(nil, func(b *Builder) {
+		b.ChangeAccess(300, 0xdeadbeef, []AccessChange{
+			{Kind: 'r', Name: []byte("a"), Value: []byte("v")}, {Kind: 'q', Name: []byte("b"), Remove: true},
+		})
+	})
+	seed(nil, func(b *Builder) {
 		b.BeginPublish(1)
 		b.Message(1, nil, []byte("a"))
 		b.Message(1, nil, []byte("b"))
@@ -272,6 +277,8 @@ func copyOp(b *Builder, o *Op) {
 		} else {
 			b.Seek(o.Queue, o.Sub, o.Sequence)
 		}
+	case OpAccess:
+		b.ChangeAccess(o.Number, o.Asked, slices.Collect(o.AccessChanges))
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpDeleteMeta:

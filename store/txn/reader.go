@@ -107,7 +107,7 @@ func (r *Reader) Next() (*Op, error) {
 type Op struct {
 	// Code is the kind of the operation.
 	Code OpCode
-	// Queue is the number of the queue; 0 for OpCreateQueue and OpDue.
+	// Queue is the number of the queue; 0 for OpCreateQueue, OpDue and OpAccess.
 	Queue uint64
 	// Sub is the number of the subscription, for OpAck, OpTake, OpRelease, OpMove, OpSeek, OpDeleteSubscription and
 	// OpPurge (0 = all).
@@ -133,15 +133,18 @@ type Op struct {
 	// Temporary for OpDeleteQueue, if not 0: only if it is the queue's TemporaryGrace.
 	Temporary uint64
 	// Count is the number of messages of an OpPublish, OpMove or OpForward (0 = all of the publish before it), names of an
-	// OpCreateQueue, ranges of an OpAck or OpRelease, or entries of an OpDue.
+	// OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an OpAccess.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, moves, or entries. For OpPutMeta it is
 	// the value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is prepared.
 	Raw []byte
 	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
-	// Number is the LSN of the OpPrepare that is decided over; 0 for any.
+	// Number is the LSN of the OpPrepare that is decided over; 0 for any. For OpAccess it is the version that the table
+	// is to have.
 	Number uint64
+	// Asked is the checksum of the request that an OpAccess was made for.
+	Asked uint32
 }
 
 func (o *Op) decode(b []byte) error {
@@ -186,6 +189,8 @@ func (o *Op) decode(b []byte) error {
 		o.Queue = d.uvarint()
 		o.Raw = d.b
 		d.forwards()
+	case OpAccess:
+		o.decodeAccess(&d)
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {

@@ -63,6 +63,8 @@ const (
 	OpForward OpCode = 19
 	// OpSetForwards replaces the forwards of a queue.
 	OpSetForwards OpCode = 21
+	// OpAccess changes the access table, unless it was changed by another operation in the meantime.
+	OpAccess OpCode = 22
 )
 
 // String gives the name that `store dump-log` shows.
@@ -110,15 +112,17 @@ func (c OpCode) String() string {
 		return "forward"
 	case OpSetForwards:
 		return "set-forwards"
+	case OpAccess:
+		return "access"
 	}
 	return "unknown"
 }
 
 // Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
-// a subscription must, and what prepares or decides a transaction: it makes "a refused transaction changes nothing" a
+// a subscription must, what prepares or decides a transaction, and what changes the access table: it makes "a refused transaction changes nothing" a
 // matter of checking each operation against the state as it is.
 func (c OpCode) Alone() bool {
-	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards ||
+	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c >= OpPrepare && c <= OpRollbackPrepared
 }
 

@@ -100,6 +100,12 @@ func (d *dumper) store(s *store.Store) {
 	for _, e := range s.MetaPrefix("") {
 		d.line(1, "entry %q: %s", e.Key, text(e.Value))
 	}
+	if version, entries := s.Access(); version != 0 {
+		d.line(1, "access table of LSN %d", version)
+		for _, e := range entries {
+			d.line(2, "%c %q: %s", e.Kind, e.Name, text(e.Value))
+		}
+	}
 	var digest checkpoint.Digest
 	require.NoError(d.t, s.ReadCheckpoint(d.t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
 		report, err := c.Check(d.t.Context(), nil)

@@ -167,6 +167,17 @@ func operation(op *txn.Op) string {
 		s += fmt.Sprintf(" xid %q, a transaction of %d bytes", op.Name, len(op.Raw))
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
 		s += fmt.Sprintf(" xid %q, decided by %d, prepared by record %d", op.Name, op.By, op.Number)
+	case txn.OpAccess:
+		s += fmt.Sprintf(" expected version %d, asked %08x, changes", op.Number, op.Asked)
+		for c := range op.AccessChanges {
+			s += fmt.Sprintf(" %c %q", c.Kind, c.Name)
+			if c.Remove {
+				s += " removed,"
+				continue
+			}
+			s += fmt.Sprintf(" = %s,", text(c.Value))
+		}
+		s = strings.TrimSuffix(s, ",")
 	case txn.OpPutMeta, txn.OpDeleteMeta:
 		s += fmt.Sprintf(" key %q, value %s", op.Name, text(op.Raw))
 	default:

@@ -203,6 +203,20 @@ func (w *writer) history() {
 	w.forwards()
 	w.priorities()
 	w.scheduled()
+	w.access()
+}
+
+// access changes the access table twice.
+func (w *writer) access() {
+	made := w.commit(nil, func(b *txn.Builder) {
+		b.ChangeAccess(0, 0x0a0b0c0d, []txn.AccessChange{
+			{Kind: 'r', Name: []byte("a rule"), Value: []byte("who may do what")},
+			{Kind: 'q', Name: []byte("orders.*"), Value: nil}, {Kind: 't', Name: []byte("gone"), Value: []byte("a token")},
+		})
+	})
+	w.commit(nil, func(b *txn.Builder) {
+		b.ChangeAccess(made.LSN, 0, []txn.AccessChange{{Kind: 't', Name: []byte("gone"), Remove: true}})
+	})
 }
 
 // forwards has a queue with every field of a configuration forward to others.

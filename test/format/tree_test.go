@@ -60,6 +60,13 @@ var treeKinds = map[byte]struct {
 		return fmt.Sprintf("time %d, queue %d, sequence %d, kind %d", key.be64(), key.be64(), key.be64(), key.u8())
 	}},
 	'x': {"prepared", describePrepared},
+	'z': {"access", func(key, value *reader) string {
+		version := value.u8()
+		if len(key.b) == 0 {
+			return fmt.Sprintf("version %d, the table is of LSN %d", version, value.uvarint())
+		}
+		return fmt.Sprintf("kind %c, name %q, version %d, value %s", key.u8(), key.rest(), version, text(value.rest()))
+	}},
 }
 
 // tree shows all entries of the tree: what a checkpoint holds beside the messages.

@@ -76,7 +76,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_QUEUES ErrorReason = 42
 	// RESOURCE_EXHAUSTED: 1,000 subscriptions in one queue.
 	ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS ErrorReason = 43
-	// RESOURCE_EXHAUSTED: settings and jobs of the pair together.
+	// RESOURCE_EXHAUSTED: settings and jobs of the pair together, or rules, roles, tokens and quotas.
 	ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES ErrorReason = 44
 	// RESOURCE_EXHAUSTED: `limits.consumers`.
 	ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS ErrorReason = 45
@@ -209,6 +209,9 @@ const (
 	// UNAUTHENTICATED: what the caller has shown of itself is not true, or not any more: a token or certificate that is unknown, expired, of
 	// another issuer or for somebody else. The text says which. Show something else; repeating it is of no use.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 209
+	// ABORTED: the rules were changed by another request at the same time, and nothing by this one. Read them again, and send the request as a
+	// new one.
+	ErrorReason_ERROR_REASON_ACCESS_CHANGED ErrorReason = 210
 )
 
 // Enum value maps for ErrorReason.
@@ -299,6 +302,7 @@ var (
 		204: "ERROR_REASON_INVALID_FILTER",
 		208: "ERROR_REASON_DENIED",
 		209: "ERROR_REASON_UNAUTHENTICATED",
+		210: "ERROR_REASON_ACCESS_CHANGED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -386,6 +390,7 @@ var (
 		"ERROR_REASON_INVALID_FILTER":         204,
 		"ERROR_REASON_DENIED":                 208,
 		"ERROR_REASON_UNAUTHENTICATED":        209,
+		"ERROR_REASON_ACCESS_CHANGED":         210,
 	}
 )
 
@@ -420,7 +425,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x88\x15\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xaa\x15\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -506,7 +511,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1fERROR_REASON_HEURISTIC_ROLLBACK\x10\xcb\x01\x12 \n" +
 	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01\x12\x18\n" +
 	"\x13ERROR_REASON_DENIED\x10\xd0\x01\x12!\n" +
-	"\x1cERROR_REASON_UNAUTHENTICATED\x10\xd1\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x1cERROR_REASON_UNAUTHENTICATED\x10\xd1\x01\x12 \n" +
+	"\x1bERROR_REASON_ACCESS_CHANGED\x10\xd2\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once

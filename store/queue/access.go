@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/crc32"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// AccessQueue is the number that TakeTouched gives for the access table. No queue ever has it.
+const AccessQueue = math.MaxUint64 - 1
+
+// accessTable says who may do what: entries by kind and name, which the state does not look into, and one version for
+// all of them. It is on both nodes, in the log and in checkpoints like everything else.
+//
+// Invariant: a table that was never changed has version 0 and no entries, and is not in the tree.
+type accessTable struct {
+	version uint64 // LSN of the record that changed it last
+	entries map[accessName]*accessEntry
+	dirty   map[accessName]bool // set or removed since the last Collect
+	changed bool                // since the last Collect, its version at least
+	touched bool
+}
+
+type accessName struct {
+	kind byte
+	name string
+}
+
+type accessEntry struct {
+	value  []byte
+	stored bool // the tree has it, perhaps with another value
+}
+
+// AccessEntry is an entry of the access table.
+type AccessEntry struct {
+	// Kind of the entry.
+	Kind byte
+	// Name of 1 to txn.MaxAccessNameBytes bytes.
+	Name string
+	// Value of at most txn.MaxAccessValueBytes bytes; not to be changed, and may be kept.
+	Value []byte
+}
+
+// Access gives the access table, by kind and name, and its version: the LSN of the record that changed it last, 0 if
+// none ever did.
+func (s *State) Access() (version uint64, entries []AccessEntry) {
+	t := &s.access
+	for _, name := range t.sorted() {
+		entries = append(entries, AccessEntry{Kind: name.kind, Name: name.name, Value: t.entries[name].value})
+	}
+	return t.version, entries
+}
+
+// AccessVersion is the version of the access table.
+func (s *State) AccessVersion() uint64 { return s.access.version }
+
+func (t *accessTable) sorted() []accessName {
+	return slices.SortedFunc(maps.Keys(t.entries), accessName.compare)
+}
+
+func (n accessName) compare(o accessName) int {
+	return cmp.Or(cmp.Compare(n.kind, o.kind), cmp.Compare(n.name, o.name))
+}
+
+// checkAccess keeps a change from being made to another table than the one that it was made for (INV-20).
+func (s *State) checkAccess(o *txn.Op) txn.Code {
+	t := &s.access
+	if o.Number != t.version && !mutate.Off("INV-20-change-of-another-table-is-applied") {
+		return txn.ErrAccessChanged
+	}
+	n := len(t.entries)
+	for c := range o.AccessChanges {
+		switch there := t.entries[accessName{c.Kind, string(c.Name)}] != nil; {
+		case c.Remove && there:
+			n--
+		case !c.Remove && !there:
+			n++
+		}
+	}
+	if n > s.limits.access {
+		return txn.ErrTooManyAccess
+	}
+	return txn.OK
+}
+
+// changeAccess gives how many entries were set, or removed that were there.
+func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
+	t := &s.access
+	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
+	if t.entries == nil {
+		t.entries = make(map[accessName]*accessEntry)
+	}
+	if t.dirty == nil {
+		t.dirty = make(map[accessName]bool)
+	}
+	for c := range o.AccessChanges {
+		name := accessName{c.Kind, string(c.Name)}
+		e := t.entries[name]
+		switch {
+		case c.Remove && e == nil:
+			continue
+		case c.Remove:
+			delete(t.entries, name)
+			if e.stored {
+				t.dirty[name] = true
+			} else {
+				delete(t.dirty, name)
+			}
+		case e != nil:
+			e.value = slices.Clone(c.Value) // the payload is large and goes away
+			t.dirty[name] = true
+		default:
+			// The tree still has the key if it was removed since the last Collect.
+			t.entries[name] = &accessEntry{value: slices.Clone(c.Value), stored: t.dirty[name]}
+			t.dirty[name] = true
+		}
+		changed++
+	}
+	t.version, t.changed, t.touched = lsn, true, true
+	return changed
+}
+
+func accessKey(dst []byte, n accessName) []byte {
+	return append(append(dst, keyAccess, n.kind), n.name...)
+}
+
+// appendValue encodes what the key without a kind and a name has: the version of the table.
+func (t *accessTable) appendValue(dst []byte) []byte {
+	return binary.AppendUvarint(append(dst, valueVersion), t.version)
+}
+
+func (e *accessEntry) appendValue(dst []byte) []byte {
+	return append(append(dst, valueVersion), e.value...)
+}
+
+func (c *collector) access(t *accessTable) {
+	if !t.changed {
+		return
+	}
+	t.changed = false
+	c.put(append(c.key(), keyAccess), t.appendValue)
+	for _, name := range slices.SortedFunc(maps.Keys(t.dirty), accessName.compare) {
+		e := t.entries[name]
+		if e == nil {
+			c.batch.Deletes = append(c.batch.Deletes, accessKey(nil, name))
+			continue
+		}
+		c.put(accessKey(c.key(), name), e.appendValue)
+		e.stored = true
+	}
+	t.dirty = nil
+}
+
+func (t *accessTable) all(add func(key []byte, value func([]byte) []byte)) {
+	if t.version == 0 {
+		return
+	}
+	add([]byte{keyAccess}, t.appendValue)
+	for name, e := range t.entries {
+		add(accessKey(nil, name), e.appendValue)
+	}
+}
+
+func (l *Loader) access(k, v *cursor) {
+	t := &l.s.access
+	v.version()
+	if len(k.b) == 0 {
+		if t.version = v.uvarint(math.MaxUint64); v.err == nil && t.version == 0 {
+			v.fail("a table of rights that was never changed")
+		}
+		return
+	}
+	name := accessName{kind: k.u8(), name: string(k.b)}
+	k.b = nil
+	value := slices.Clone(v.b)
+	v.b = nil
+	if name.name == "" || len(name.name) > txn.MaxAccessNameBytes || len(value) > txn.MaxAccessValueBytes ||
+		t.entries[name] != nil || len(t.entries) >= MaxAccess {
+		k.fail("an entry of the table of rights that is impossible or there already")
+		return
+	}
+	if t.entries == nil {
+		t.entries = make(map[accessName]*accessEntry)
+	}
+	t.entries[name] = &accessEntry{value: value, stored: true}
+}
+
+func (t *accessTable) check(bad func(string, ...any)) {
+	if t.version == 0 && len(t.entries) > 0 {
+		bad("the table of rights has %d entries and was never changed", len(t.entries))
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package txn
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// Limits of the access table.
+const (
+	// MaxAccessNameBytes is the greatest length of the name of an entry; the shortest is 1.
+	MaxAccessNameBytes = 255
+	// MaxAccessValueBytes is the greatest length of its value.
+	MaxAccessValueBytes = 4 << 10
+	// MaxAccessChanges is the greatest number of entries that one operation changes.
+	MaxAccessChanges = 10_000
+)
+
+// AccessChange sets or removes an entry of the access table: what says who may do what. The log and the state keep the
+// entries as they are, and do not look into them.
+type AccessChange struct {
+	// Kind of the entry; each kind has its own names.
+	Kind byte
+	// Name of 1 to MaxAccessNameBytes bytes. From an Op it aliases the payload.
+	Name []byte
+	// Remove it; otherwise it is set. Removing one that is not there is no error.
+	Remove bool
+	// Value that it gets, at most MaxAccessValueBytes bytes. From an Op it aliases the payload.
+	Value []byte
+}
+
+// compare puts changes into the order in which they are stored.
+func (c *AccessChange) compare(o *AccessChange) int {
+	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
+}
+
+// ChangeAccess changes the access table, if its version is still expected when it is applied: that of the LSN that
+// changed it last, 0 for a table that was never changed. No two of the changes are of the same entry; there may be none,
+// which changes the version only. asked is a checksum of the client's request, by which a repetition of it is known
+// (Op.Fingerprint): the changes are made by the active, from the request and from the table as it was.
+func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessChange) {
+	if len(changes) > MaxAccessChanges {
+		b.fail(fmt.Errorf("%w: %d changes of the access table, the limit is %d", ErrTooLarge, len(changes),
+			MaxAccessChanges))
+	}
+	changes = slices.Clone(changes)
+	slices.SortFunc(changes, func(x, y AccessChange) int { return x.compare(&y) })
+	b.begin(OpAccess)
+	b.buf = binary.AppendUvarint(b.buf, expected)
+	b.buf = binary.LittleEndian.AppendUint32(b.buf, asked)
+	b.buf = binary.AppendUvarint(b.buf, uint64(len(changes)))
+	for i := range changes {
+		c := &changes[i]
+		if err := c.check(); err != nil {
+			b.fail(err)
+		}
+		if i > 0 && changes[i-1].compare(c) == 0 {
+			b.fail(fmt.Errorf("%w: the entry %q of the access table is changed twice", ErrMalformed, c.Name))
+		}
+		b.buf = append(b.buf, c.Kind)
+		b.buf = append(binary.AppendUvarint(b.buf, uint64(len(c.Name))), c.Name...)
+		if c.Remove {
+			b.buf = append(b.buf, 0)
+			continue
+		}
+		b.buf = append(b.buf, 1)
+		b.buf = append(binary.AppendUvarint(b.buf, uint64(len(c.Value))), c.Value...)
+	}
+	b.end()
+}
+
+func (c *AccessChange) check() error {
+	if len(c.Name) == 0 || len(c.Name) > MaxAccessNameBytes {
+		return fmt.Errorf("%w: a name of %d bytes in the access table, 1 to %d are possible", ErrInvalidName,
+			len(c.Name), MaxAccessNameBytes)
+	}
+	if len(c.Value) > MaxAccessValueBytes {
+		return fmt.Errorf("%w: an entry of the access table of %d bytes, the limit is %d", ErrTooLarge, len(c.Value),
+			MaxAccessValueBytes)
+	}
+	return nil
+}
+
+// decodeAccess reads an OpAccess.
+func (o *Op) decodeAccess(d *decoder) {
+	o.Number = d.uvarint()
+	o.Asked = d.u32()
+	o.Count = d.count(MaxAccessChanges)
+	o.Raw = d.b
+	var last AccessChange
+	for i := range o.Count {
+		c := d.accessChange()
+		if d.err == nil && (len(c.Name) == 0 || i > 0 && last.compare(&c) >= 0) {
+			d.fail("an entry of the access table without a name, or out of order")
+		}
+		if d.err != nil {
+			return
+		}
+		last = c
+	}
+	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
+}
+
+func (d *decoder) accessChange() (c AccessChange) {
+	c.Kind = d.u8()
+	c.Name = d.bytes(MaxAccessNameBytes)
+	if c.Remove = !d.flag(); !c.Remove {
+		c.Value = d.bytes(MaxAccessValueBytes)
+	}
+	return c
+}
+
+// AccessChanges iterates over the changes of an OpAccess, by kind and name.
+func (o *Op) AccessChanges(yield func(c AccessChange) bool) {
+	if o.Code != OpAccess {
+		return
+	}
+	d := decoder{b: o.Raw}
+	for range o.Count {
+		if c := d.accessChange(); d.err != nil || !yield(c) {
+			return
+		}
+	}
+}
