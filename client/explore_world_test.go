@@ -326,10 +326,12 @@ func (s *worldStream) SendMsg(m any) error {
 	switch r := m.(type) {
 	case *pb.WatchStatusRequest:
 		go s.watch()
-	case *pb.PublishStreamRequest:
-		s.publish(proto.CloneOf(r))
 	case *pb.ConsumeRequest:
 		s.consume(proto.CloneOf(r))
+	case proto.Message: // what stands for a request shows it
+		if publish, ok := r.ProtoReflect().Interface().(*pb.PublishStreamRequest); ok {
+			s.publish(proto.CloneOf(publish))
+		}
 	}
 	return nil
 }

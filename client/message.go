@@ -95,10 +95,20 @@ const (
 	maxFieldBytes      = 1024
 )
 
+// plain tells whether the message is a body and nothing else.
+func (m *Message) plain() bool {
+	return len(m.Properties)|len(m.Values)|len(m.MessageID)|len(m.CorrelationID)|len(m.ReplyTo)|len(m.ContentType)|
+		len(m.Subject)|len(m.Group) == 0 && m.Priority == nil && m.TTL|m.Delay == 0 &&
+		m.ExpiresAt.IsZero() && m.DeliverAt.IsZero()
+}
+
 // check refuses what no node would take, so that a wrong message does not spoil the batch it travels in.
 func (m *Message) check(maxBody int) error {
 	if len(m.Body) > maxBody {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrLimit, len(m.Body), maxBody)
+	}
+	if m.plain() {
+		return nil
 	}
 	total := 0
 	for k, v := range m.Properties {
@@ -206,6 +216,9 @@ func checkName(what, name string) error {
 // cost is what a message counts against the memory of a pipeline, in bytes.
 func (m *Message) cost() int64 {
 	n := int64(len(m.Body)) + 128
+	if m.plain() {
+		return n
+	}
 	for k, v := range m.Properties {
 		n += int64(len(k) + len(v) + 32)
 	}

@@ -93,7 +93,7 @@ type Producer struct {
 	// in the order of their sequences: first those sent on the present stream, then those to be sent again
 	inFlight fifo[*request]
 	sent     int           // how many of inFlight were sent on the present stream
-	burst    int           // with how many messages of the stream that are not wholly answered
+	bursts   int           // how many messages of the stream are not wholly answered
 	greeted  bool          // something was answered on the present stream
 	more     bool          // the node takes several requests in one message
 	idle     chan struct{} // closed when open becomes 0; nil when no caller waits for that
@@ -101,9 +101,14 @@ type Producer struct {
 
 // entry is one publish call.
 type entry struct {
-	queue    string
+	queue string
+	// What is published is in one of these: body is all of a single message that has nothing else, bodies are those of
+	// several such messages, and messages are others.
+	body     []byte
+	bodies   [][]byte
 	messages []*pb.Message
-	bytes    int
+	count    int // of messages
+	bytes    int // of their bodies
 	cost     int64
 	done     func(Receipt, error)
 
@@ -113,7 +118,8 @@ type entry struct {
 
 // request is what is sent, and repeated, as one.
 type request struct {
-	wire     *pb.PublishStreamRequest
+	sequence uint64 // of the producer, and the correlation
+	queue    string
 	entries  []*entry
 	messages int
 	bytes    int  // of the messages' bodies
@@ -219,16 +225,12 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	if len(ms) == 0 || len(ms) > maxBatchMessages {
 		return nil, fmt.Errorf("%w: a batch of %d messages, 1 to %d are allowed", ErrInvalid, len(ms), maxBatchMessages)
 	}
-	e := &entry{queue: queue, done: done}
-	for i := range ms {
-		if err := ms[i].check(p.client.opts.MaxMessageBytes); err != nil {
-			return nil, err
-		}
-		e.cost += ms[i].cost()
-		e.bytes += len(ms[i].Body)
+	e, err := newEntry(queue, ms, p.client.opts.MaxMessageBytes)
+	if err != nil {
+		return nil, err
 	}
+	e.done = done
 	e.cost = min(e.cost, p.opts.MaxPendingBytes) // one that is larger than the whole budget takes all of it
-	e.messages = messagesToProto(ms)
 	if err := p.budget.Acquire(ctx, e.cost); err != nil {
 		return nil, p.client.giveUp("publish to "+queue, err, nil, false)
 	}
@@ -240,10 +242,37 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	}
 	p.pending.push(e)
 	p.open++
-	p.count += len(e.messages)
+	p.count += e.count
 	p.bytes += e.bytes
 	p.mu.Unlock()
 	p.signal()
+	return e, nil
+}
+
+// newEntry checks messages and makes an entry of them.
+func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
+	e := &entry{queue: queue, count: len(ms)}
+	plain := true
+	for i := range ms {
+		m := &ms[i]
+		if err := m.check(maxBody); err != nil {
+			return nil, err
+		}
+		e.cost += m.cost()
+		e.bytes += len(m.Body)
+		plain = plain && m.plain()
+	}
+	switch {
+	case !plain:
+		e.messages = messagesToProto(ms)
+	case len(ms) == 1:
+		e.body = ms[0].Body
+	default:
+		e.bodies = make([][]byte, len(ms))
+		for i := range ms {
+			e.bodies[i] = ms[i].Body
+		}
+	}
 	return e, nil
 }
 
@@ -255,7 +284,7 @@ func (p *Producer) withdraw(e *entry) bool {
 		return false
 	}
 	e.withdrawn = true
-	p.count -= len(e.messages)
+	p.count -= e.count
 	p.bytes -= e.bytes
 	p.dropWithdrawn()
 	idle := p.settle(1)
@@ -357,7 +386,7 @@ func (p *Producer) answer(entries []*entry, r Receipt, err error) {
 			e.done(r, err)
 		}
 		if err == nil {
-			r.Sequence += uint64(len(e.messages))
+			r.Sequence += uint64(e.count)
 		}
 	}
 	p.mu.Lock()

@@ -62,7 +62,7 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	}
 	for n < p.sent {
 		r := *p.inFlight.at(p.sent - 1 - n)
-		if r.wire.GetCorrelation() <= s.GetThrough() ||
+		if r.sequence <= s.GetThrough() ||
 			r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {
 			break
 		}
@@ -79,7 +79,7 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	for range p.unsubmitted(s) {
 		r := p.inFlight.popLast()
 		p.sent--
-		p.next = r.wire.GetPublish().GetProducer().GetSequence()
+		p.next = r.sequence
 		for _, e := range slices.Backward(r.entries) {
 			e.taken = false
 			p.pending.pushFirst(e)
@@ -111,7 +111,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.burst, p.greeted, p.more = 0, 0, false, false // all of inFlight is to be sent, again
+	p.sent, p.bursts, p.greeted, p.more = 0, 0, false, false // all of inFlight is to be sent, again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -135,9 +135,9 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 // send sends requests as long as the stream lives. received has a value when it does not any more, which is left there.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
-		if r := p.nextBurst(); r != nil {
-			if err := stream.Send(r); err != nil {
-				return err
+		if b := p.nextBurst(); b != nil {
+			if err := stream.SendMsg(b); err != nil {
+				return err //nolint:wrapcheck // asError needs it as it is
 			}
 			continue
 		}
@@ -155,35 +155,36 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextBurst returns what is to be sent next on the present stream: a request, and those that may go with it.
-func (p *Producer) nextBurst() *pb.PublishStreamRequest {
+// nextBurst returns what is to be sent next on the present stream: a request, and those that may go with it; nil when
+// there is none.
+func (p *Producer) nextBurst() *burst {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.nextRequest(0, 0)
 	if r == nil {
 		return nil
 	}
-	p.burst++
-	first, last := r, r
-	var more []*pb.PublishStreamRequest
+	p.bursts++
+	b, last := &burst{}, r
+	p.addTo(b, r)
 	messages, bytes := r.messages, r.bytes
 	// A part of the window, so that there is always another burst on its way.
-	for most := max(p.opts.Window/eagerBursts, 1) - 1; p.more && len(more) < most; last = r {
+	for most := max(p.opts.Window/eagerBursts, 1); p.more && len(b.parts) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
 		}
-		more = append(more, r.wire)
+		p.addTo(b, r)
 		messages, bytes = messages+r.messages, bytes+r.bytes
 	}
 	last.last = true
-	if len(more) == 0 {
-		return first.wire
-	}
-	// What is sent again, on another stream, is another burst.
-	return &pb.PublishStreamRequest{
-		Correlation: first.wire.GetCorrelation(), Publish: first.wire.GetPublish(),
-		TakesMore: true, More: more,
-	}
+	return b
+}
+
+// addTo adds a request to b, under its present identity. The caller holds mu.
+func (p *Producer) addTo(b *burst, r *request) {
+	b.parts = append(b.parts, part{
+		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
+	})
 }
 
 // nextRequest returns the next request to be sent, unless there is none that should go, with so many messages and bytes
@@ -191,7 +192,7 @@ func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 // goes. The caller holds mu.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
-		if !p.greeted && p.burst >= eagerBursts {
+		if !p.greeted && p.bursts >= eagerBursts {
 			return nil // one by one they would be many; the first answer says whether that must be
 		}
 		r := *p.inFlight.at(p.sent)
@@ -199,7 +200,6 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil
 		}
 		r.repeated, r.sent, r.last = r.sent, true, false
-		r.wire.GetPublish().GetProducer().Retry = r.repeated // it is not being encoded: the stream before has ended
 		p.sent++
 		return r
 	}
@@ -210,10 +210,10 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	first := *p.pending.at(0)
 	switch {
 	case messages > 0:
-		if !p.fits(messages+len(first.messages), bytes+first.bytes) {
+		if !p.fits(messages+first.count, bytes+first.bytes) {
 			return nil
 		}
-	case p.burst >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
+	case p.bursts >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
 		return nil // more will come along before the next answer does
 	}
 	r := p.form(messages, bytes)
@@ -232,28 +232,24 @@ func (p *Producer) fits(messages, bytes int) bool {
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
-	entries, messages, bytes := []*entry{first}, first.messages, first.bytes
+	entries, messages, bytes := []*entry{first}, first.count, first.bytes
 	for p.dropWithdrawn(); p.pending.len() > 0; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || !p.fits(besideMessages+len(messages)+len(e.messages), besideBytes+bytes+e.bytes) {
+		if e.queue != first.queue || !p.fits(besideMessages+messages+e.count, besideBytes+bytes+e.bytes) {
 			break
 		}
-		messages = append(messages, e.messages...)
+		messages += e.count
 		bytes += e.bytes
 		e.taken = true
 		entries = append(entries, p.pending.pop())
 	}
-	p.count -= len(messages)
+	p.count -= messages
 	p.bytes -= bytes
 	seq := p.next
 	p.next++
-	return &request{entries: entries, messages: len(messages), bytes: bytes, sent: true, wire: &pb.PublishStreamRequest{
-		Correlation: seq, TakesMore: true,
-		Publish: &pb.PublishRequest{
-			Queue: first.queue, Messages: messages,
-			Producer: &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: seq},
-		},
-	}}
+	return &request{
+		sequence: seq, queue: first.queue, entries: entries, messages: messages, bytes: bytes, sent: true,
+	}
 }
 
 // receive handles answers until the stream ends.
@@ -300,7 +296,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		}
 	}
 	p.mu.Lock()
-	if p.sent == 0 || (*p.inFlight.at(0)).wire.GetCorrelation() != resp.GetCorrelation() {
+	if p.sent == 0 || (*p.inFlight.at(0)).sequence != resp.GetCorrelation() {
 		p.mu.Unlock()
 		return &Error{Address: address, Code: codes.Unavailable, Message: errProtocol.Error()}
 	}
@@ -311,12 +307,11 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	r := p.inFlight.pop()
 	p.sent--
 	if r.last {
-		p.burst--
+		p.bursts--
 	}
 	p.mu.Unlock()
 
-	queue := r.wire.GetPublish().GetQueue()
-	done := resp.GetPublished()
+	queue, done := r.queue, resp.GetPublished()
 	switch {
 	case refused != nil:
 		d := doubt{unknown: r.repeated}
@@ -342,10 +337,7 @@ func (p *Producer) renew() bool {
 	p.id, p.next = uuid.NewString(), 1
 	for i := range p.inFlight.len() {
 		r := *p.inFlight.at(i)
-		r.sent, r.repeated = false, false
-		wire := r.wire
-		wire.Correlation = p.next
-		wire.GetPublish().Producer = &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: p.next}
+		r.sent, r.repeated, r.sequence = false, false, p.next
 		p.next++
 	}
 	return true

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Field numbers of lockstep.v1. TestBurst compares with the generated code. All of them are below 16: a tag is one byte.
+const (
+	fieldCorrelation, fieldPublish, fieldMore, fieldTakesMore = 1, 2, 3, 4
+	fieldQueue, fieldMessages, fieldProducer                  = 1, 2, 3
+	fieldID, fieldEpoch, fieldSequence, fieldRetry            = 1, 2, 3, 4
+	fieldBody                                                 = 1
+	tagBytes                                                  = 1
+)
+
+// burst stands for the pb.PublishStreamRequest with requests that are sent together, and encodes itself: a pb.Message
+// has some 200 bytes, which would be made, filled and collected for each body. It is used again for the next ones.
+type burst struct {
+	parts []part
+}
+
+// part is a request as it is sent this time.
+type part struct {
+	queue    string
+	id       string // of the producer
+	epoch    uint32
+	sequence uint64 // of the producer, and the correlation
+	retry    bool
+	entries  []*entry
+	// Of the PublishStreamRequest, its PublishRequest and the Producer in that, as encoded.
+	bytes, publishBytes, producerBytes int
+}
+
+// ProtoReflect makes the request that the burst stands for: interceptors of the application may want to look at it.
+func (b *burst) ProtoReflect() protoreflect.Message { return b.request().ProtoReflect() }
+
+func (b *burst) request() *pb.PublishStreamRequest {
+	first := b.parts[0].request()
+	for i := range b.parts[1:] {
+		first.More = append(first.More, b.parts[1+i].request())
+	}
+	return first
+}
+
+func (p *part) request() *pb.PublishStreamRequest {
+	var messages []*pb.Message
+	for _, e := range p.entries {
+		messages = e.appendMessages(messages)
+	}
+	return &pb.PublishStreamRequest{
+		Correlation: p.sequence, TakesMore: true,
+		Publish: &pb.PublishRequest{
+			Queue: p.queue, Messages: messages,
+			Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
+		},
+	}
+}
+
+func (e *entry) appendMessages(to []*pb.Message) []*pb.Message {
+	switch {
+	case e.messages != nil:
+		return append(to, e.messages...)
+	case e.bodies != nil:
+		for _, body := range e.bodies {
+			to = append(to, &pb.Message{Body: body})
+		}
+		return to
+	default:
+		return append(to, &pb.Message{Body: e.body})
+	}
+}
+
+// measure finds the lengths.
+func (p *part) measure() {
+	p.producerBytes = fieldBytes(len(p.id)) + numberBytes(uint64(p.epoch)) + numberBytes(p.sequence)
+	if p.retry {
+		p.producerBytes += numberBytes(1)
+	}
+	p.publishBytes = fieldBytes(len(p.queue)) + fieldBytes(p.producerBytes)
+	for _, e := range p.entries {
+		p.publishBytes += e.encodedBytes()
+	}
+	p.bytes = numberBytes(p.sequence) + fieldBytes(p.publishBytes) + numberBytes(1)
+}
+
+// EncodedBytes is the length of the request.
+func (b *burst) EncodedBytes() int {
+	n := 0
+	for i := range b.parts {
+		p := &b.parts[i]
+		p.measure()
+		if i == 0 {
+			n = p.bytes
+		} else {
+			n += fieldBytes(p.bytes)
+		}
+	}
+	return n
+}
+
+// AppendTo appends the request as protobuf would.
+func (b *burst) AppendTo(o *codec.Output) {
+	out := b.parts[0].appendTo(o.B)
+	for i := range b.parts[1:] {
+		p := &b.parts[1+i]
+		out = appendLength(out, fieldMore, p.bytes)
+		out = appendNumber(p.appendTo(out), fieldTakesMore, 1)
+	}
+	o.B = appendNumber(out, fieldTakesMore, 1)
+}
+
+// appendTo appends the part without its last field.
+func (p *part) appendTo(b []byte) []byte {
+	b = appendNumber(b, fieldCorrelation, p.sequence)
+	b = appendLength(b, fieldPublish, p.publishBytes)
+	b = append(appendLength(b, fieldQueue, len(p.queue)), p.queue...)
+	for _, e := range p.entries {
+		b = e.appendTo(b)
+	}
+	b = appendLength(b, fieldProducer, p.producerBytes)
+	b = append(appendLength(b, fieldID, len(p.id)), p.id...)
+	b = appendNumber(b, fieldEpoch, uint64(p.epoch))
+	b = appendNumber(b, fieldSequence, p.sequence)
+	if p.retry {
+		b = appendNumber(b, fieldRetry, 1)
+	}
+	return b
+}
+
+// encodedBytes is the length of the messages as encoded.
+func (e *entry) encodedBytes() (n int) {
+	switch {
+	case e.messages != nil:
+		for _, m := range e.messages {
+			n += fieldBytes(proto.Size(m))
+		}
+	case e.bodies != nil:
+		for _, body := range e.bodies {
+			n += fieldBytes(bodyBytes(body))
+		}
+	default:
+		n = fieldBytes(bodyBytes(e.body))
+	}
+	return n
+}
+
+func (e *entry) appendTo(b []byte) []byte {
+	switch {
+	case e.messages != nil:
+		for _, m := range e.messages {
+			b = appendMessage(b, m)
+		}
+	case e.bodies != nil:
+		for _, body := range e.bodies {
+			b = appendPlain(b, body)
+		}
+	default:
+		b = appendPlain(b, e.body)
+	}
+	return b
+}
+
+// appendMessage has the library encode a message. An error, which only a change of the message under way can be the
+// reason of, shows as another length.
+func appendMessage(b []byte, m *pb.Message) []byte {
+	b = appendLength(b, fieldMessages, proto.Size(m))
+	encoded, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
+	if err != nil {
+		return b
+	}
+	return encoded
+}
+
+// appendPlain appends a message that is a body and nothing else.
+func appendPlain(b, body []byte) []byte {
+	b = appendLength(b, fieldMessages, bodyBytes(body))
+	if len(body) == 0 {
+		return b
+	}
+	return append(appendLength(b, fieldBody, len(body)), body...)
+}
+
+// bodyBytes is the length of a message that is a body and nothing else.
+func bodyBytes(body []byte) int {
+	if len(body) == 0 {
+		return 0
+	}
+	return fieldBytes(len(body))
+}
+
+// fieldBytes is the length of a field that holds n bytes.
+func fieldBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
+
+// numberBytes is the length of the field of a number: none if it is 0.
+func numberBytes(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return tagBytes + protowire.SizeVarint(v)
+}
+
+func appendLength(b []byte, field protowire.Number, n int) []byte {
+	return protowire.AppendVarint(append(b, byte(field<<3)|byte(protowire.BytesType)), uint64(n))
+}
+
+func appendNumber(b []byte, field protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(append(b, byte(field<<3)|byte(protowire.VarintType)), v)
+}

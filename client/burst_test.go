@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// randomMessages makes messages as publish calls have them: a body and nothing else, or any of the fields.
+func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
+	ms := make([]Message, n)
+	for i := range ms {
+		m := &ms[i]
+		if rng.IntN(5) > 0 {
+			m.Body = make([]byte, rng.IntN(300))
+		}
+		if plain {
+			continue
+		}
+		if rng.IntN(2) == 0 {
+			m.Properties = map[string]string{"k": "v"}
+		}
+		if rng.IntN(2) == 0 {
+			m.Group, m.Priority = "g", new(uint8(0))
+		}
+		if rng.IntN(2) == 0 {
+			m.TTL, m.DeliverAt = time.Second, time.UnixMilli(1_700_000_000_000)
+		}
+		if rng.IntN(2) == 0 {
+			m.MessageID, m.Values = "id", map[string]any{"n": int64(1)}
+		}
+	}
+	return ms
+}
+
+// TestBurst: what is sent is what the library would send of the requests.
+func TestBurst(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var b burst
+		var want *pb.PublishStreamRequest
+		for i := range 1 + rng.IntN(4) {
+			p := part{
+				queue: "q", id: strings.Repeat("i", 1+rng.IntN(64)), epoch: rng.Uint32N(3), sequence: 1 + rng.Uint64N(1000),
+				retry: rng.IntN(2) == 0,
+			}
+			r := &pb.PublishStreamRequest{Correlation: p.sequence, TakesMore: true, Publish: &pb.PublishRequest{
+				Queue: p.queue, Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
+			}}
+			for range 1 + rng.IntN(3) {
+				ms := randomMessages(rng, 1+rng.IntN(3), rng.IntN(3) > 0)
+				e, err := newEntry("q", ms, 1<<20)
+				require.NoError(t, err)
+				require.Equal(t, len(ms), e.count)
+				p.entries = append(p.entries, e)
+				r.Publish.Messages = append(r.Publish.Messages, messagesToProto(ms)...)
+			}
+			b.parts = append(b.parts, p)
+			if i == 0 {
+				want = r
+			} else {
+				want.More = append(want.More, r)
+			}
+		}
+		data, err := codec.New().Marshal(&b)
+		require.NoError(t, err)
+		var got pb.PublishStreamRequest
+		require.NoError(t, proto.Unmarshal(data.Materialize(), &got))
+		require.True(t, proto.Equal(want, &got), "seed %d:\n%v\n%v", seed, want, &got)
+		require.Equal(t, proto.Size(want), data.Len())
+		require.True(t, proto.Equal(want, &b), "what an interceptor sees")
+	}
+}
+
+// TestPlain: a message with any field beside its body is sent with all that it has.
+func TestPlain(t *testing.T) {
+	require.True(t, (&Message{Body: []byte("b")}).plain())
+	for i, m := range []Message{
+		{Properties: map[string]string{"k": "v"}}, {Values: map[string]any{"k": true}},
+		{MessageID: "x"}, {CorrelationID: "x"}, {ReplyTo: "x"}, {ContentType: "x"}, {Subject: "x"}, {Group: "x"},
+		{Priority: new(uint8(0))}, {TTL: 1}, {Delay: 1}, {Delay: -1}, {TTL: -1},
+		{ExpiresAt: time.UnixMilli(1)}, {DeliverAt: time.UnixMilli(1)},
+	} {
+		require.False(t, m.plain(), i)
+		require.NotEqual(t, fmt.Sprint(&Message{}), fmt.Sprint(&m), "the case is one")
+	}
+}
