@@ -74,6 +74,38 @@ func TestExpiry(t *testing.T) {
 	require.Equal(t, uint64(3), n.queue("q").GetExpired())
 }
 
+// TestManyExpireAtOnce: all that are over at the same moment go, also when there are more of them than are taken up at
+// once, and when others come in between that are over earlier; what becomes due meanwhile is delivered.
+func TestManyExpireAtOnce(t *testing.T) {
+	const each, times = 5000, 5
+	n := startAlone(t, nil)
+	for _, name := range []string{"a", "b", "due"} {
+		require.NoError(t, n.createWith(name, &pb.QueueConfig{}))
+	}
+	at := time.Now().Add(time.Second)
+	for i := range times {
+		messages := make([]*pb.Message, each)
+		for k := range messages {
+			over := at
+			if k%100 == 0 {
+				over = at.Add(time.Duration(k-each/2) * time.Microsecond)
+			}
+			messages[k] = &pb.Message{ExpiresAt: timestamppb.New(over)}
+		}
+		n.publishAll([]string{"a", "b"}[i%2], messages...)
+	}
+	due := at.Add(20 * time.Millisecond)
+	n.publishAll("due", &pb.Message{Body: []byte("due"), DeliverAt: timestamppb.New(due)})
+	c := n.consume("due", 1)
+	require.Equal(t, []string{"due"}, bodies(c.take(1)))
+	n.publishAll("b", &pb.Message{ExpiresAt: timestamppb.New(at)}, &pb.Message{Body: []byte("stays")})
+	require.Eventually(t, func() bool {
+		return n.queue("a").GetExpired()+n.queue("b").GetExpired() == each*times+1
+	}, patience, 5*time.Millisecond)
+	require.Zero(t, n.queue("a").GetMessages())
+	require.Equal(t, uint64(1), n.queue("b").GetMessages())
+}
+
 // TestExpiredDeadLetters: with dead_letter_expired, expired messages of each subscription are moved, once; while the
 // dead-letter queue has no room they stay, and are not delivered.
 func TestExpiredDeadLetters(t *testing.T) {

@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -20,17 +22,17 @@ import (
 )
 
 const (
-	// maxExpire bounds the messages that one transaction expires, and maxExpireBytes those that it moves.
-	maxExpire      = 1024
-	maxExpireBytes = 1 << 20
-	// maxExpiring bounds the entries that wait to be dealt with.
-	maxExpiring = 1 << 16
+	// maxExpireBytes bounds the bytes of messages that one transaction moves because they expire.
+	maxExpireBytes = 1 << 18
+	// maxRefill bounds the entries that are read from the schedule at once.
+	maxRefill = 1024
+	// maxExpiring bounds the entries that wait to be dealt with; others wait in the schedule.
+	maxExpiring = 1 << 13
 	// stayedAgain is how long messages are left alone that are over and had to stay.
 	stayedAgain = time.Second
 )
 
-// expiry gives up messages whose time is over, in a goroutine of its own: after each transaction it leaves the store to
-// others for as long as that took, so that to expire a million messages holds up no publisher, and no delivery.
+// expiry gives up messages whose time is over, in a goroutine of its own, and in small transactions: see leisure.
 //
 // A message that was sent to a consumer and not answered stays: the consumer may be done with it. So does one that a
 // prepared transaction will acknowledge, and one that the dead-letter queue has no room for.
@@ -38,12 +40,19 @@ type expiry struct {
 	o     Options
 	woken chan struct{}
 	full  map[uint64]bool // it was said that the dead-letter queue of a queue is full; of the task alone
+	pace  leisure         // of the task alone
 
 	mu      sync.Mutex // guards what is below
 	waiting []txn.Due
-	stayed  int64 // the earliest time of an entry that had to stay; queue.NeverMS for none
+	behind  stretch // of the schedule, which there was no room for in waiting
+	stayed  int64   // the earliest time of an entry that had to stay; queue.NeverMS for none
 	since   time.Time
 }
+
+// stretch of the schedule: what comes after one entry, up to another one; that has no time if there is nothing.
+type stretch struct{ after, upTo txn.Due }
+
+func (s *stretch) empty() bool { return s.upTo.TimeMS == 0 }
 
 func newExpiry(o Options) *expiry {
 	return &expiry{o: o, woken: make(chan struct{}, 1), full: make(map[uint64]bool), stayed: queue.NeverMS}
@@ -55,16 +64,29 @@ func (*expiry) Name() string { return "expired messages" }
 // Woken receives when there is something to do.
 func (x *expiry) Woken() <-chan struct{} { return x.woken }
 
-// add takes entries that are due. Those that there is no room for count as having to stay.
+// add takes entries that are due, in order. Those that there is no room for it will read from the schedule later.
 func (x *expiry) add(entries []txn.Due) {
 	if len(entries) == 0 {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if !x.behind.empty() { // what comes after others that wait in the schedule waits there, too
+		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.behind.after) > 0 })
+		if n < len(entries) && entries[len(entries)-1].Compare(x.behind.upTo) > 0 {
+			x.behind.upTo = entries[len(entries)-1]
+		}
+		entries = entries[:n]
+	}
 	room := min(len(entries), max(0, maxExpiring-len(x.waiting)))
 	x.waiting = append(x.waiting, entries[:room]...)
-	x.stays(entries[room:])
+	if left := entries[room:]; len(left) > 0 {
+		x.behind.after = left[0]
+		x.behind.after.Kind-- // just before it
+		if last := left[len(left)-1]; last.Compare(x.behind.upTo) > 0 {
+			x.behind.upTo = last
+		}
+	}
 	select {
 	case x.woken <- struct{}{}:
 	default: // a signal is waiting already
@@ -86,7 +108,7 @@ func (x *expiry) stays(entries []txn.Due) {
 func (x *expiry) takeStayed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.stayed == queue.NeverMS || len(x.waiting) > 0 || now.Sub(x.since) < stayedAgain {
+	if x.stayed == queue.NeverMS || len(x.waiting) > 0 || !x.behind.empty() || now.Sub(x.since) < stayedAgain {
 		return queue.NeverMS
 	}
 	stayed := x.stayed
@@ -96,11 +118,16 @@ func (x *expiry) takeStayed(now time.Time) int64 {
 
 // Sweep gives up what waits, a batch at a time.
 func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
+	x.pace.begin()
 	for {
+		if err := x.refill(); err != nil {
+			return 0, err
+		}
 		x.mu.Lock()
-		batch := slices.Clone(x.waiting[:min(len(x.waiting), maxExpire)])
+		batch := slices.Clone(x.waiting[:min(len(x.waiting), x.pace.batch())])
+		done := len(batch) == 0 && x.behind.empty()
 		x.mu.Unlock()
-		if len(batch) == 0 {
+		if done {
 			return time.Hour, nil
 		}
 		stayed, err := x.expire(ctx, batch)
@@ -112,6 +139,39 @@ func (x *expiry) Sweep(ctx context.Context) (time.Duration, error) {
 		x.stays(stayed)
 		x.mu.Unlock()
 	}
+}
+
+// refill takes from the schedule what waits there, when nothing waits here.
+func (x *expiry) refill() error {
+	x.mu.Lock()
+	from := x.behind
+	enough := len(x.waiting) > 0 || from.empty()
+	x.mu.Unlock()
+	if enough {
+		return nil
+	}
+	entries, _, err := x.o.Store.Scheduled(from.after, from.upTo.TimeMS, maxRefill)
+	if err != nil {
+		return fmt.Errorf("read the schedule: %w", err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.behind.after != from.after {
+		return nil // it begins earlier meanwhile
+	}
+	for _, e := range entries {
+		if e.Kind == txn.DueExpire {
+			x.waiting = append(x.waiting, e)
+		}
+	}
+	x.behind.after = from.upTo
+	if len(entries) > 0 {
+		x.behind.after = entries[len(entries)-1]
+	}
+	if x.behind.after.Compare(x.behind.upTo) >= 0 {
+		x.behind = stretch{}
+	}
+	return nil
 }
 
 // expire gives up messages, and returns those that have to stay.
@@ -287,7 +347,7 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 	for id, expired := range byQueue {
 		x.o.Consumers.Expired(id, expired)
 	}
-	pause(ctx, time.Since(begin), nil)
+	pause(ctx, x.pace.rest(time.Since(begin)), nil)
 	return nil
 }
 

@@ -63,10 +63,11 @@ func (t *ttl) Sweep(ctx context.Context) (time.Duration, error) {
 
 // sweepQueue expires what is over in one queue, and tells when to look at it again.
 func (t *ttl) sweepQueue(ctx context.Context, id uint64, ttlMS int64) (next time.Time, err error) {
+	t.expiry.pace.begin()
 	for from := uint64(1); ; {
 		now := time.Now()
 		messages, to, err := t.o.Store.Read(ctx, store.ReadRequest{
-			Queue: id, From: from, MaxMessages: maxExpire, MaxBytes: maxExpireBytes, MarkDamaged: true,
+			Queue: id, From: from, MaxMessages: t.expiry.pace.batch(), MaxBytes: maxExpireBytes, MarkDamaged: true,
 		}, nil)
 		if errors.Is(err, store.ErrNoQueue) {
 			return now, nil

@@ -17,9 +17,10 @@ type Batch struct {
 	Everything bool
 	// Puts are keys to be set, in order. None of them is in Deletes.
 	Puts []KV
-	// Deletes are keys to be removed, in no order. One may be missing in the tree if it is of the schedule index, or
-	// after a queue was deleted.
+	// Deletes are keys to be removed, in no order. One may be missing in the tree after a queue was deleted.
 	Deletes [][]byte
+	// Schedule are further keys to be set and removed, of the schedule index.
+	Schedule ScheduleBatch
 	// DeletedQueues are queues of which everything has to go: QueueKeys, and the index with its pages. Messages of one
 	// may come in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64

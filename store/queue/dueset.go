@@ -3,20 +3,11 @@
 package queue
 
 import (
-	"cmp"
 	"slices"
 	"sort"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
-
-// compareDue is the order of the schedule index.
-func compareDue(a, b txn.Due) int {
-	if c := cmp.Compare(a.TimeMS, b.TimeMS); c != 0 {
-		return c
-	}
-	return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence), cmp.Compare(a.Kind, b.Kind))
-}
 
 // dueSet is a set of entries in order: a list of short sorted lists. Entries mostly come and go at its ends.
 type dueSet struct {
@@ -29,11 +20,11 @@ const dueBlock = 512
 
 // find gives the block that e is in or belongs to, its place there, and whether it is there.
 func (s *dueSet) find(e txn.Due) (block, at int, found bool) {
-	block = max(0, sort.Search(len(s.blocks), func(i int) bool { return compareDue(s.blocks[i][0], e) > 0 })-1)
+	block = max(0, sort.Search(len(s.blocks), func(i int) bool { return txn.Due.Compare(s.blocks[i][0], e) > 0 })-1)
 	if len(s.blocks) == 0 {
 		return 0, 0, false
 	}
-	at, found = slices.BinarySearchFunc(s.blocks[block], e, compareDue)
+	at, found = slices.BinarySearchFunc(s.blocks[block], e, txn.Due.Compare)
 	return block, at, found
 }
 
@@ -74,6 +65,12 @@ func (s *dueSet) remove(e txn.Due) bool {
 }
 
 func (s *dueSet) has(e txn.Due) bool {
+	if len(s.blocks) == 0 {
+		return false
+	}
+	if last := s.blocks[len(s.blocks)-1]; e.Compare(last[len(last)-1]) > 0 {
+		return false // as most are that are asked for: what is removed is mostly the first of all
+	}
 	_, _, found := s.find(e)
 	return found
 }

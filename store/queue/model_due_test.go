@@ -41,7 +41,9 @@ func (m *model) note(q *modelQueue, sequence uint64, rec []byte) {
 	}
 }
 
-func sortedDue(set map[txn.Due]bool) []txn.Due { return slices.SortedFunc(maps.Keys(set), compareDue) }
+func sortedDue(set map[txn.Due]bool) []txn.Due {
+	return slices.SortedFunc(maps.Keys(set), txn.Due.Compare)
+}
 
 // due proposes what is due by the model's clock, and some of what is not, or not any more.
 func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
@@ -157,7 +159,7 @@ func storedSchedule(t testing.TB, kv map[string][]byte) []txn.Due {
 			stored = append(stored, e)
 		}
 	}
-	slices.SortFunc(stored, compareDue)
+	slices.SortFunc(stored, txn.Due.Compare)
 	return stored
 }
 

@@ -51,6 +51,15 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 		require.True(t, i == 0 || bytes.Compare(b.Puts[i-1].Key, kv.Key) < 0, "puts are in order")
 		p.kv[string(kv.Key)] = bytes.Clone(kv.Value)
 	}
+	var last []byte
+	for key := range b.Schedule.Puts {
+		require.Less(t, string(last), string(key), "puts are in order")
+		last = bytes.Clone(key)
+		p.kv[string(key)] = nil
+	}
+	for key := range b.Schedule.Deletes {
+		delete(p.kv, string(key))
+	}
 	for i := range b.Tails {
 		p.writeTail(t, &b.Tails[i], perRun)
 	}

@@ -193,7 +193,7 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 	for _, g := range [...]*generation{&x.written, &x.now} {
 		n := 0
 		g.added.after(after, func(e txn.Due) bool {
-			if n == limit || compareDue(e, upTo) > 0 {
+			if n == limit || e.Compare(upTo) > 0 {
 				return false
 			}
 			if g == &x.now || !x.now.removed.has(e) {
@@ -204,7 +204,7 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 		})
 	}
 	found := dst[begin:]
-	slices.SortFunc(found, compareDue)
+	slices.SortFunc(found, txn.Due.Compare)
 	found = slices.Compact(found) // what was written may be in the tree already
 	return dst[:begin+min(len(found), limit)]
 }
@@ -221,14 +221,29 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// schedule hands out what has changed, in the order of the keys.
+// ScheduleBatch is what has changed of the schedule index. It may be hundreds of thousands of entries, so that a Batch
+// gets them as they are, which takes no time: who writes them makes their keys.
+type ScheduleBatch struct{ of generation }
+
+// Puts iterates over the keys to be set, with empty values, in order. A key is valid until the next one.
+func (b *ScheduleBatch) Puts(yield func(key []byte) bool) { b.of.added.keys(yield) }
+
+// Deletes iterates over the keys to be removed, in order; the tree may have none of them. A key is valid until the next
+// one.
+func (b *ScheduleBatch) Deletes(yield func(key []byte) bool) { b.of.removed.keys(yield) }
+
+func (s *dueSet) keys(yield func(key []byte) bool) {
+	var key []byte
+	for e := range s.all {
+		if key = ScheduleKey(key[:0], e); !yield(key) {
+			return
+		}
+	}
+}
+
+// schedule hands out what has changed. It is not changed any more.
 func (c *collector) schedule(x *schedule) {
-	for e := range x.now.added.all {
-		c.put(ScheduleKey(c.key(), e), func(dst []byte) []byte { return dst })
-	}
-	for e := range x.now.removed.all {
-		c.batch.Deletes = append(c.batch.Deletes, ScheduleKey(nil, e))
-	}
+	c.batch.Schedule.of = x.now
 	x.written, x.now = x.now, generation{}
 }
 

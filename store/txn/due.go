@@ -3,6 +3,7 @@
 package txn
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -28,6 +29,14 @@ type Due struct {
 	Queue, Sequence uint64
 	// Kind says what happens.
 	Kind DueKind
+}
+
+// Compare gives the order of the schedule: by time, queue, sequence and kind.
+func (e Due) Compare(o Due) int {
+	if c := cmp.Compare(e.TimeMS, o.TimeMS); c != 0 {
+		return c
+	}
+	return cmp.Or(cmp.Compare(e.Queue, o.Queue), cmp.Compare(e.Sequence, o.Sequence), cmp.Compare(e.Kind, o.Kind))
 }
 
 // MaxDue is the greatest number of entries in one OpDue.

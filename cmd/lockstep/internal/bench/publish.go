@@ -39,6 +39,8 @@ type PublishOptions struct {
 	EachToNext bool
 	// Duration after which it ends, however many Messages there were; 0: after Messages.
 	Duration time.Duration
+	// ExpiresAt is when the messages expire; 0: they do not.
+	ExpiresAt time.Time
 }
 
 // more tells whether message n, from 1, is to be published now; until is the end of Duration.
@@ -59,7 +61,7 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 		}
 		m, ok := made[size]
 		if !ok {
-			m = client.Message{Body: body(size)}
+			m = client.Message{Body: body(size), ExpiresAt: o.ExpiresAt}
 			made[size] = m
 		}
 		o.label(&m, n)
