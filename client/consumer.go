@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
@@ -55,7 +54,7 @@ type Consumer struct {
 	err         error      // why the consumer has ended
 	generation  uint64     // number of the present stream
 	queueID     uint64     // of the queue that was attached to first; 0 if the node does not say
-	buffer      fifo[*pb.StoredMessage]
+	buffer      fifo[*Delivery]
 	held        map[uint64]holding // messages that the application has, by sequence
 	credit      uint32             // to be granted with the next request
 	ack         []uint64           // to be sent with the next request
@@ -196,10 +195,10 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 
 // take hands the oldest message of the buffer out. The caller holds mu.
 func (co *Consumer) take() *Delivery {
-	m := co.buffer.pop()
-	co.held[m.GetSequence()] = holding{generation: co.generation}
+	d := co.buffer.pop()
+	co.held[d.Sequence] = holding{generation: co.generation}
 	co.credit++
-	return &Delivery{Stored: storedFromProto(m), consumer: co}
+	return d
 }
 
 // All receives until ctx ends or the consumer is closed, which ends the iteration without an error; any other error is

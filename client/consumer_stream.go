@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -86,12 +87,13 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	first := co.reattach()
 	received := make(chan error, 1)
 	go func() {
+		var resp codec.Received
 		var err error
 		for err == nil {
-			var resp *pb.ConsumeResponse
-			if resp, err = stream.Recv(); err == nil {
+			if err = stream.RecvMsg(&resp); err == nil {
 				attached = true
-				co.handle(resp)
+				co.handle(&resp.Response)
+				resp.Reset()
 			}
 		}
 		received <- err
@@ -236,9 +238,30 @@ func cut(sequences []uint64) (head, tail []uint64) {
 	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
+// together is how many deliveries lie in one piece of memory.
+const together = 16
+
+// deliveries makes deliveries of the messages of a response, which are not needed any more then.
+func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
+	list := make([]*Delivery, len(messages))
+	var slab []Delivery
+	for i, m := range messages {
+		if len(slab) == 0 {
+			slab = make([]Delivery, min(together, len(messages)-i))
+		}
+		d := &slab[0]
+		slab = slab[1:]
+		d.fromProto(m)
+		d.consumer = co
+		list[i] = d
+	}
+	return list
+}
+
 // handle takes what the node sent.
 func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	co.isAttached()
+	deliveries := co.deliveries(resp.GetMessages())
 	co.mu.Lock()
 	confirmed := false
 	if resp.GetQueueId() != 0 {
@@ -252,12 +275,12 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 		co.settle(b.answered)
 		confirmed = true
 	}
-	for _, m := range resp.GetMessages() {
-		if co.known(m.GetSequence()) {
+	for _, d := range deliveries {
+		if co.known(d.Sequence) {
 			co.credit++
 			continue
 		}
-		co.buffer.push(m)
+		co.buffer.push(d)
 	}
 	avail, send := co.buffer.len() > 0, confirmed || int(co.credit) >= (co.prefetch+1)/2
 	co.mu.Unlock()

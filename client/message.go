@@ -61,8 +61,9 @@ type Message struct {
 	Values map[string]any
 }
 
-// Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is
-// kept as long as one of them is in use: an application that keeps a few messages for long had better copy them.
+// Stored is a message as it is in a queue. Messages that came together lie in a few pieces of memory, their bodies in
+// one, which are kept as long as one of them is in use: an application that keeps a few messages for long had better
+// copy them.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue; it starts at 1 and is never reused.
@@ -312,25 +313,28 @@ func valuesFromProto(values map[string]*pb.PropertyValue) map[string]any {
 	return out
 }
 
-func storedFromProto(s *pb.StoredMessage) Stored {
-	m := s.GetMessage()
-	var priority *uint8
+func storedFromProto(m *pb.StoredMessage) (s Stored) {
+	s.fromProto(m)
+	return s
+}
+
+// fromProto fills a zero Stored.
+func (s *Stored) fromProto(stored *pb.StoredMessage) {
+	s.Sequence, s.DeliveryCount = stored.GetSequence(), stored.GetDeliveryCount()
+	s.PublishedAt = timeFromProto(stored.GetPublishedAt())
+	s.DeadLetter = deadLetterFromProto(stored.GetDeadLetter())
+	m := stored.GetMessage()
+	if m == nil {
+		return
+	}
+	s.Body, s.Properties = m.GetBody(), m.GetProperties()
+	s.MessageID, s.CorrelationID, s.ReplyTo = m.GetMessageId(), m.GetCorrelationId(), m.GetReplyTo()
+	s.ContentType, s.Subject, s.Group = m.GetContentType(), m.GetSubject(), m.GetGroup()
 	if m.Priority != nil {
-		priority = new(uint8(m.GetPriority()))
+		s.Priority = new(uint8(m.GetPriority()))
 	}
-	return Stored{
-		Message: Message{
-			Group: m.GetGroup(), Priority: priority, ExpiresAt: timeFromProto(m.GetExpiresAt()),
-			DeliverAt: timeFromProto(m.GetDeliverAt()),
-			Body:      m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
-			CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(), ContentType: m.GetContentType(),
-			Subject: m.GetSubject(), Values: valuesFromProto(m.GetTypedProperties()),
-		},
-		Sequence:      s.GetSequence(),
-		PublishedAt:   timeFromProto(s.GetPublishedAt()),
-		DeliveryCount: s.GetDeliveryCount(),
-		DeadLetter:    deadLetterFromProto(s.GetDeadLetter()),
-	}
+	s.ExpiresAt, s.DeliverAt = timeFromProto(m.GetExpiresAt()), timeFromProto(m.GetDeliverAt())
+	s.Values = valuesFromProto(m.GetTypedProperties())
 }
 
 func timeFromProto(t *timestamppb.Timestamp) time.Time {

@@ -51,7 +51,10 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *pb.PublishRequest:
 		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}) }
 	case *pb.ConsumeResponse:
-		decode = func(b []byte) bool { return consumeResponse(b, m) }
+		decode = func(b []byte) bool { return consumeResponse(b, m, new(Received).memory) }
+	case *Received:
+		v = &m.Response
+		decode = func(b []byte) bool { return consumeResponse(b, &m.Response, m.memory) }
 	case *pb.ReplicateResponse:
 		decode = func(b []byte) bool { return split(b, replicateRecords, m, &m.Records) }
 	case *pb.FetchSnapshotResponse:

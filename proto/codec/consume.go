@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -18,14 +19,48 @@ type delivery struct {
 	at      timestamppb.Timestamp
 }
 
-func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
+// maxReused bounds what a Received keeps for the next response, which takes some 400 bytes for each message.
+const maxReused = 1024
+
+// Received stands for a pb.ConsumeResponse that one response after another is received into: what the messages of one
+// consist of, but for their bodies and properties, is used again for the next. The zero value is ready to use.
+type Received struct {
+	// Response is what came last. It is good until Reset, and what its messages refer to for longer.
+	Response pb.ConsumeResponse
+
+	slab []delivery
+	list []*pb.StoredMessage
+}
+
+// ProtoReflect is the response's.
+func (r *Received) ProtoReflect() protoreflect.Message { return r.Response.ProtoReflect() }
+
+// Reset lets go of the response. It must be called before the next one is received.
+func (r *Received) Reset() {
+	if len(r.slab) > maxReused {
+		r.slab, r.list = nil, nil
+	}
+	clear(r.slab)
+	r.Response.Reset()
+}
+
+// memory returns memory for so many messages.
+func (r *Received) memory(count int) ([]delivery, []*pb.StoredMessage) {
+	if cap(r.slab) < count {
+		r.slab, r.list = make([]delivery, count), make([]*pb.StoredMessage, 0, count)
+	}
+	r.slab = r.slab[:count]
+	return r.slab, r.list
+}
+
+func consumeResponse(b []byte, m *pb.ConsumeResponse, memory func(int) ([]delivery, []*pb.StoredMessage)) bool {
 	count, ok := occurrences(b, 1, math.MaxInt)
 	if !ok {
 		return false
 	}
-	slab := make([]delivery, count)
+	var slab []delivery
 	if count > 0 {
-		m.Messages = make([]*pb.StoredMessage, 0, count)
+		slab, m.Messages = memory(count)
 	}
 	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
