@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,9 +31,10 @@ type Manager struct {
 	primary   Committer
 	consumers *dispatch.Registry
 
-	// One transaction is not prepared and decided at once: its consumers hear of one after the other.
+	// One transaction is not prepared and decided at once: its consumers hear of one after the other. Who has what is in
+	// a channel goes on; the others wait, for a commit maybe, as long as their callers do.
 	seed  maphash.Seed
-	locks [64]sync.Mutex
+	locks [64]chan struct{}
 
 	log     *zap.Logger
 	timeout atomic.Int64  // in nanoseconds
@@ -43,22 +43,35 @@ type Manager struct {
 
 // New makes a Manager without a time-out.
 func New(s *store.Store, primary Committer, consumers *dispatch.Registry, log *zap.Logger) *Manager {
-	return &Manager{
+	m := &Manager{
 		store: s, primary: primary, consumers: consumers, seed: maphash.MakeSeed(), log: log,
 		woken: make(chan struct{}, 1),
 	}
+	for i := range m.locks {
+		m.locks[i] = make(chan struct{}, 1)
+	}
+	return m
 }
 
-func (m *Manager) lock(xid string) (unlock func()) {
-	l := &m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
-	l.Lock()
-	return l.Unlock
+// lock waits until no other call is at work on the transaction, or until ctx ends: then nothing was done.
+func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
+	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another call is at work on transaction %q: %w", xid, ctx.Err())
+	}
 }
 
 // Prepare commits a payload that prepares a transaction. It returns when that is applied, or will never be, also when
-// ctx ends before: the consumers must hear of it.
+// ctx ends meanwhile: the consumers must hear of it.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
-	defer m.lock(xid)()
+	unlock, err := m.lock(ctx, xid)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	result, err := m.primary.Commit(context.WithoutCancel(ctx), payload)
 	if err != nil || result.Code != txn.OK || result.Duplicate {
 		return result, err
@@ -85,7 +98,11 @@ type Decision struct {
 // returns when that is applied, or will never be, also when ctx ends before. The errors are txn.Code's and those of
 // Committer.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
-	defer m.lock(d.XID)()
+	unlock, err := m.lock(ctx, d.XID)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)
 	if d.Commit {
