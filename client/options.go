@@ -42,8 +42,13 @@ type Options struct {
 	MaxMessageBytes int
 	// TLS of the connections, with the client's own certificate if the nodes want one; nil: not encrypted.
 	TLS *tls.Config
+	// TLSFiles has the client read authorities, certificate and key from files, and again when they change. In place of
+	// TLS.
+	TLSFiles TLSFiles
 	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
+
+	secure credentials.TransportCredentials // of TLSFiles
 }
 
 // Defaults and limits.
@@ -78,6 +83,9 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		seen[a] = true
 	}
+	if err := o.readFiles(); err != nil {
+		return o, err
+	}
 	setDefault(&o.ProbeInterval, defaultProbeInterval)
 	setDefault(&o.RetryMin, defaultRetryMin)
 	setDefault(&o.RetryMax, max(defaultRetryMax, o.RetryMin))
@@ -100,7 +108,9 @@ const passthrough = "passthrough:///"
 // would be the other way, but it races with connections being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
-	if o.TLS != nil {
+	if o.secure != nil {
+		creds = o.secure
+	} else if o.TLS != nil {
 		creds = credentials.NewTLS(o.TLS)
 	}
 	opts := []grpc.DialOption{

@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -56,15 +57,38 @@ func (a *Authority) Pool() *x509.CertPool {
 // its key.
 func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
+	return a.IssueFrom(t, name, &x509.Certificate{
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: hosts,
+	})
+}
+
+// IssueURI makes a certificate for URIs alone: the one of a client or peer, and of no server.
+func (a *Authority) IssueURI(t *testing.T, name string, uris ...string) (
+	cert tls.Certificate, certFile, keyFile string,
+) {
+	t.Helper()
+	template := &x509.Certificate{}
+	for _, text := range uris {
+		u, err := url.Parse(text)
+		require.NoError(t, err)
+		template.URIs = append(template.URIs, u)
+	}
+	return a.IssueFrom(t, name, template)
+}
+
+// IssueFrom makes a certificate with the alternative names and times of a template; without times, it is valid now.
+func (a *Authority) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
+	cert tls.Certificate, certFile, keyFile string,
+) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour),
-		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: hosts,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	template.SerialNumber, template.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
+	if template.NotAfter.IsZero() {
+		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)

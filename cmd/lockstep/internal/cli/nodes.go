@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
-	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // ErrNoAnswer is returned when none of the nodes that a command asks answers.
@@ -37,13 +36,12 @@ func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client
 	if err != nil {
 		return err
 	}
-	secure, err := config.ClientTLS(env.tls.ca, env.tls.cert, env.tls.key)
-	if err != nil {
-		return fmt.Errorf("%w: --tls: %w", ErrUsage, err)
-	}
-	c, err := client.Open(ctx, client.Options{Addresses: addrs, TLS: secure, FailFast: !env.patient})
+	c, err := client.Open(ctx, client.Options{
+		Addresses: addrs, FailFast: !env.patient,
+		TLSFiles: client.TLSFiles{CA: env.tls.ca, Cert: env.tls.cert, Key: env.tls.key},
+	})
 	if errors.Is(err, client.ErrInvalid) {
-		return fmt.Errorf("%w: --addr: %w", ErrUsage, err)
+		return fmt.Errorf("%w: --addr, --tls: %w", ErrUsage, err)
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tlsfiles_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
+)
+
+// mounted is a directory of files as Kubernetes mounts a secret: names that lead through one link, which is swapped.
+type mounted struct {
+	t   *testing.T
+	dir string
+	n   int
+}
+
+func mount(t *testing.T) *mounted { return &mounted{t: t, dir: t.TempDir()} }
+
+// swap puts other files in place of all, at once.
+func (m *mounted) swap(files map[string]string) {
+	m.t.Helper()
+	m.n++
+	data := filepath.Join(m.dir, "..data"+string(rune('a'+m.n)))
+	require.NoError(m.t, os.Mkdir(data, 0o700))
+	for name, from := range files {
+		raw, err := os.ReadFile(from)
+		require.NoError(m.t, err)
+		require.NoError(m.t, os.WriteFile(filepath.Join(data, name), raw, 0o600))
+		if m.n == 1 {
+			require.NoError(m.t, os.Symlink(filepath.Join("..data", name), filepath.Join(m.dir, name)))
+		}
+	}
+	next := filepath.Join(m.dir, "next")
+	require.NoError(m.t, os.Symlink(filepath.Base(data), next))
+	require.NoError(m.t, os.Rename(next, filepath.Join(m.dir, "..data")))
+}
+
+func (m *mounted) files() tlsfiles.Files {
+	at := func(name string) string { return filepath.Join(m.dir, name) }
+	return tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}
+}
+
+// end is one side of connections.
+type end struct {
+	t *testing.T
+	*mounted
+	*tlsfiles.Source
+
+	told chan error
+}
+
+func newEnd(t *testing.T, by, trusted *certs.Authority) *end {
+	t.Helper()
+	e := &end{t: t, mounted: mount(t), told: make(chan error, 16)}
+	e.give(by, trusted.File)
+	var err error
+	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), Told: func(err error) { e.told <- err }})
+	require.NoError(t, err)
+	return e
+}
+
+func (e *end) give(by *certs.Authority, trusted string) {
+	_, cert, key := by.Issue(e.t, "end")
+	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})
+}
+
+// serve answers each connection with what it reads.
+func serve(t *testing.T, s *tlsfiles.Source) string {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", s.Server(tls.RequireAndVerifyClientCert, "h2"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// dial connects as gRPC does, and exchanges a byte: in TLS 1.3 a client hears only then that it is refused.
+func dial(t *testing.T, s *tlsfiles.Source, address string, accept func(*x509.Certificate) error) (net.Conn, error) {
+	t.Helper()
+	raw, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, _, err := s.Credentials(accept).ClientHandshake(ctx, address, raw)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, exchange(conn)
+}
+
+func exchange(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte{1}); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, make([]byte, 1))
+	return err
+}
+
+// A rotation by links that are swapped: both authorities, new certificates, the new authority alone. Each connection is
+// good at its time, those that are open are not touched, and a former certificate is refused in the end.
+func TestRotation(t *testing.T) {
+	older, newer := certs.New(t, "older"), certs.New(t, "newer")
+	server, client := newEnd(t, older, older), newEnd(t, older, older)
+	former, err := tlsfiles.Open(tlsfiles.Options{Files: newEnd(t, older, older).files()})
+	require.NoError(t, err)
+	address := serve(t, server.Source)
+	first, err := dial(t, client.Source, address, nil)
+	require.NoError(t, err)
+
+	both := filepath.Join(t.TempDir(), "both.pem")
+	a, err := os.ReadFile(older.File)
+	require.NoError(t, err)
+	b, err := os.ReadFile(newer.File)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(both, append(a, b...), 0o600))
+	for _, step := range []struct {
+		by      *certs.Authority
+		trusted string
+	}{{older, both}, {newer, both}, {newer, newer.File}} {
+		server.give(step.by, step.trusted)
+		require.NoError(t, server.Reload())
+		require.NoError(t, <-server.told)
+		if step.trusted == both {
+			_, err := dial(t, client.Source, address, nil)
+			require.NoError(t, err, "one end has gone before the other")
+		}
+		client.give(step.by, step.trusted)
+		require.NoError(t, client.Reload())
+		second, err := dial(t, client.Source, address, nil)
+		require.NoError(t, err)
+		require.NoError(t, exchange(second))
+		require.NoError(t, exchange(first), "it is open since before")
+	}
+	_, err = dial(t, former, address, nil)
+	require.Error(t, err)
+	require.Equal(t, "CN=newer", server.Certificates()[0].Subject)
+	require.True(t, server.Certificates()[0].Authority)
+}
+
+// Files are looked at when a connection begins, without being asked to.
+func TestLook(t *testing.T) {
+	older, newer := certs.New(t, "older"), certs.New(t, "newer")
+	server, client := newEnd(t, older, older), newEnd(t, older, older)
+	address := serve(t, server.Source)
+	client.give(older, newer.File)
+	require.Eventually(t, func() bool {
+		_, err := dial(t, client.Source, address, nil)
+		return err != nil
+	}, 10*time.Second, 50*time.Millisecond, "the client trusts another authority now")
+	server.give(newer, older.File)
+	require.Eventually(t, func() bool {
+		_, err := dial(t, client.Source, address, nil)
+		return err == nil
+	}, 10*time.Second, 50*time.Millisecond, "and the server has a certificate of it")
+}
+
+// What cannot be used is refused, told once, and changes nothing.
+func TestBrokenFiles(t *testing.T) {
+	ca := certs.New(t, "ours")
+	server, client := newEnd(t, ca, ca), newEnd(t, ca, ca)
+	address := serve(t, server.Source)
+	_, good, goodKey := ca.Issue(t, "good")
+	_, _, otherKey := ca.Issue(t, "other")
+	_, ended, endedKey := ca.IssueFrom(t, "ended", &x509.Certificate{
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for want, files := range map[string]map[string]string{
+		"has no certificate in PEM": {"ca.pem": goodKey, "cert.pem": good, "key.pem": goodKey},
+		"cert and key":              {"ca.pem": ca.File, "cert.pem": good, "key.pem": otherKey},
+		"failed to find":            {"ca.pem": ca.File, "cert.pem": empty, "key.pem": goodKey},
+		"has ended at":              {"ca.pem": ca.File, "cert.pem": ended, "key.pem": endedKey},
+		"no such file":              {"cert.pem": good, "key.pem": goodKey},
+	} {
+		server.swap(files)
+		err := server.Reload()
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, <-server.told, want)
+		require.ErrorContains(t, server.Refused(), want)
+		require.Error(t, server.Reload())
+		require.Empty(t, server.told, "%s is told once", want)
+		_, err = dial(t, client.Source, address, nil)
+		require.NoError(t, err, "what was read before is used")
+	}
+	server.swap(map[string]string{"ca.pem": ca.File, "cert.pem": good, "key.pem": goodKey})
+	require.NoError(t, server.Reload())
+	require.NoError(t, <-server.told)
+	require.NoError(t, server.Refused())
+}
+
+// A certificate and its key that are replaced one after the other are no trouble.
+func TestOneAfterTheOther(t *testing.T) {
+	ca := certs.New(t, "ours")
+	server := newEnd(t, ca, ca)
+	_, next, nextKey := ca.Issue(t, "next")
+	for _, step := range [][2]string{{"cert.pem", next}, {"key.pem", nextKey}} {
+		raw, err := os.ReadFile(step[1])
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(server.dir, "..data", step[0]), raw, 0o600))
+	}
+	require.Eventually(t, func() bool {
+		server.Look()
+		return len(server.told) > 0
+	}, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, <-server.told)
+}
+
+// The one who connects can look at the certificate, and looks at the authorities and the address in any case.
+func TestAccept(t *testing.T) {
+	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+	client := newEnd(t, ca, ca)
+	errNotThat := errors.New("not that one")
+	address := serve(t, newEnd(t, ca, ca).Source)
+	_, err := dial(t, client.Source, address, func(c *x509.Certificate) error {
+		require.Equal(t, "end", c.Subject.CommonName)
+		return errNotThat
+	})
+	require.ErrorIs(t, err, errNotThat)
+	_, err = dial(t, client.Source, serve(t, newEnd(t, strange, ca).Source), nil)
+	require.ErrorContains(t, err, "unknown authority")
+
+	elsewhere := newEnd(t, ca, ca)
+	_, cert, key := ca.IssueFrom(t, "elsewhere", &x509.Certificate{DNSNames: []string{"elsewhere.test"}})
+	elsewhere.swap(map[string]string{"ca.pem": ca.File, "cert.pem": cert, "key.pem": key})
+	require.NoError(t, elsewhere.Reload())
+	_, err = dial(t, client.Source, serve(t, elsewhere.Source), nil)
+	require.ErrorContains(t, err, "cannot validate certificate for 127.0.0.1", "it is valid, but not for this address")
+}
+
+func TestOpen(t *testing.T) {
+	ca := certs.New(t, "ours")
+	_, cert, key := ca.Issue(t, "one")
+	for want, f := range map[string]tlsfiles.Files{
+		"go together":        {Cert: cert},
+		"ca: open /none":     {CA: "/none", Cert: cert, Key: key},
+		"no certificate in":  {CA: key},
+		"cert and key":       {Cert: ca.File, Key: key},
+		"cert and key: open": {Cert: cert, Key: "/none"},
+	} {
+		_, err := tlsfiles.Open(tlsfiles.Options{Files: f})
+		require.ErrorContains(t, err, want)
+	}
+	s, err := tlsfiles.Open(tlsfiles.Options{Files: tlsfiles.Files{CA: ca.File}})
+	require.NoError(t, err)
+	require.Empty(t, s.Dial().Certificates)
+	require.Equal(t, uint16(tls.VersionTLS13), s.Dial().MinVersion)
+}
