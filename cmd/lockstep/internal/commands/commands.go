@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/cert"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/definitions"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/demo"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/job"
@@ -45,6 +46,7 @@ func Root(env *cli.Env) *cobra.Command {
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
+		cert.Command(env),
 		bench.Command(env), versionCommand(env),
 	)
 }
