@@ -64,7 +64,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrDecided
 	case pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK:
 		return true, ErrHeuristic
-	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED:
+	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
+		pb.ErrorReason_ERROR_REASON_NOT_PEER:
 		return true, ErrDenied
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
 		return true, ErrSequenceReused

@@ -26,6 +26,8 @@ var (
 	ErrRefused = errors.New("connection refused: the process is not running")
 	// ErrOtherPair is returned when the two nodes belong to different pairs.
 	ErrOtherPair = errors.New("the other node belongs to another pair")
+	// ErrNotPeer is returned when the other node does not take this one for a node of its pair.
+	ErrNotPeer = errors.New("the other node refuses this one")
 	// ErrProtocol is returned when the other end breaks the protocol or speaks another version.
 	ErrProtocol = errors.New("replication protocol error")
 	// ErrStale is returned when a message is of a lower configuration than this node obeys (INV-1).

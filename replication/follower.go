@@ -105,6 +105,8 @@ type FollowerStatus struct {
 	ActiveCommitLSN uint64
 	// SnapshotBytes of SnapshotTotalBytes were received, while a snapshot is being fetched.
 	SnapshotBytes, SnapshotTotalBytes uint64
+	// Refused is why the active does not take this node for one of its pair; nil if it does. ErrNotPeer.
+	Refused error
 	// Disk of the log.
 	Disk DiskStatus
 }
@@ -200,7 +202,10 @@ func (f *Follower) lost(err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.status.Connected, f.status.Required = false, false
+	f.status.Connected, f.status.Required, f.status.Refused = false, false, nil
+	if errors.Is(err, ErrNotPeer) {
+		f.status.Refused = err
+	}
 	cause := causeOf(err)
 	if cause == LostAhead {
 		cause = LostRejected // the active says that it is behind us
@@ -225,7 +230,7 @@ func (f *Follower) connected(config, term uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.told = 0
-	f.status.Connected = true
+	f.status.Connected, f.status.Refused = true, nil
 	f.events.post(FollowerConnected{Config: config, Term: term})
 }
 

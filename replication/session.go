@@ -341,6 +341,7 @@ func causeOf(err error) LostCause {
 	case errors.Is(err, ErrBehind):
 		return LostBehind
 	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale),
+		errors.Is(err, ErrNotPeer),
 		errors.Is(err, ErrProtocol),
 		errors.Is(err, ErrLostRecords), errors.Is(err, ErrSecondStandby):
 		return LostRejected

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -360,9 +362,23 @@ func toStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
+// notPeer tells whether the other node has refused a call because of who this one is.
+func notPeer(err error) bool {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok &&
+			reason.Parse(info.GetReason()) == lockstepv1.ErrorReason_ERROR_REASON_NOT_PEER {
+			return true
+		}
+	}
+	return false
+}
+
 func fromStatus(err error) error {
 	if err == nil {
 		return nil
+	}
+	if notPeer(err) {
+		return fmt.Errorf("%w: %w", ErrNotPeer, err)
 	}
 	code := status.Code(err)
 	for _, c := range statusCodes {

@@ -14,6 +14,8 @@ const (
 	ForcedUnsettled    Kind = "forced-failover-unsettled"
 	Paused             Kind = "paused"
 	ForeignNode        Kind = "foreign-node"
+	PeerRefuses        Kind = "peer-refuses"
+	NotEncrypted       Kind = "not-encrypted"
 	TwoProcesses       Kind = "two-processes-one-identity"
 	Superseded         Kind = "superseded"
 	StorePutBack       Kind = "store-put-back"
@@ -50,6 +52,7 @@ const (
 	PreparedOld        Kind = "prepared-old"
 	CertificateExpires Kind = "certificate-expires"
 	CertificateExpired Kind = "certificate-expired"
+	SecretRefused      Kind = "secret-refused"
 	ClocksApart        Kind = "clocks-apart"
 	DifferentReleases  Kind = "different-releases"
 )

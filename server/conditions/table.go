@@ -109,6 +109,20 @@ func ofIdentity() []Definition {
 				"pair goes on undisturbed.",
 		},
 		{
+			Kind: PeerRefuses, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
+			Cause: "The active does not take this node for the other one of its pair: the certificate or the secret that " +
+				"this node shows is none of the pair's. It cannot get in sync.",
+			Action: "The details are the active's own words. Give this node a certificate with a name in `tls.peer-names` " +
+				"(by default the host that it advertises), or the secret in the other node's `peer-token-file`.",
+		},
+		{
+			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
+			Cause: "This node listens without TLS on an address that other machines reach (`insecure`): whoever can " +
+				"read or reach that network can read and change everything.",
+			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/security.md; `lockstep cert init` makes " +
+				"certificates to begin with), and take `insecure` away.",
+		},
+		{
 			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
 			Cause: "Two processes run with the identity of one node: a copy of a data directory was started, " +
 				"or the same one twice.",
@@ -366,14 +380,19 @@ func ofTheMachine() []Definition {
 		},
 		{
 			Kind: CertificateExpires, Severity: Warning, Scope: OfNode,
-			Cause: "A certificate that this node uses ends within 14 days.",
-			Action: "Replace the file, and restart the node: the standby first, then `lockstep switchover`, then the " +
-				"other one.",
+			Cause:  "A certificate that this node uses ends within 14 days.",
+			Action: "Replace the file: the node reads it again by itself. `lockstep cert show` says what a file holds.",
 		},
 		{
 			Kind: CertificateExpired, Severity: Critical, Scope: OfNode,
 			Cause:  "A certificate that this node uses has ended: new connections with it are refused.",
-			Action: "Replace the file, and restart the node.",
+			Action: "Replace the file: the node reads it again by itself.",
+		},
+		{
+			Kind: SecretRefused, Severity: Warning, Scope: OfNode,
+			Cause: "A file with a certificate, key, authority or secret has changed and cannot be used: the node goes " +
+				"on with what it held before.",
+			Action: "Mend the file: the node reads it again by itself. `lockstep cert show` says what a file holds.",
 		},
 		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,

@@ -27,6 +27,8 @@ type Config struct {
 	Listen      string      `key:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
 	Advertise   string      `key:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
 	TLS         NodeTLS     `key:"tls"`
+	PeerToken   string      `key:"peer-token-file" usage:"file with a secret that only the two nodes have, one per line: the first is shown to the other node, each is accepted from it. For a pair without TLS, or without certificates of clients"`
+	Insecure    bool        `key:"insecure" usage:"listen without TLS on addresses that other machines reach: it is meant"`
 	Coordinator Coordinator `key:"coordinator"`
 	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" usage:"with sync=interval: how often the log is synced"`
@@ -85,6 +87,8 @@ type RaftTLS struct {
 	CA   string `key:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
 	Cert string `key:"cert" usage:"file with this voter's certificate, good for servers and clients"`
 	Key  string `key:"key" usage:"file with the key of that certificate"`
+	// Names of voters, and of operators who change the quorum.
+	Names []string `key:"names" usage:"names (DNS, IP or URI), one of which the certificate of each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses"`
 }
 
 // Etcd says how etcd is reached.
@@ -185,8 +189,19 @@ type Verify struct {
 
 // Metrics say where the node can be watched.
 type Metrics struct {
-	Listen string `key:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
+	Listen string `key:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none"`
 	Queues int    `key:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
+	// Token of those who may read the metrics.
+	Token string     `key:"token-file" usage:"file with a secret, one per line, that requests of /metrics show (Authorization: Bearer); empty: /metrics is open. The probes are always open"`
+	TLS   MetricsTLS `key:"tls"`
+}
+
+// MetricsTLS secures the port of metrics and probes.
+type MetricsTLS struct {
+	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for metrics.listen, too"`
+	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; turns TLS on"`
+	Key  string `key:"key" usage:"file with the key of that certificate"`
+	CA   string `key:"ca" usage:"file with the authorities that certificates of those who ask are checked against; none has to be shown"`
 }
 
 // Limits bound what one request or connection can ask for.
@@ -199,10 +214,6 @@ type Limits struct {
 	StreamInFlight      int  `key:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
 	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
 	PendingBytes        Size `key:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
-
-	Connections           int      `key:"connections" usage:"connections to this node's port, of clients and commands together; at most one for each 64KiB of memory.budget, and what the system's limit of open files leaves. The other node has places of its own"`
-	ConnectionsPerAddress int      `key:"connections-per-address" usage:"those of one address (of IPv6: of a /64 network); raise it if many clients come through one proxy. As many attempts that make no call are let in within 4s"`
-	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"how long a connection may take until a call of it is let in: TLS, HTTP/2 and authentication together. After that it is closed"`
 
 	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }
@@ -220,7 +231,7 @@ func Default() Config {
 		Coordinator: Coordinator{Type: CoordinatorEtcd, Etcd: Etcd{
 			Prefix: "/lockstep/default/", DialTimeout: Duration(2 * time.Second),
 		}},
-		TLS:       NodeTLS{ClientAuth: ClientAuthRequire},
+		TLS:       NodeTLS{ClientAuth: ClientAuthRequire, MinVersion: TLS13},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},
@@ -246,7 +257,6 @@ func Default() Config {
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
-			Connections: 8_192, ConnectionsPerAddress: 2_048, HandshakeTimeout: Duration(10 * time.Second),
 			DeliveryShare: 5,
 		},
 	}

@@ -282,7 +282,7 @@ func TestExampleFile(t *testing.T) {
 
 	setting := regexp.MustCompile(`(?m)^( *)# ([a-z-]+:( [^ ]+)?)$`)
 	commentedOut := setting.ReplaceAllString(string(raw), "$1$2")
-	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive):.*$`).
+	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|client-auth|min-version|peer-names|peer-token-file|token-file|own|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive):.*$`).
 		ReplaceAllString(commentedOut, "")
 	got, err := load(t, commentedOut, nil, nil)
 	require.NoError(t, err)
@@ -324,4 +324,60 @@ func FuzzParseSize(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, again)
 	})
+}
+
+// TestReach: a port that other machines reach wants TLS, or to be told that it is meant.
+func TestReach(t *testing.T) {
+	for _, args := range [][]string{
+		{"--listen=0.0.0.0:7420"},
+		{"--listen=:7420"},
+		{"--listen=10.0.0.1:7420"},
+		{"--listen=[::]:7420"},
+		{"--listen=node-a:7420"},
+		{"--listen=0.0.0.0:7420", "--standalone"},
+		{"--metrics-listen=0.0.0.0:9420"},
+		{"--metrics-listen=node-a:9420", "--tls-cert=c", "--tls-key=k", "--tls-ca=a"},
+		{
+			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
+			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
+		},
+	} {
+		_, err := load(t, "", nil, args)
+		require.ErrorIs(t, err, config.ErrInvalid, "%v", args)
+		require.ErrorContains(t, err, "is reached by other machines, and TLS is not set up for it", "%v", args)
+		require.ErrorContains(t, err, "--insecure", "%v", args)
+		c, err := load(t, "", nil, append(args, "--insecure"))
+		require.NoError(t, err, "%v", args)
+		require.Len(t, c.Unencrypted(), 1)
+	}
+	secured := []string{"--tls-cert=c", "--tls-key=k", "--tls-ca=a"}
+	for _, args := range [][]string{
+		{"--listen=127.0.0.1:7420"},
+		{"--listen=127.8.8.8:0", "--metrics-listen=[::1]:9420"},
+		{"--listen=localhost:7420"},
+		{"--listen=[::ffff:127.0.0.1]:7420"},
+		append([]string{"--listen=0.0.0.0:7420"}, secured...),
+		append([]string{"--listen=0.0.0.0:7420", "--metrics-listen=:9420", "--metrics-tls-own"}, secured...),
+		{"--metrics-listen=:9420", "--metrics-tls-cert=c", "--metrics-tls-key=k"},
+		{"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none", "--standalone"},
+		{"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none", "--peer-token-file=t"},
+	} {
+		c, err := load(t, "", nil, args)
+		require.NoError(t, err, "%v", args)
+		require.Empty(t, c.Unencrypted(), "%v", args)
+	}
+	for want, args := range map[string][]string{
+		"cannot tell the other node from a client": {
+			"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none",
+		},
+		"names are looked for in certificates": {"--tls-peer-names=a"},
+		"tls.min-version":                      append([]string{"--tls-min-version=1.1"}, secured...),
+		"metrics.tls.own":                      {"--metrics-tls-own"},
+		"metrics.tls.cert":                     {"--metrics-tls-cert=c"},
+		"metrics.tls.ca":                       {"--metrics-tls-ca=c"},
+	} {
+		_, err := load(t, "", nil, args)
+		require.ErrorIs(t, err, config.ErrInvalid, "%v", args)
+		require.ErrorContains(t, err, want, "%v", args)
+	}
 }

@@ -4,16 +4,24 @@ package config
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
-	"os"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // Values of tls.client-auth.
 const (
 	ClientAuthRequire = "require"
 	ClientAuthNone    = "none"
+)
+
+// Values of tls.min-version.
+const (
+	TLS13 = "1.3"
+	TLS12 = "1.2"
 )
 
 // NodeTLS secures the node's own port: clients, the command line and the other node. The other node is connected to
@@ -23,64 +31,47 @@ type NodeTLS struct {
 	Key        string `key:"key" usage:"file with the key of that certificate"`
 	CA         string `key:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
 	ClientAuth string `key:"client-auth" usage:"require: a client shows a certificate that tls.ca has issued; none: any client may connect"`
+	MinVersion string `key:"min-version" usage:"lowest version of TLS: 1.3 or 1.2; for the port, connections to the other node and to etcd, and metrics.listen"`
+	// PeerNames of the pair's nodes.
+	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI), one of which the certificate of the other node carries; a client must not. Default: the hosts of the addresses that the two nodes advertise"`
 }
 
 // On tells whether TLS is configured.
 func (t NodeTLS) On() bool { return t.Cert != "" }
 
-// Server is the configuration of the node's port; nil without TLS. Errors name the file that cannot be used.
-func (t NodeTLS) Server() (*tls.Config, error) {
-	if !t.On() {
-		return nil, nil // no TLS is no error
+// Files of the node's own port.
+func (t NodeTLS) Files() tlsfiles.Files { return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key} }
+
+// Version is tls.min-version as crypto/tls counts.
+func (t NodeTLS) Version() uint16 {
+	if t.MinVersion == TLS12 {
+		return tls.VersionTLS12
 	}
-	out, err := ClientTLS(t.CA, t.Cert, t.Key)
-	if err != nil {
-		return nil, err
-	}
-	out.ClientCAs, out.RootCAs = out.RootCAs, nil
-	if t.ClientAuth != ClientAuthNone {
-		out.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return out, nil
+	return tls.VersionTLS13
 }
 
-// Client is the configuration for connections to the other node; nil without TLS.
-func (t NodeTLS) Client() (*tls.Config, error) {
-	if !t.On() {
-		return nil, nil // no TLS is no error
+// ClientCertificates says how clients of the node's port are asked for certificates. With client-auth none, the other
+// node still shows its own, and has to be known by it.
+func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
+	switch {
+	case t.ClientAuth != ClientAuthNone:
+		return tls.RequireAndVerifyClientCert
+	case t.CA != "":
+		return tls.VerifyClientCertIfGiven
+	default:
+		return tls.NoClientCert
 	}
-	return ClientTLS(t.CA, t.Cert, t.Key)
 }
 
-// ClientTLS makes the configuration of a connection from files in PEM: ca to check the server's certificate against
-// (empty: the system's authorities), cert and key to show (empty: none). It is nil if all are empty. Errors name the
-// file that cannot be used.
-func ClientTLS(ca, cert, key string) (*tls.Config, error) {
-	if ca == "" && cert == "" && key == "" {
-		return nil, nil // no TLS is no error
+// On tells whether TLS is configured.
+func (t MetricsTLS) On() bool { return t.Own || t.Cert != "" }
+
+// Files of the port of metrics and probes.
+func (c *Config) MetricsFiles() tlsfiles.Files {
+	if t := c.Metrics.TLS; !t.Own {
+		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
 	}
-	if (cert == "") != (key == "") {
-		return nil, errors.New("cert and key go together; only one of them is set")
-	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca: %s has no certificate in PEM", ca)
-		}
-	}
-	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("cert and key: %w", err)
-		}
-		out.Certificates = []tls.Certificate{pair}
-	}
-	return out, nil
+	return c.TLS.Files()
 }
 
 func (c *Config) checkTLS(k *checker) {
@@ -96,4 +87,91 @@ func (c *Config) checkTLS(k *checker) {
 		k.fail("tls.ca", "with tls.client-auth require an authority is needed that the certificates of clients are "+
 			"checked against; or set client-auth to none")
 	}
+	k.oneOf("tls.min-version", t.MinVersion, TLS13, TLS12)
+	for _, name := range t.PeerNames {
+		if strings.TrimSpace(name) == "" {
+			k.fail("tls.peer-names", "one of the names is empty")
+		}
+	}
+	if len(t.PeerNames) > 0 && (!t.On() || t.CA == "") {
+		k.fail("tls.peer-names", "names are looked for in certificates: set tls.cert, tls.key and tls.ca")
+	}
+	m := &c.Metrics.TLS
+	if (m.Cert == "") != (m.Key == "") {
+		k.fail("metrics.tls.cert", "cert and key go together; only one of them is set")
+	}
+	if m.CA != "" && m.Cert == "" {
+		k.fail("metrics.tls.ca", "it is set, but metrics.tls.cert is not")
+	}
+	if m.Own && (m.Cert != "" || !t.On()) {
+		k.fail("metrics.tls.own", "it uses tls.cert and tls.key: set those, and not metrics.tls.cert")
+	}
+}
+
+// checkReach refuses to listen without TLS where other machines reach the port, unless that is meant.
+func (c *Config) checkReach(k *checker) {
+	if c.Insecure {
+		return
+	}
+	for _, open := range c.Unencrypted() {
+		k.fail(open.Key, "%s is reached by other machines, and TLS is not set up for it (%s): whoever reaches it can "+
+			"read and change everything. Set TLS up (lockstep cert init makes certificates to begin with), listen on "+
+			"127.0.0.1, or, if the network itself is trusted, say so with --insecure", open.Address, open.Needs)
+	}
+	if c.TLS.On() && c.TLS.CA == "" && c.PeerToken == "" && c.Coordinator.Type != CoordinatorNone &&
+		!OnlyThisMachine(c.Listen) {
+		k.fail("tls.client-auth", "without tls.ca this node cannot tell the other node from a client: set tls.ca, or "+
+			"peer-token-file on both nodes, or say with --insecure that any client may act as the other node")
+	}
+}
+
+// Listener is an address that the node listens on.
+type Listener struct {
+	// Key of the setting, the Address in it, and the settings that secure it.
+	Key, Address, Needs string
+}
+
+// Unencrypted lists the listeners that other machines reach and that TLS is not set up for.
+func (c *Config) Unencrypted() []Listener {
+	var list []Listener
+	add := func(key, address string, secured bool, needs string) {
+		if address != "" && !secured && !OnlyThisMachine(address) {
+			list = append(list, Listener{Key: key, Address: address, Needs: needs})
+		}
+	}
+	add("listen", c.Listen, c.TLS.On(), "tls.cert, tls.key, tls.ca")
+	if r := &c.Coordinator.Raft; c.Coordinator.Type == CoordinatorRaft {
+		add("coordinator.raft.listen", r.Listen, r.TLS.CA != "", "coordinator.raft.tls")
+	}
+	add("metrics.listen", c.Metrics.Listen, c.Metrics.TLS.On(), "metrics.tls.own or metrics.tls.cert and key")
+	return list
+}
+
+// OnlyThisMachine tells whether an address, host:port, is reached by processes of this machine alone: its host is
+// localhost, or an IP address of the loopback network. Other names are not looked up.
+func OnlyThisMachine(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// PeerNames are those that the certificate of the other node may carry: tls.peer-names, or else the hosts of the
+// addresses given.
+func (c *Config) PeerNames(addresses []string) []string {
+	if len(c.TLS.PeerNames) > 0 {
+		return c.TLS.PeerNames
+	}
+	var names []string
+	for _, a := range addresses {
+		if host, _, err := net.SplitHostPort(a); err == nil && host != "" && !slices.Contains(names, host) {
+			names = append(names, host)
+		}
+	}
+	return names
 }

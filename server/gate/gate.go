@@ -41,8 +41,9 @@ type Options struct {
 	Authenticators []Authenticator
 	// Rules say who may do what; nil: there are none.
 	Rules *access.Rules
-	// GuardPeers has only the other node call what is between the nodes: an authenticator must know it.
-	GuardPeers bool
+	// Stranger says why a caller that no authenticator knows as the other node is refused what is between the nodes.
+	// Nil: everyone may call that.
+	Stranger func(ctx context.Context) error
 	// Observe is told of calls that are audited and of refusals; nil for none. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
@@ -86,14 +87,24 @@ func (g *Gate) authenticate(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
+// Identify finds out who has made a request that is no call: its context has what a call's has. The identity is never
+// nil.
+func (g *Gate) Identify(ctx context.Context) (*access.Identity, error) {
+	ctx, err := g.authenticate(ctx)
+	return access.FromContext(ctx), err
+}
+
 func (g *Gate) check(ctx context.Context, need access.Need, known bool, method string) error {
 	switch {
 	case !known:
 		return fmt.Errorf("%w: %s is not in the table of rights", access.ErrDenied, method)
 	case need.Anyone:
 		return nil
-	case need.Right == access.Peer && !g.o.GuardPeers:
-		return nil
+	case need.Right == access.Peer:
+		if g.o.Stranger == nil || access.FromContext(ctx).Peer {
+			return nil
+		}
+		return g.o.Stranger(ctx)
 	case need.PerQueue || need.Right == 0:
 		return g.o.Rules.Known(access.FromContext(ctx))
 	}
@@ -118,7 +129,7 @@ func Refused(err error) bool {
 	if err == nil {
 		return false
 	}
-	if errors.Is(err, access.ErrDenied) || errors.Is(err, access.ErrUnauthenticated) {
+	if errors.Is(err, access.ErrDenied) || errors.Is(err, access.ErrNotPeer) || errors.Is(err, access.ErrUnauthenticated) {
 		return true
 	}
 	code := status.Code(err)

@@ -22,7 +22,7 @@ func TestEnter(t *testing.T) {
 	var shown *access.Identity
 	var wrong error
 	g := gate.New(gate.Options{
-		GuardPeers: true,
+		Stranger: func(context.Context) error { return access.ErrNotPeer },
 		Authenticators: []gate.Authenticator{
 			func(context.Context) (*access.Identity, error) { return nil, nil }, //nolint:nilnil // nothing shown
 			func(context.Context) (*access.Identity, error) { return shown, wrong },

@@ -9,6 +9,7 @@ package metrics
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -21,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
@@ -43,10 +44,9 @@ type More struct {
 	Delivered, DeliveredBytes, Redelivered uint64
 	// Filtered messages did not match the filter of a subscription.
 	Filtered uint64
-	// Consumers that are attached.
-	Consumers int
-	// Connections to the node's port.
-	Connections admission.Stats
+	// Consumers that are attached. Connections that are open, and Accepted ever.
+	Consumers             int
+	Connections, Accepted uint64
 	// Jobs of the pair.
 	Jobs []maintenance.JobInfo
 	// Archive of the log; nil for none.
@@ -73,6 +73,8 @@ type Voter struct {
 
 // Certificate is a file with a certificate that the node uses, and when that ends.
 type Certificate struct {
+	// Of is what it is used for: "node", "etcd", "raft" or "metrics".
+	Of   string
 	File string
 	Ends time.Time
 }
@@ -90,6 +92,11 @@ type Options struct {
 	Queues int
 	// Latencies of the node; nil: none.
 	Latencies *Latencies
+	// TLS of the port; nil: none.
+	TLS *tls.Config
+	// MayRead and MayProfile tell whether a request may have the metrics and the profiles; the error says why not and
+	// what to do. Nil: every request may.
+	MayRead, MayProfile func(*http.Request) error
 }
 
 // Server answers HTTP requests until Run's context ends.
@@ -113,16 +120,38 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o.Latencies.register(registry)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", allowed(o.MayRead, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	for path, serve := range map[string]http.HandlerFunc{
+		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+	} {
+		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
+	}
+	if o.TLS != nil {
+		l = tls.NewListener(l, o.TLS)
+	}
 	return &Server{listener: l, http: &http.Server{Handler: mux, ReadHeaderTimeout: readHeaderTimeout}}, nil
+}
+
+// allowed passes on the requests that may be.
+func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
+	if may == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := may(r)
+		switch {
+		case err == nil:
+			next.ServeHTTP(w, r)
+		case errors.Is(err, access.ErrDenied):
+			http.Error(w, err.Error(), http.StatusForbidden)
+		default:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		}
+	})
 }
 
 // Address that it is bound to, host:port.

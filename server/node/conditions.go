@@ -36,12 +36,11 @@ type conditionMonitor struct {
 	mu       sync.Mutex // held during a look; guards what follows
 	work     workSeen
 	switched switchoverSeen
-	certs    []certificate
 	degraded healthpb.HealthCheckResponse_ServingStatus
 }
 
 func newConditionMonitor(n *node) *conditionMonitor {
-	l := &conditionMonitor{n: n, again: make(chan struct{}, 1), certs: certificates(&n.cfg)}
+	l := &conditionMonitor{n: n, again: make(chan struct{}, 1)}
 	l.book = conditions.NewBook(l.tell)
 	return l
 }
@@ -110,7 +109,8 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 		prepared(&f, xid, timeMS, now)
 	}
 	l.maintenance(&f, now)
-	l.machine(&f, now)
+	l.machine(&f)
+	l.secrets(&f, now)
 	if !l.n.alone() { // what this node found by itself comes first, and counts
 		l.fromOther(&f, &pair, now)
 	}
@@ -156,6 +156,7 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 		l.foreignNode(f, primary.ForeignNode)
 	}
 	if follower != nil {
+		f.node(follower.Refused != nil, conditions.PeerRefuses, "%v", follower.Refused)
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
 			pair.Reason)
 	}

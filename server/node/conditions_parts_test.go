@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -155,10 +156,12 @@ func TestCertificateConditions(t *testing.T) {
 		15 * 24 * time.Hour: {},
 	} {
 		c := config.Default()
-		c.TLS.Cert = write(now.Add(left))
-		l := &conditionMonitor{n: &node{cfg: c}, certs: certificates(&c)}
+		c.Coordinator.Etcd.TLS.CA = write(now.Add(left))
+		kept, err := openSecrets(&c, zap.NewNop())
+		require.NoError(t, err)
+		l := &conditionMonitor{n: &node{cfg: c, secrets: kept}}
 		var f findings
-		l.machine(&f, now)
+		l.secrets(&f, now)
 		require.Equal(t, want, kinds(&f), "%v", left)
 	}
 }
@@ -168,12 +171,12 @@ func TestMemoryCondition(t *testing.T) {
 	c := config.Default()
 	l := &conditionMonitor{n: &node{cfg: c}}
 	var before findings
-	l.machine(&before, time.Now())
+	l.machine(&before)
 	require.NotContains(t, kinds(&before), conditions.MemoryOverBudget)
 	l.n.cfg.Memory.Budget = 16 << 20
 	held := bytes.Repeat([]byte("x"), 256<<20)
 	var f findings
-	l.machine(&f, time.Now())
+	l.machine(&f)
 	require.Contains(t, kinds(&f), conditions.MemoryOverBudget)
 	runtime.KeepAlive(held)
 }

@@ -54,10 +54,11 @@ func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 }
 
 func (s Environment) coordinator(
-	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, logger *zap.Logger,
+	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets,
+	logger *zap.Logger,
 ) (failover.Coordinator, error) {
 	if s.Coordinator != nil {
 		return s.Coordinator(self)
 	}
-	return openCoordinator(cfg, fs, id, self, logger)
+	return openCoordinator(cfg, fs, id, self, kept, logger)
 }

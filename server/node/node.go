@@ -24,9 +24,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
-	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/peers"
@@ -73,6 +73,9 @@ type Options struct {
 	SetLogLevel func(level string)
 	// CanRestart: the caller of Run begins anew when it returns ErrRestart.
 	CanRestart bool
+	// Reload has the node read certificates, keys and secrets again, besides when it finds that they have changed; nil
+	// for never.
+	Reload <-chan struct{}
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
 	// Environment is what is not real around the node; the zero value for nothing.
@@ -160,7 +163,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
 		canRestart:  o.CanRestart,
-		environment: o.Environment, setLogLevel: o.SetLogLevel,
+		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
 	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
 	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)
@@ -190,8 +193,7 @@ type node struct {
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
 	deliveries  dispatch.Counters
-	connections *admission.Listener
-	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
+	connections connectionCounter
 	serving     *serving.Current
 	settings    *settings.Settings
 	guard       *verify.Guard
@@ -199,6 +201,9 @@ type node struct {
 	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
 	rules       *access.Rules
+	gate        *gate.Gate
+	secrets     *secrets
+	reloads     <-chan struct{}
 
 	// TLS of the own port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -232,7 +237,8 @@ func (n *node) join(fs vfs.FS) (err error) {
 		Features: failover.KnownFeatures(),
 	}
 	n.plane = newDataPlane(n, self)
-	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
+	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.secrets,
+		n.log); err != nil {
 		return err
 	}
 	n.runner, err = failover.New(failover.Options{
@@ -260,17 +266,17 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	grpcServer := n.newServer()
-	n.connections = n.admit(listener)
 	n.settings.Apply() // before a client is served
 	var running sync.WaitGroup
 	defer running.Wait()
 
 	running.Go(func() {
-		if err := grpcServer.Serve(n.connections); err != nil && ctx.Err() == nil {
+		if err := grpcServer.Serve(n.connections.count(listener)); err != nil && ctx.Err() == nil {
 			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
 		}
 	})
 	running.Go(func() { n.watchDisk(ctx) })
+	running.Go(func() { n.secrets.run(ctx, n.reloads, n.log) })
 	running.Go(func() { n.explain(ctx) })
 	running.Go(func() { n.settings.Run(ctx) })
 	machine := make(chan error, 1)
@@ -279,7 +285,6 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	running.Go(func() { n.guard.Run(ctx) })
 	if !n.alone() {
 		running.Go(func() { n.watchFailback(ctx) })
-		running.Go(func() { n.watchPeerHosts(ctx) })
 	}
 	running.Go(func() { n.monitor.run(ctx) })
 	if n.metrics != nil {

@@ -15,7 +15,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
@@ -24,6 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 const patience = 15 * time.Second
@@ -108,11 +108,12 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 		t.Fatal("the node is not ready")
 	}
 	creds := insecure.NewCredentials()
-	secure, err := c.TLS.Client()
-	require.NoError(t, err)
-	if secure != nil {
-		creds = credentials.NewTLS(secure)
+	if c.TLS.On() {
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: c.TLS.Files()})
+		require.NoError(t, err)
+		creds = source.Credentials(nil)
 	}
+	var err error
 	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))
 	require.NoError(t, err)

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -13,8 +12,6 @@ import (
 	"syscall"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
@@ -117,7 +114,7 @@ func openStore(
 
 // openCoordinator makes the connection to the coordinator. It does not wait for it: only wrong settings are errors.
 func openCoordinator(
-	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, logger *zap.Logger,
+	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, logger *zap.Logger,
 ) (failover.Coordinator, error) {
 	if cfg.Coordinator.Type == config.CoordinatorNone {
 		if err := markStandalone(fs, cfg.Data.Dir, id); err != nil {
@@ -126,50 +123,31 @@ func openCoordinator(
 		return memory.Standalone(id, self).Connect(), nil
 	}
 	if cfg.Coordinator.Type == config.CoordinatorRaft {
-		return openRaft(cfg.Coordinator.Raft, cfg.Data.Dir, logger)
+		return openRaft(cfg.Coordinator.Raft, cfg.Data.Dir, kept.voters(), logger)
 	}
 	e := cfg.Coordinator.Etcd
-	tlsConfig, err := config.ClientTLS(e.TLS.CA, e.TLS.Cert, e.TLS.Key)
-	if err != nil {
-		return nil, fmt.Errorf("%w: coordinator.etcd.tls: %w", config.ErrInvalid, err)
-	}
-	c, err := etcd.Open(etcd.Options{
-		Endpoints: e.Endpoints, Prefix: e.Prefix, TLS: tlsConfig, Username: e.Username, Password: e.Password,
+	o := etcd.Options{
+		Endpoints: e.Endpoints, Prefix: e.Prefix, Username: e.Username, Password: e.Password,
 		RequestTimeout: e.DialTimeout.Std(), Logger: logger,
-	})
+	}
+	if kept.etcd != nil {
+		o.TLS, o.Credentials = kept.etcd.Dial(), kept.etcd.Credentials(nil)
+	}
+	c, err := etcd.Open(o)
 	if err != nil {
 		return nil, fmt.Errorf("%w: coordinator.etcd: %w", config.ErrInvalid, err)
 	}
 	return c, nil
 }
 
-// secure loads the certificates of the node's own port.
-func (n *node) secure() error {
-	own, err := n.cfg.TLS.Server()
-	if err == nil && own != nil {
-		n.serverOptions = []grpc.ServerOption{grpc.Creds(credentials.NewTLS(own))}
-		var other *tls.Config
-		if other, err = n.cfg.TLS.Client(); err == nil {
-			n.dialOptions = []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(other))}
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%w: tls: %w", config.ErrInvalid, err)
-	}
-	return nil
-}
-
 // openRaft starts this node's voter, and connects to the quorum through it.
-func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coordinator, error) {
+func openRaft(r config.Raft, dataDir string, secure *raft.TLS, logger *zap.Logger) (failover.Coordinator, error) {
 	o := raft.Options{
 		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raft.KindNode,
-		Logger: logger.Named("raft"),
+		Logger: logger.Named("raft"), TLS: secure,
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join(dataDir, "raft")
-	}
-	if r.TLS.CA != "" {
-		o.TLS = &raft.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
 	}
 	c, err := raft.Open(o)
 	if err != nil {

@@ -23,7 +23,12 @@ import (
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() server.Registrar {
 	n.rules = new(access.Rules)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), gate.New(gate.Options{Rules: n.rules}), n.serverOptions...)
+	o := gate.Options{Rules: n.rules}
+	if i := n.identification(); i != nil {
+		o.Authenticators, o.Stranger = append(o.Authenticators, i.Authenticate), i.Stranger
+	}
+	n.gate = gate.New(o)
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{

@@ -19,7 +19,9 @@ import (
 func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
-	c.TLS = config.NodeTLS{Cert: cert, Key: key, CA: ca.File, ClientAuth: config.ClientAuthRequire}
+	c.TLS = config.NodeTLS{
+		Cert: cert, Key: key, CA: ca.File, ClientAuth: config.ClientAuthRequire, MinVersion: config.TLS13,
+	}
 	return c
 }
 
@@ -57,11 +59,9 @@ func TestMutualTLS(t *testing.T) {
 		"no TLS (and none expected)": {"", "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			secure, err := config.ClientTLS(tt.ca, tt.cert, tt.key)
-			require.NoError(t, err)
 			c, err := client.Open(t.Context(), client.Options{
 				Addresses: []string{a.ready.Address, b.ready.Address},
-				TLS:       secure,
+				TLSFiles:  client.TLSFiles{CA: tt.ca, Cert: tt.cert, Key: tt.key},
 			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close()) }()
@@ -89,9 +89,9 @@ func TestTLSWithoutClientCertificates(t *testing.T) {
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	secure, err := config.ClientTLS(ca.File, "", "")
-	require.NoError(t, err)
-	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{n.ready.Address}, TLS: secure})
+	cl, err := client.Open(t.Context(), client.Options{
+		Addresses: []string{n.ready.Address}, TLSFiles: client.TLSFiles{CA: ca.File},
+	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

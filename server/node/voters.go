@@ -34,11 +34,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 		return
 	}
 	r := l.n.cfg.Coordinator.Raft
-	o := raft.AdminOptions{Voters: r.Voters}
-	if r.TLS.CA != "" {
-		o.TLS = &raft.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
-	}
-	admin, err := raft.NewAdmin(o)
+	admin, err := raft.NewAdmin(raft.AdminOptions{Voters: r.Voters, TLS: l.n.secrets.voters()})
 	if err != nil {
 		l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
 		return

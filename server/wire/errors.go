@@ -207,6 +207,7 @@ var errorTable = []mapping{
 	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
 	// Who calls.
+	{access.ErrNotPeer, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_NOT_PEER},
 	{access.ErrDenied, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_DENIED},
 	{access.ErrUnauthenticated, codes.Unauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
 	{access.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},

@@ -82,11 +82,12 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		"disk.low-watermark": "16MiB",
 		"wal.segment-bytes":  "8MiB",
 	}
-	maps.Copy(settings, o.Settings)
 	host := ""
 	if o.Net != nil {
 		host = o.Net.host()
+		settings["insecure"] = "true" // the networks are the test's own
 	}
+	maps.Copy(settings, o.Settings)
 	started, err := harness.Start(ctx, harness.Options{
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,

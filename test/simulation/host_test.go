@@ -58,7 +58,7 @@ func (h *host) settings() config.Config {
 	o := h.w.options
 	c.Node.Name = h.name
 	c.Data.Dir = "/data"
-	c.Listen, c.Advertise = h.address, h.address
+	c.Listen, c.Advertise, c.Insecure = h.address, h.address, true // the network is one in memory
 	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"}
 	c.Memory.Budget = 16 << 20
 	c.Sync = o.Sync

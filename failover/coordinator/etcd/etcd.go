@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
@@ -43,6 +45,9 @@ type Options struct {
 	Prefix string
 	// TLS for the connections; nil: none.
 	TLS *tls.Config
+	// Credentials secure the connections in place of TLS, if they are not nil, so that what they show can change.
+	// Endpoints that begin with http:// are not secured.
+	Credentials credentials.TransportCredentials
 	// Username and Password; empty: no authentication.
 	Username, Password string
 	// LeaseTTL of the liveness key; etcd counts in whole seconds. Default 3 s.
@@ -109,19 +114,8 @@ func Open(o Options) (*Coordinator, error) {
 		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection
 		// a request waits until its time is up.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
-		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff: backoff.Config{
-					BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-					MaxDelay: 500 * time.Millisecond,
-				},
-				MinConnectTimeout: o.RequestTimeout,
-			}),
-			// The client waits for a connection, and then only says that time was up.
-			grpc.WithChainUnaryInterceptor(listen(lastCause)),
-		},
-		Logger: o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
+		DialOptions:     dialOptions(&o, lastCause),
+		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -136,6 +130,27 @@ func Open(o Options) (*Coordinator, error) {
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil
+}
+
+// dialOptions are added to those of etcd's client, and count where it has the same.
+func dialOptions(o *Options, lastCause *atomic.Value) []grpc.DialOption {
+	options := []grpc.DialOption{
+		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 500 * time.Millisecond,
+			},
+			MinConnectTimeout: o.RequestTimeout,
+		}),
+		// The client waits for a connection, and then only says that time was up.
+		grpc.WithChainUnaryInterceptor(listen(lastCause)),
+	}
+	plain := func(endpoint string) bool { return strings.HasPrefix(endpoint, "http://") }
+	if o.Credentials != nil && !slices.ContainsFunc(o.Endpoints, plain) {
+		options = append(options, grpc.WithTransportCredentials(o.Credentials))
+	}
+	return options
 }
 
 // newClient makes etcd's client. With a user, clientv3.New would ask for a token first, and fail while etcd cannot be

@@ -18,7 +18,7 @@ import (
 type AdminOptions struct {
 	// Voters are addresses to find the cluster by; one that answers is enough.
 	Voters []string
-	// TLS as the voters have it; nil: none.
+	// TLS as the voters have it; nil: none. The certificate must carry a name that the voters accept.
 	TLS *TLS
 	// RequestTimeout of one try of a request. Default 1 s.
 	RequestTimeout time.Duration
@@ -48,8 +48,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 			return nil, fmt.Errorf("raft: the voter %q: %w", v, err)
 		}
 	}
-	conf, err := o.TLS.load()
-	if err != nil {
+	if err := o.TLS.check(); err != nil {
 		return nil, err
 	}
 	if o.RequestTimeout <= 0 {
@@ -59,7 +58,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 		o.Dial = dialTCP
 	}
 	return &Admin{
-		opts: o, peers: newPeers(&dialer{from: "admin", tls: conf, dial: o.Dial}),
+		opts: o, peers: newPeers(&dialer{from: "admin", tls: o.TLS, dial: o.Dial}),
 		known: slices.Clone(o.Voters),
 	}, nil
 }

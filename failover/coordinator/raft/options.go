@@ -4,6 +4,7 @@ package raft
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -36,13 +37,16 @@ const (
 	KindWitness Kind = "witness"
 )
 
-// TLS names the files for the connections between voters, in PEM. Both sides of each connection show a certificate that
-// the authority has issued for the host in their address.
+// TLS secures the connections between voters. Both sides of each connection show a certificate that their authority has
+// issued for the host in their address.
 type TLS struct {
-	// CA is the authority that all voters' certificates come from.
-	CA string
-	// Cert and Key of this voter; good for servers and for clients.
-	Cert, Key string
+	// Receive gives the configuration for a connection that comes in, which must ask for a certificate, and Dial that
+	// for one that is made. They are called for each connection, so that certificates can change; a server name is
+	// added to what Dial gives.
+	Receive, Dial func() *tls.Config
+	// Names, one of which the certificate of each one who connects must carry: DNS names, IP addresses, URIs. Default:
+	// the hosts in the addresses of the voters, those of Options and those that the cluster has.
+	Names []string
 }
 
 // Options of Start, Open and RunWitness.

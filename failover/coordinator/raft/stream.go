@@ -57,7 +57,7 @@ type dialer struct {
 	from string
 	// about fills in Have and Seen; nil for one who has no raft connections.
 	about func(*handshake) error
-	tls   *tls.Config // nil: none
+	tls   *TLS // nil: none
 	dial  func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -79,7 +79,7 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 	}()
 	conn := raw
 	if d.tls != nil {
-		secure := tls.Client(raw, tlsClient(d.tls, address))
+		secure := tls.Client(raw, d.tls.client(address))
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, explained(address, err)
 		}
@@ -137,8 +137,9 @@ func sendHandshake(conn net.Conn, kind byte, g handshake) error {
 // port listens, and sorts what comes in by what it is for.
 type port struct {
 	ln        net.Listener
-	tls       *tls.Config
-	limit     time.Duration // of a handshake
+	tls       *TLS            // nil: none
+	addresses func() []string // of the voters
+	limit     time.Duration   // of a handshake
 	admit     func(kind byte, g handshake) error
 	log       *zap.Logger
 	raft, api *inbox
@@ -151,14 +152,14 @@ type port struct {
 	told   time.Time // when a refusal was last logged
 }
 
-// newPort takes over the listener. admit says whether a connection is wanted.
+// newPort takes over the listener. voters are the addresses of all that are known. admit says whether a connection is wanted.
 func newPort(
-	ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, handshake) error,
-	log *zap.Logger,
+	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
+	admit func(byte, handshake) error, log *zap.Logger,
 ) *port {
 	addr := address(advertise)
 	p := &port{
-		ln: ln, tls: conf, limit: limit, admit: admit, log: log, raft: newInbox(addr), api: newInbox(addr),
+		ln: ln, tls: secure, addresses: voters, limit: limit, admit: admit, log: log, raft: newInbox(addr), api: newInbox(addr),
 		slots: make(chan struct{}, maxHandshake), conns: make(map[net.Conn]struct{}),
 	}
 	p.wg.Go(p.accept)
@@ -193,7 +194,7 @@ func (p *port) accept() {
 func (p *port) receive(conn net.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(p.limit))
 	if p.tls != nil {
-		conn = tls.Server(conn, p.tls)
+		conn = tls.Server(conn, p.tls.Receive())
 	}
 	var head [len(magic) + 3]byte
 	if _, err := io.ReadFull(conn, head[:1]); err != nil {
@@ -222,6 +223,9 @@ func (p *port) receive(conn net.Conn) error {
 	if box == nil {
 		return answer(conn, fmt.Errorf("connections of kind %q are not known here", kind))
 	}
+	if err := p.known(conn); err != nil {
+		return answer(conn, err)
+	}
 	if err := p.admit(kind, g); err != nil {
 		return answer(conn, err)
 	}
@@ -230,6 +234,19 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return box.put(conn)
+}
+
+// known refuses a connection whose certificate is none of a voter's.
+func (p *port) known(conn net.Conn) error {
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	shown := secure.ConnectionState().PeerCertificates
+	if len(shown) == 0 {
+		return errStranger
+	}
+	return p.tls.accept(shown[0], p.addresses())
 }
 
 // answer ends the handshake; it returns `refusal`, or what went wrong.

@@ -8,39 +8,49 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
+	"net/url"
+	"slices"
 	"strings"
 )
 
-// load reads the files. The result serves for both sides of a connection; nil without TLS.
-func (t *TLS) load() (*tls.Config, error) {
-	if t == nil {
-		return nil, nil // no TLS is no error
+// errStranger is returned when a certificate is none of a voter's.
+var errStranger = errors.New("the certificate is none of a voter of this pair")
+
+// check refuses a configuration without which connections could not be made.
+func (t *TLS) check() error {
+	if t != nil && (t.Receive == nil || t.Dial == nil) {
+		return errors.New("raft: tls: configurations for both ends of a connection are needed")
 	}
-	if t.CA == "" || t.Cert == "" || t.Key == "" {
-		return nil, errors.New("raft: tls: ca, cert and key go together: voters show each other certificates")
+	return nil
+}
+
+// accept tells whether a certificate carries one of the names that may connect to a voter; addresses are those of the
+// voters.
+func (t *TLS) accept(cert *x509.Certificate, addresses []string) error {
+	names := t.Names
+	if len(names) == 0 {
+		for _, a := range addresses {
+			if host, _, err := net.SplitHostPort(a); err == nil && !slices.Contains(names, host) {
+				names = append(names, host)
+			}
+		}
 	}
-	pem, err := os.ReadFile(t.CA)
-	if err != nil {
-		return nil, fmt.Errorf("raft: tls: ca: %w", err)
+	for _, name := range names {
+		if strings.Contains(name, "://") {
+			if slices.ContainsFunc(cert.URIs, func(u *url.URL) bool { return u.String() == name }) {
+				return nil
+			}
+		} else if cert.VerifyHostname(name) == nil {
+			return nil
+		}
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("raft: tls: ca: %s has no certificate in PEM", t.CA)
-	}
-	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-	if err != nil {
-		return nil, fmt.Errorf("raft: tls: cert and key: %w", err)
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-		Certificates: []tls.Certificate{cert},
-	}, nil
+	return fmt.Errorf("%w: it carries none of the names %s. Connect with a voter's certificate, or add its name to "+
+		"coordinator.raft.tls.names of all voters", errStranger, strings.Join(names, ", "))
 }
 
 // client is the configuration for a connection to this address.
-func tlsClient(conf *tls.Config, address string) *tls.Config {
-	conf = conf.Clone()
+func (t *TLS) client(address string) *tls.Config {
+	conf := t.Dial()
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		conf.ServerName = host
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // issue makes a voter's certificate for the host in its address.
@@ -25,7 +26,14 @@ func issue(t *testing.T, by *certs.Authority, address string) *raft.TLS {
 	host, _, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	_, cert, key := by.Issue(t, host, host)
-	return &raft.TLS{CA: by.File, Cert: cert, Key: key}
+	return secured(t, tlsfiles.Files{CA: by.File, Cert: cert, Key: key})
+}
+
+func secured(t *testing.T, files tlsfiles.Files) *raft.TLS {
+	t.Helper()
+	source, err := tlsfiles.Open(tlsfiles.Options{Files: files})
+	require.NoError(t, err)
+	return &raft.TLS{Receive: source.Receive, Dial: source.Dial}
 }
 
 func TestTLS(t *testing.T) {
@@ -75,9 +83,7 @@ func TestTLSSilentVoter(t *testing.T) {
 	t.Parallel()
 	ours := certs.New(t, "ours")
 	const name = "silent.test:1"
-	mine := issue(t, ours, name)
-	pair, err := tls.LoadX509KeyPair(mine.Cert, mine.Key)
-	require.NoError(t, err)
+	pair, _, _ := ours.Issue(t, "silent.test", "silent.test")
 	ln, err := tls.Listen("tcp", "127.0.0.1:0",
 		&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
 	require.NoError(t, err)
@@ -112,20 +118,43 @@ func TestTLSSilentVoter(t *testing.T) {
 	}
 }
 
-func TestTLSFiles(t *testing.T) {
+// A certificate of the voters' authority that is none of a voter's neither votes nor changes anything.
+func TestTLSOfAStranger(t *testing.T) {
 	t.Parallel()
-	good := issue(t, certs.New(t, "ours"), nodeA)
-	for name, bad := range map[string]*raft.TLS{
-		"go together":               {CA: good.CA},
-		"ca: open":                  {CA: "/not/there", Cert: good.Cert, Key: good.Key},
-		"no certificate in PEM":     {CA: good.Key, Cert: good.Cert, Key: good.Key},
-		"cert and key":              {CA: good.CA, Cert: good.CA, Key: good.Key},
-		"cert and key: open /nokey": {CA: good.CA, Cert: good.Cert, Key: "/nokey"},
-	} {
-		c := newCluster(t, func(o *raft.Options) { o.TLS = bad })
-		_, err := raft.Start(c.options(nodeA))
-		require.ErrorContains(t, err, name)
+	ours := certs.New(t, "ours")
+	c := newCluster(t, func(o *raft.Options) {
+		o.TLS = issue(t, ours, o.Advertise)
+		if o.Advertise == nodeA {
+			o.TLS.Names = []string{"operator.test", "spiffe://pair/operator"}
+		}
+	})
+	for _, name := range names() {
+		c.start(name)
 	}
+	ask := func(tls *raft.TLS, voter string) error {
+		admin, err := raft.NewAdmin(raft.AdminOptions{Voters: []string{voter}, TLS: tls, Dial: c.net.dialFrom("admin")})
+		require.NoError(t, err)
+		defer admin.Close()
+		_, err = admin.Status(timed(t), voter)
+		return err
+	}
+	stranger, operator := issue(t, ours, "client.test:1"), issue(t, ours, "operator.test:1")
+	err := ask(stranger, nodeB)
+	require.ErrorContains(t, err, "none of a voter of this pair")
+	require.ErrorContains(t, err, "coordinator.raft.tls.names")
+	require.NoError(t, ask(issue(t, ours, nodeB), nodeB), "a voter's certificate is good for an operator, too")
+	require.NoError(t, ask(operator, nodeA), "it is named there")
+	require.Error(t, ask(operator, nodeB), "it is not named there")
+	_, cert, key := ours.IssueURI(t, "robot", "spiffe://pair/operator")
+	robot := secured(t, tlsfiles.Files{CA: ours.File, Cert: cert, Key: key})
+	require.NoError(t, ask(robot, nodeA))
+}
+
+func TestTLSNeedsBothEnds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(o *raft.Options) { o.TLS = &raft.TLS{} })
+	_, err := raft.Start(c.options(nodeA))
+	require.ErrorContains(t, err, "both ends")
 }
 
 func TestOptions(t *testing.T) {

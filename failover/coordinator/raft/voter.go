@@ -98,8 +98,7 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := o.TLS.load()
-	if err != nil {
+	if err := o.TLS.check(); err != nil {
 		return nil, err
 	}
 	rlog := newRaftLog(o.Logger.Named("raft"))
@@ -133,9 +132,9 @@ func Start(o Options) (_ *Voter, err error) {
 		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, consulting: true, suspect: why,
 		look: make(chan struct{}, 1), rlog: rlog,
 	}
-	dial := &dialer{from: d.id, tls: conf, dial: o.Dial, about: v.fillHandshake}
+	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, about: v.fillHandshake}
 	v.peers = newPeers(dial)
-	v.port = newPort(ln, conf, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
+	v.port = newPort(ln, o.TLS, v.addresses, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
 	v.trans.leads, v.trans.stalled = v.leads, v.stalled
 	rc := patient(raftConfig(d.id, o.ElectionTimeout, rlog))
@@ -202,6 +201,15 @@ func (v *Voter) servers() []hraft.Server {
 		return nil
 	}
 	return f.Configuration().Servers
+}
+
+// addresses of all voters that this one knows.
+func (v *Voter) addresses() []string {
+	known := slices.Clone(v.opts.Voters)
+	for _, s := range v.servers() {
+		known = append(known, string(s.Address))
+	}
+	return known
 }
 
 // leads tells whether this voter leads in a term, with `id` as one of its followers.

@@ -212,6 +212,8 @@ const (
 	// ABORTED: the rules were changed by another request at the same time, and nothing by this one. Read them again, and send the request as a
 	// new one.
 	ErrorReason_ERROR_REASON_ACCESS_CHANGED ErrorReason = 210
+	// PERMISSION_DENIED: only the other node of the pair may call this. The text says why the caller is not taken for it, and what to do.
+	ErrorReason_ERROR_REASON_NOT_PEER ErrorReason = 218
 )
 
 // Enum value maps for ErrorReason.
@@ -303,6 +305,7 @@ var (
 		208: "ERROR_REASON_DENIED",
 		209: "ERROR_REASON_UNAUTHENTICATED",
 		210: "ERROR_REASON_ACCESS_CHANGED",
+		218: "ERROR_REASON_NOT_PEER",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -391,6 +394,7 @@ var (
 		"ERROR_REASON_DENIED":                 208,
 		"ERROR_REASON_UNAUTHENTICATED":        209,
 		"ERROR_REASON_ACCESS_CHANGED":         210,
+		"ERROR_REASON_NOT_PEER":               218,
 	}
 )
 
@@ -425,7 +429,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xaa\x15\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc6\x15\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -512,7 +516,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_REASON_INVALID_FILTER\x10\xcc\x01\x12\x18\n" +
 	"\x13ERROR_REASON_DENIED\x10\xd0\x01\x12!\n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\xd1\x01\x12 \n" +
-	"\x1bERROR_REASON_ACCESS_CHANGED\x10\xd2\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x1bERROR_REASON_ACCESS_CHANGED\x10\xd2\x01\x12\x1a\n" +
+	"\x15ERROR_REASON_NOT_PEER\x10\xda\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once

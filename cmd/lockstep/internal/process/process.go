@@ -52,9 +52,9 @@ func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// IgnoreHangup keeps SIGHUP from ending this process until stop is called: supervisors and closing terminals send it,
-// and some operators, who expect settings to be read again.
-func IgnoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
+// OnHangup calls reload for each SIGHUP until stop is called, and keeps the signal from ending this process: operators
+// expect what can be read again to be read again, and closing terminals send it, too.
+func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,8 +63,9 @@ func IgnoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
 		for {
 			select {
 			case <-hangups:
-				log.Info("SIGHUP: this process goes on. Settings are read at the start: lockstep restart restarts " +
-					"both nodes without a pause")
+				log.Info("SIGHUP: this process goes on, and reads certificates, keys and secrets again. Settings are " +
+					"read at the start: lockstep restart restarts both nodes without a pause")
+				reload()
 			case <-ctx.Done():
 				return
 			}

@@ -28,7 +28,11 @@ func withAdmin(
 			return err
 		}
 	}
-	admin, err := raft.NewAdmin(raft.AdminOptions{Voters: f.voters, TLS: f.tls()})
+	secure, _, err := f.tls(nil)
+	if err != nil {
+		return err
+	}
+	admin, err := raft.NewAdmin(raft.AdminOptions{Voters: f.voters, TLS: secure})
 	if err != nil {
 		return err
 	}

@@ -6,16 +6,20 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/process"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // raftFlags are those of a voter, and of commands that look for one.
 type raftFlags struct {
 	voters        []string
 	ca, cert, key string
+	names         []string // of the witness
 }
 
 func (f *raftFlags) register(cmd *cobra.Command) {
@@ -28,17 +32,37 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-func (f *raftFlags) tls() *raft.TLS {
+// tls reads the files; nil: none. told hears when they have changed. reload reads them again.
+func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, reload func() error, err error) {
 	if f.ca == "" {
-		return nil
+		return nil, func() error { return nil }, nil
 	}
-	return &raft.TLS{CA: f.ca, Cert: f.cert, Key: f.key}
+	source, err := tlsfiles.Open(tlsfiles.Options{
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: told,
+	})
+	if err != nil {
+		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
+	}
+	return &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: f.names}, source.Reload, nil
+}
+
+// toldIn says in the log what has become of files that have changed.
+func toldIn(logger *zap.Logger) func(error) {
+	return func(err error) {
+		if err == nil {
+			logger.Info("certificates have changed and are used from now on")
+			return
+		}
+		logger.Error("certificates have changed and cannot be used: what the files held before is used still",
+			zap.Error(err))
+	}
 }
 
 // WitnessCommand makes `lockstep witness`.
 func WitnessCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	var dir, listen, advertise, level, format string
+	var insecure bool
 	cmd := &cobra.Command{
 		Use: "witness", GroupID: "run",
 		Short: "Run the third voter of a pair without etcd: no messages, a few MB of memory",
@@ -52,9 +76,22 @@ on a third machine: then the pair survives the loss of any one of them.`,
 			if err != nil {
 				return errors.Join(cli.ErrUsage, err)
 			}
-			defer process.IgnoreHangup(cmd.Context(), logger)()
+			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
+				return cli.Usage("--listen %s is reached by other machines, and TLS is not set up: whoever reaches it can "+
+					"change the pair's record. Give --raft-ca, --raft-cert and --raft-key (lockstep cert init makes "+
+					"certificates to begin with), or, if the network itself is trusted, say so with --insecure", listen)
+			}
+			secure, reload, err := f.tls(toldIn(logger))
+			if err != nil {
+				return err
+			}
+			if f.ca == "" && !config.OnlyThisMachine(listen) {
+				logger.Warn("the connections of the voters are not encrypted (--insecure): whoever reaches the port can " +
+					"change the pair's record")
+			}
+			defer process.OnHangup(cmd.Context(), logger, func() { _ = reload() })() // what is wrong is told
 			return raft.RunWitness(cmd.Context(), raft.Options{
-				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: f.tls(), Logger: logger,
+				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
 			}, func(v *raft.Voter) {
 				// Without a reader (a closed pipe) it works all the same.
 				_ = env.Print.Sentence("lockstep %s, witness %s, on %s", env.Version, v.ID(), v.ListenAddress())
@@ -64,6 +101,10 @@ on a third machine: then the pair survives the loss of any one of them.`,
 	}
 	f.register(cmd)
 	_ = cmd.MarkFlagRequired("voters")
+	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which the certificate of "+
+		"each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses")
+	cmd.Flags().BoolVar(&insecure, "insecure", false,
+		"listen without TLS on an address that other machines reach: it is meant")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "address for the other voters, host:port")
 	cmd.Flags().StringVar(&advertise, "advertise", "", "address that the other voters reach it by; default: --listen")
 	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "directory for its vote and its copy of the record")

@@ -49,12 +49,18 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
 			}
-			defer process.IgnoreHangup(cmd.Context(), logger)()
+			reload := make(chan struct{}, 1)
+			defer process.OnHangup(cmd.Context(), logger, func() {
+				select {
+				case reload <- struct{}{}:
+				default: // it is about to be done
+				}
+			})()
 			defer process.LimitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
 			err = node.Run(cmd.Context(), cfg, logger,
 				node.Options{
-					Version: env.Version, CanRestart: canRestart, SetLogLevel: level,
+					Version: env.Version, CanRestart: canRestart, SetLogLevel: level, Reload: reload,
 					OnReady: func(r node.Ready) {
 						address = r.Address
 						// Without a reader (a closed pipe) the node serves all the same.

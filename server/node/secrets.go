@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/secretfile"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
+)
+
+// certificateWarning is how long before its end a certificate is told.
+const certificateWarning = 14 * 24 * time.Hour
+
+// secrets are the files that this node shows to others and knows them by. They are read again when they change: the
+// monitor looks at them once a second, and connections do when they begin.
+type secrets struct {
+	// Each is nil if its files are not configured.
+	own, etcd, raft, metrics *tlsfiles.Source
+	peerToken, metricsToken  *secretfile.File
+	raftNames                []string
+	all                      []keptFiles
+}
+
+// keptFiles are those of one use.
+type keptFiles struct {
+	of     string // "node", "etcd", "raft", "metrics", or a setting
+	source interface {
+		Look()
+		Reload() error
+		Refused() error
+	}
+}
+
+// openSecrets reads all files that are configured.
+func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
+	s := &secrets{raftNames: cfg.Coordinator.Raft.TLS.Names}
+	etcd, voters := cfg.Coordinator.Etcd.TLS, cfg.Coordinator.Raft.TLS
+	for _, f := range []struct {
+		to       **tlsfiles.Source
+		of, key  string
+		files    tlsfiles.Files
+		version  uint16
+		isNeeded bool
+	}{
+		{&s.own, "node", "tls", cfg.TLS.Files(), cfg.TLS.Version(), cfg.TLS.On()},
+		{
+			&s.etcd, "etcd", "coordinator.etcd.tls", tlsfiles.Files{CA: etcd.CA, Cert: etcd.Cert, Key: etcd.Key},
+			cfg.TLS.Version(), cfg.Coordinator.Type == config.CoordinatorEtcd,
+		},
+		{
+			&s.raft, "raft", "coordinator.raft.tls",
+			tlsfiles.Files{CA: voters.CA, Cert: voters.Cert, Key: voters.Key}, 0, cfg.Coordinator.Type == config.CoordinatorRaft,
+		},
+		{
+			&s.metrics, "metrics", "metrics.tls", cfg.MetricsFiles(), cfg.TLS.Version(),
+			cfg.Metrics.Listen != "" && !cfg.Metrics.TLS.Own,
+		},
+	} {
+		if !f.isNeeded || f.files.Empty() {
+			continue
+		}
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f.files, MinVersion: f.version, Told: told(log, f.key)})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
+		}
+		*f.to = source
+		s.all = append(s.all, keptFiles{of: f.of, source: source})
+	}
+	if cfg.Metrics.TLS.Own {
+		s.metrics = s.own
+	}
+	return s, s.openTokens(cfg, log)
+}
+
+// openTokens reads the files with secrets.
+func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
+	for _, f := range []struct {
+		to        **secretfile.File
+		key, path string
+	}{
+		{&s.peerToken, "peer-token-file", cfg.PeerToken},
+		{&s.metricsToken, "metrics.token-file", cfg.Metrics.Token},
+	} {
+		if f.path == "" {
+			continue
+		}
+		file, err := secretfile.Open(f.path, told(log, f.key))
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", config.ErrInvalid, f.key, err)
+		}
+		*f.to = file
+		s.all = append(s.all, keptFiles{of: f.key, source: file})
+	}
+	return nil
+}
+
+// told says in the log what has become of files that have changed.
+func told(log *zap.Logger, key string) func(error) {
+	return func(err error) {
+		if err == nil {
+			log.Info("files have changed and are used from now on", zap.String("setting", key))
+			return
+		}
+		log.Error("files have changed and cannot be used: what they held before is used still",
+			zap.String("setting", key), zap.Error(err))
+	}
+}
+
+// look reads files again that have changed.
+func (s *secrets) look() {
+	for _, f := range s.all {
+		f.source.Look()
+	}
+}
+
+// reload reads all files again, now.
+func (s *secrets) reload() error {
+	var errs []error
+	for _, f := range s.all {
+		errs = append(errs, f.source.Reload())
+	}
+	return errors.Join(errs...)
+}
+
+// run reads all files again whenever it is asked for, until ctx ends.
+func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logger) {
+	for {
+		select {
+		case <-asked:
+			if s.reload() == nil { // what is wrong is told already
+				log.Info("certificates, keys and secrets were read again")
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// certificate is one that the node uses.
+type certificate struct {
+	of string
+	tlsfiles.Certificate
+}
+
+// certificates lists those that are used now.
+func (s *secrets) certificates() []certificate {
+	if s == nil {
+		return nil
+	}
+	var list []certificate
+	for _, f := range s.all {
+		source, ok := f.source.(*tlsfiles.Source)
+		if !ok {
+			continue
+		}
+		for _, c := range source.Certificates() {
+			list = append(list, certificate{of: f.of, Certificate: c})
+		}
+	}
+	return list
+}
+
+// voters is how connections between voters are secured; nil: not at all.
+func (s *secrets) voters() *raft.TLS {
+	if s == nil || s.raft == nil {
+		return nil
+	}
+	return &raft.TLS{Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames}
+}
+
+// secrets says which certificates end, and which files cannot be used.
+func (l *conditionMonitor) secrets(f *findings, now time.Time) {
+	s := l.n.secrets
+	if s == nil {
+		return
+	}
+	s.look()
+	if open := l.n.cfg.Unencrypted(); len(open) > 0 {
+		list := make([]string, 0, len(open))
+		for _, o := range open {
+			list = append(list, o.Key+" "+o.Address)
+		}
+		f.node(true, conditions.NotEncrypted, "%s", strings.Join(list, ", "))
+	}
+	for _, c := range s.certificates() { // the first of each kind that is found is told
+		left := c.Ends.Sub(now)
+		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) has ended at %s", c.File, c.Subject, c.of,
+			c.Ends.Format(time.RFC3339))
+		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s (%s, of %s) ends at %s",
+			c.File, c.Subject, c.of, c.Ends.Format(time.RFC3339))
+	}
+	for _, kept := range s.all {
+		err := kept.source.Refused()
+		f.node(err != nil, conditions.SecretRefused, "of %s: %v", kept.of, err)
+	}
+}

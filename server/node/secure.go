@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/peers"
+)
+
+// secure reads certificates, keys and secrets, and says how the node's port and the connections to the other node use
+// them.
+func (n *node) secure() (err error) {
+	if n.secrets, err = openSecrets(&n.cfg, n.log); err != nil {
+		return err
+	}
+	if own := n.secrets.own; own != nil {
+		n.serverOptions = append(n.serverOptions, grpc.Creds(own.ServerCredentials(n.cfg.TLS.ClientCertificates())))
+		n.dialOptions = append(n.dialOptions, grpc.WithTransportCredentials(own.Credentials(n.acceptPeer())))
+	}
+	if token := n.secrets.peerToken; token != nil {
+		n.dialOptions = append(n.dialOptions, peers.ShowToken(token))
+	}
+	return nil
+}
+
+// acceptPeer looks at the certificate of the process that this node has connected to as the other node; nil: it is
+// enough that it is valid for the address, which is what the default of tls.peer-names says.
+func (n *node) acceptPeer() func(*x509.Certificate) error {
+	names := n.cfg.TLS.PeerNames
+	if len(names) == 0 {
+		return nil
+	}
+	return func(cert *x509.Certificate) error { return peers.Carries(cert, names) }
+}
+
+// identification tells the other node from everyone else. It is nil where nothing could: on a machine that no other one
+// reaches, and where that is meant (insecure).
+func (n *node) identification() *peers.Identification {
+	i := &peers.Identification{Tokens: n.secrets.peerToken, Logger: n.log}
+	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
+		i.Names = n.peerNames
+	}
+	if i.Names == nil && i.Tokens == nil {
+		return nil
+	}
+	return i
+}
+
+// peerNames are those that the certificate of the other node may carry.
+func (n *node) peerNames() []string {
+	if len(n.cfg.TLS.PeerNames) > 0 {
+		return n.cfg.TLS.PeerNames
+	}
+	addresses := []string{n.advertise}
+	st := n.runner.Status()
+	if st.Record != nil {
+		for _, info := range st.Record.Nodes {
+			addresses = append(addresses, info.Address)
+		}
+	}
+	for _, live := range st.Live { // who can write there has the pair's record in hand
+		addresses = append(addresses, live.Node.Address)
+	}
+	return n.cfg.PeerNames(addresses)
+}
+
+// Errors of those who ask the port of metrics and probes.
+var (
+	errToken = errors.New("a request must show the secret of metrics.token-file, as Authorization: Bearer")
+	errWho   = errors.New("profiles are for operators: show a client certificate or a token that has the right operate, " +
+		"or ask from this machine where metrics.listen is an address of it alone, without TLS")
+)
+
+// metricsTLS is how the port of metrics and probes is secured; nil: not at all. Certificates are looked at and not
+// wanted: probes have none.
+func (n *node) metricsTLS() *tls.Config {
+	source := n.secrets.metrics
+	if source == nil {
+		return nil
+	}
+	ask := tls.NoClientCert
+	if source.Files().CA != "" {
+		ask = tls.VerifyClientCertIfGiven
+	}
+	return source.Server(ask, "h2", "http/1.1")
+}
+
+// mayRead tells whether a request may have the metrics.
+func (n *node) mayRead(r *http.Request) error {
+	if token := n.secrets.metricsToken; token != nil && !token.Holds(bearer(r)) {
+		return errToken
+	}
+	return nil
+}
+
+// mayProfile tells whether a request may have profiles: they have what is in memory, and cost much.
+func (n *node) mayProfile(r *http.Request) error {
+	id, err := n.gate.Identify(asCall(r))
+	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {
+		id, err = &access.Identity{Principal: "metrics-token", Method: access.MethodToken}, nil
+	}
+	if err != nil {
+		return err //nolint:wrapcheck // it says everything
+	}
+	closed := n.secrets.metrics != nil || n.secrets.metricsToken != nil ||
+		!config.OnlyThisMachine(n.cfg.Metrics.Listen)
+	if id.Method == access.MethodNone && closed {
+		return errWho
+	}
+	return n.rules.May(id, access.Operate, "")
+}
+
+// bearer is the token that a request shows.
+func bearer(r *http.Request) string {
+	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(kind, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+// asCall shows an HTTP request to those who find out who calls.
+func asCall(r *http.Request) context.Context {
+	p := &peer.Peer{Addr: remote(r.RemoteAddr)}
+	if r.TLS != nil {
+		p.AuthInfo = credentials.TLSInfo{State: *r.TLS}
+	}
+	ctx := peer.NewContext(r.Context(), p)
+	if shown := r.Header.Values("Authorization"); len(shown) > 0 {
+		ctx = metadata.NewIncomingContext(ctx, metadata.MD{"authorization": shown})
+	}
+	return ctx
+}
+
+// remote is the address that a request comes from.
+func remote(address string) net.Addr {
+	if a, err := net.ResolveTCPAddr("tcp", address); err == nil {
+		return a
+	}
+	return &net.TCPAddr{}
+}
