@@ -47,9 +47,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	var decode func(b []byte) bool
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
-		decode = func(b []byte) bool { return publishStreamRequest(b, m) }
+		decode = func(b []byte) bool { return publishStreamRequest(b, m, new(publishMemory)) }
+	case *ReceivedPublish:
+		v, m.memory = &m.Request, newPublishMemory()
+		decode = func(b []byte) bool { return publishStreamRequest(b, &m.Request, m.memory) }
 	case *pb.PublishRequest:
-		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}) }
+		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}, new(publishMemory)) }
 	case *pb.ConsumeResponse:
 		decode = func(b []byte) bool { return consumeResponse(b, m, new(Received).memory) }
 	case *Received:

@@ -135,6 +135,20 @@ func TestAllocations(t *testing.T) {
 		})
 		require.Less(t, allocs, 30.0, "%T with 100 messages", m)
 	}
+	// Into memory that is used again nearly nothing is left but what the bodies are in.
+	var publish ReceivedPublish
+	var deliveries Received
+	for m, into := range map[protobuf.Message]interface{ Reset() }{request: &publish, response: &deliveries} {
+		b, err := protobuf.Marshal(m)
+		require.NoError(t, err)
+		data, c := pieces(b), New()
+		require.NoError(t, c.Unmarshal(data, into))
+		allocs := testing.AllocsPerRun(100, func() {
+			into.Reset()
+			require.NoError(t, c.Unmarshal(data, into))
+		})
+		require.Less(t, allocs, 12.0, "%T with 100 messages", into)
+	}
 }
 
 func FuzzUnmarshal(f *testing.F) {

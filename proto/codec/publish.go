@@ -3,9 +3,11 @@
 package codec
 
 import (
+	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -64,24 +66,94 @@ type publishCall struct {
 // maxMoreRequests is how many requests that come with another one are looked at: one more than the server takes.
 const maxMoreRequests = 257
 
-func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
+// ReceivedPublish stands for a pb.PublishStreamRequest that one request after another is received into: what they
+// consist of, but for bodies, texts, properties and producers, is used again for the next one, of any stream. The zero
+// value is ready to use.
+type ReceivedPublish struct {
+	// Request is what came last. It is good until Reset, as are its messages; what those refer to, and the producers,
+	// for longer.
+	Request pb.PublishStreamRequest
+
+	memory *publishMemory
+}
+
+// ProtoReflect is the request's.
+func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request.ProtoReflect() }
+
+// Reset lets go of the request. It must be called before the next one is received.
+func (r *ReceivedPublish) Reset() {
+	r.Request.Reset()
+	if r.memory != nil {
+		r.memory.release()
+		r.memory = nil
+	}
+}
+
+// publishMemory is what requests are decoded into.
+type publishMemory struct {
+	calls    []publishCall
+	messages []pb.Message
+	list     []*pb.Message
+	used     int // of messages and list
+}
+
+var publishMemories = sync.Pool{New: func() any { return new(publishMemory) }} //nolint:gochecknoglobals // a pool
+
+func newPublishMemory() *publishMemory {
+	p, _ := publishMemories.Get().(*publishMemory)
+	return p
+}
+
+// release keeps the memory for another request, unless it is much.
+func (p *publishMemory) release() {
+	if len(p.messages) > maxReused {
+		return
+	}
+	clear(p.messages[:p.used])
+	clear(p.calls)
+	p.used = 0
+	publishMemories.Put(p)
+}
+
+// forCalls returns memory for so many calls.
+func (p *publishMemory) forCalls(count int) []publishCall {
+	if cap(p.calls) < count {
+		p.calls = make([]publishCall, count)
+	}
+	p.calls = p.calls[:count]
+	return p.calls
+}
+
+// forMessages returns memory for so many messages, and for their list, which is empty.
+func (p *publishMemory) forMessages(count int) ([]pb.Message, []*pb.Message) {
+	if len(p.messages)-p.used < count {
+		n := max(count, min(2*len(p.messages), maxReused)) // what was handed out stays where it is
+		p.messages, p.list, p.used = make([]pb.Message, n), make([]*pb.Message, n), 0
+	}
+	from, to := p.used, p.used+count
+	p.used = to
+	return p.messages[from:to:to], p.list[from:from:to]
+}
+
+func publishStreamRequest(b []byte, m *pb.PublishStreamRequest, memory *publishMemory) bool {
 	count, ok := occurrences(b, 3, maxMoreRequests)
 	if !ok {
 		return false
 	}
-	if count == 0 {
-		return publishStreamPart(b, m, &publishCall{producer: &pb.Producer{}}, nil)
+	calls, producers := memory.forCalls(count+1), make([]pb.Producer, count+1)
+	for i := range calls {
+		calls[i].producer = &producers[i]
 	}
-	slab, producers := make([]publishCall, count+1), make([]pb.Producer, count+1)
-	for i := range slab {
-		slab[i].producer = &producers[i]
+	if count > 0 {
+		m.More = make([]*pb.PublishStreamRequest, 0, count)
 	}
-	m.More = make([]*pb.PublishStreamRequest, 0, count)
-	return publishStreamPart(b, m, &slab[count], slab[:count])
+	return publishStreamPart(b, m, memory, &calls[count], calls[:count])
 }
 
-// publishStreamPart decodes a request with memory from parts, and those that come with it with memory from more.
-func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall, more []publishCall) bool {
+// publishStreamPart decodes a request with memory from call, and those that come with it with memory from more.
+func publishStreamPart(
+	b []byte, m *pb.PublishStreamRequest, memory *publishMemory, call *publishCall, more []publishCall,
+) bool {
 	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
@@ -91,10 +163,10 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 			if typ != protowire.BytesType || m.Publish != nil {
 				return false
 			}
-			m.Publish = &parts.publish
-			return publishRequest(value, m.Publish, parts.producer)
+			m.Publish = &call.publish
+			return publishRequest(value, m.Publish, call.producer, memory)
 		case 3:
-			if typ != protowire.BytesType || more == nil {
+			if typ != protowire.BytesType || len(more) == 0 {
 				return false // or a request that came with another one has some with it, which is not for us
 			}
 			if len(m.More) == len(more) {
@@ -102,7 +174,7 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 			}
 			one := &more[len(m.More)]
 			m.More = append(m.More, &one.request)
-			return publishStreamPart(value, &one.request, one, nil)
+			return publishStreamPart(value, &one.request, memory, one, nil)
 		case 4:
 			m.TakesMore = number != 0
 			return typ == protowire.VarintType
@@ -111,12 +183,12 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 	})
 }
 
-func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer) bool {
+func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer, memory *publishMemory) bool {
 	count, ok := occurrences(b, 2, maxMessages)
 	if !ok {
 		return false
 	}
-	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
+	messages, list := memory.forMessages(count)
 	ok = fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		if field < 1 || field > 3 {
 			return false

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -114,10 +115,12 @@ const maxMore = 256
 func (p *publishStream) read(ctx context.Context) {
 	defer close(p.calls)
 	var b publishBatch
+	var received codec.ReceivedPublish
 	for {
-		req, err := p.stream.Recv()
+		err := p.stream.RecvMsg(&received)
 		if err == nil {
-			err = p.accept(ctx, &b, req)
+			err = p.accept(ctx, &b, &received.Request)
+			received.Reset()
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {

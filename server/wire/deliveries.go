@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -65,12 +66,11 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	d.total = d.bytes
 	for i := range event.Messages {
 		m := &event.Messages[i]
-		message, err := txn.DecodeMessage(m.Record)
-		if err != nil {
+		p := d.next()
+		p.sequence, p.count, p.dead = m.Sequence, m.DeliveryCount, nil
+		if err := p.message.Decode(m.Record); err != nil {
 			return nil, fmt.Errorf("%w: sequence %d: %w", index.ErrDataLoss, m.Sequence, err)
 		}
-		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
-		p := &d.parts[len(d.parts)-1]
 		if err := p.encodeDeadLetter(); err != nil {
 			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		}
@@ -84,6 +84,16 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 		d.bytes += size - p.referred
 	}
 	return nil, nil
+}
+
+// next adds a part, in which there may be anything. A part is filled where it is: it has more than 200 bytes.
+func (d *Deliveries) next() *deliveryPart {
+	n := len(d.parts)
+	if n == cap(d.parts) {
+		d.parts = slices.Grow(d.parts, 1)
+	}
+	d.parts = d.parts[:n+1]
+	return &d.parts[n]
 }
 
 // Forget lets go of the records.

@@ -156,21 +156,26 @@ type Message struct {
 }
 
 // DecodeMessage reads one whole record and checks all of it. The errors wrap ErrMalformed or ErrNewerVersion.
-func DecodeMessage(rec []byte) (Message, error) {
+func DecodeMessage(rec []byte) (m Message, err error) {
+	err = m.Decode(rec)
+	return m, err
+}
+
+// Decode is DecodeMessage into m, which is the zero Message after an error.
+func (m *Message) Decode(rec []byte) error {
+	*m = Message{}
 	rec, rest, err := NextRecord(rec)
 	if err != nil {
-		return Message{}, err
+		return err
 	}
 	if len(rest) != 0 {
-		return Message{}, fmt.Errorf("%w: %d bytes follow the message", ErrMalformed, len(rest))
+		return fmt.Errorf("%w: %d bytes follow the message", ErrMalformed, len(rest))
 	}
-	m := Message{
-		TimestampMS: int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:])),
-		Body:        rec[recordHeaderBytes:],
-	}
+	m.TimestampMS = int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
+	m.Body = rec[recordHeaderBytes:]
 	flags := rec[sizeFieldBytes]
 	if flags == 0 {
-		return m, nil
+		return nil
 	}
 	d := decoder{b: m.Body}
 	if flags&flagAttributes != 0 {
@@ -180,10 +185,11 @@ func DecodeMessage(rec []byte) (Message, error) {
 		m.properties(&d)
 	}
 	if d.err != nil {
-		return Message{}, d.err
+		*m = Message{}
+		return d.err
 	}
 	m.Body = d.b
-	return m, nil
+	return nil
 }
 
 // properties reads the properties and checks them.

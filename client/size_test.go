@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestCostOfAMessage: what the client makes for each message that is published or delivered does not grow unnoticed: it
+// is most of what the client costs, besides the bytes of the messages.
+func TestCostOfAMessage(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(entry{}), uintptr(128))
+	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))
+	ms := []Message{{Body: make([]byte, 512)}}
+	require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { _, _ = newEntry("q", ms, 1<<20) }))
+	co := &Consumer{}
+	stored := make([]*pb.StoredMessage, 160)
+	for i := range stored {
+		stored[i] = &pb.StoredMessage{
+			PublishedAt: timestamppb.Now(), Sequence: uint64(i), Message: &pb.Message{Body: ms[0].Body},
+		}
+	}
+	allocations := testing.AllocsPerRun(100, func() { co.deliveries(stored) })
+	require.LessOrEqual(t, allocations, 1+float64(len(stored)/together), "for %d deliveries", len(stored))
+}
