@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -52,13 +53,14 @@ type browser struct {
 func (b *browser) run(ctx context.Context) {
 	retry := b.client.opts.newBackoff()
 	var last error
+	refusals := 0 // tokens that were refused one after the other
 	for {
 		t, err := b.client.locator.wait(ctx)
 		if err != nil {
 			b.yield(Stored{}, b.client.giveUp(b.op, err, last, false))
 			return
 		}
-		from := b.req.GetFromSequence()
+		from, began := b.req.GetFromSequence(), time.Now()
 		finished, err := b.stream(ctx, t)
 		if finished {
 			return
@@ -67,13 +69,13 @@ func (b *browser) run(ctx context.Context) {
 			retry.Reset()
 		}
 		e := asError(ctx, t.node.address, err)
-		if !e.retry() {
+		if !e.retry() && !b.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			b.yield(Stored{}, fmt.Errorf("%s: %w", b.op, e))
 			return
 		}
 		last = e
 		b.client.locator.failed(e)
-		b.client.locator.pause(ctx, t, retry.NextBackOff())
+		b.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -110,6 +111,10 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 
 // giveUp makes the error of an operation that ends without an answer.
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
+	var e *Error
+	if errors.As(cause, &e) { // the nodes refuse this client
+		return (&doubt{unknown: unknown}).refused(op, e)
+	}
 	if last == nil {
 		last = c.locator.explain()
 	}
@@ -125,6 +130,7 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 	}
 	retry := c.opts.newBackoff()
 	var last error
+	refusals := 0 // tokens that were refused one after the other
 	for {
 		t, err := c.locator.wait(ctx)
 		if err == nil {
@@ -133,6 +139,7 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 		if err != nil {
 			return c.giveUp(op, err, last, d.unknown)
 		}
+		began := time.Now()
 		err = attempt(ctx, t, fn)
 		if err == nil {
 			d.answered()
@@ -148,12 +155,12 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 		if e.blocked() && !d.unknown && c.failsFast(t) {
 			e = e.refused()
 		}
-		if !e.retry() {
+		if !e.retry() && !c.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			return d.refused(op, e)
 		}
 		last = e
 		c.locator.failed(e)
-		c.locator.pause(ctx, t, retry.NextBackOff())
+		c.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 }
 

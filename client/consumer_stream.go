@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -29,28 +30,35 @@ const (
 func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
+	refusals := 0 // tokens that were refused one after the other
 	for {
 		t, err := co.client.locator.waitLong(ctx)
+		if refused := (*Error)(nil); errors.As(err, &refused) {
+			co.end(fmt.Errorf("%s: %w", co.op(), refused))
+			return
+		}
 		if err != nil {
 			break
 		}
+		began := time.Now()
 		attached, err := co.session(ctx, t)
 		if ctx.Err() != nil {
 			break
 		}
 		if attached {
 			retry.Reset()
+			refusals = 0
 		}
 		e := asError(ctx, t.node.address, err)
 		if e.reason == pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED {
 			co.forget()
 		}
-		if !e.retry() {
+		if !e.retry() && !co.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			co.end(fmt.Errorf("%s: %w", co.op(), e))
 			return
 		}
 		co.client.locator.failed(e)
-		co.client.locator.pause(ctx, t, retry.NextBackOff())
+		co.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 	co.end(fmt.Errorf("%s: consumer %w", co.op(), ErrClosed))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -70,6 +71,10 @@ var (
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when a node does not let this client do what it asked.
 	ErrDenied = errors.New("not allowed")
+	// ErrUnauthenticated is returned when a node does not believe what this client shows to say who it is: the token has
+	// expired, was revoked or is wrong. The text says which check failed. With a TokenFile or TokenSource the client has
+	// tried other tokens before, if there were any. Nothing was carried out.
+	ErrUnauthenticated = errors.New("not authenticated")
 )
 
 // Errors of maintenance.
@@ -106,6 +111,8 @@ type Error struct {
 	settled   bool           // the refusal is kept in the log: it holds for every attempt with that sequence
 	notActive *pb.NotActive  // the hint of a node that is not active
 	submitted *pb.Submitted  // how far a publish stream came that ended with this; nil: the node does not say
+
+	retryAfter time.Duration // what the node asks to wait before another attempt; 0: nothing
 
 	unreached bool // there was no connection: Message says why, in words
 	final     bool // … and another attempt can only end alike

@@ -60,6 +60,8 @@ type fakePair struct {
 	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
 	// plan is what WatchPlan tells.
 	plan *pb.Plan
+
+	door door // who is let in
 }
 
 type fakeProducer struct {
@@ -105,7 +107,7 @@ func newFakePair(t *testing.T) *fakePair {
 func (n *fakeNode) start(addr string) {
 	ln, err := (&net.ListenConfig{}).Listen(n.pair.t.Context(), "tcp", addr)
 	require.NoError(n.pair.t, err)
-	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer()
+	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer(n.pair.door.options()...)
 	pb.RegisterQueueServiceServer(n.server, n)
 	pb.RegisterAdminServiceServer(n.server, n)
 	pb.RegisterMaintenanceServiceServer(n.server, n)

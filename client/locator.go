@@ -74,7 +74,7 @@ func (l *locator) addLocked(address string) error {
 	if err != nil {
 		return err
 	}
-	n := &node{address: address, locator: l, cc: cc, kick: make(chan struct{}, 1)}
+	n := &node{address: address, locator: l, cc: cc, kick: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	l.nodes = append(l.nodes, n)
 	l.newNode <- n // never blocks: its capacity is maxAddresses
 	return nil
@@ -136,8 +136,8 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node, waiting for one until ctx ends, or, with Options.FailFast, until it is clear that
-// no node will answer.
+// wait returns the active node, waiting for one until ctx ends, or until the nodes refuse this client (then the error
+// is an *Error), or, with Options.FailFast, until it is clear that no node will answer.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is wait for what goes on in the background, for calls that have contexts of their own.
@@ -157,6 +157,11 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 		if failFast && l.unreachable() {
 			l.mu.Unlock()
 			return nil, errNobody
+		}
+		refusal := l.refusal()
+		if refusal != nil && !l.askAgain() {
+			l.mu.Unlock()
+			return nil, refusal
 		}
 		changed := l.changed
 		l.waiters++
@@ -232,7 +237,7 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	}
 	n.observed++
 	n.role, n.term, n.pairID = st.GetRole(), st.GetPair().GetTerm(), st.GetPair().GetPairId()
-	n.reason, n.err = st.GetReason(), nil
+	n.reason, n.err, n.refused, n.asking = st.GetReason(), nil, time.Time{}, false
 	n.names = ""
 	inSync := uint32(0)
 	for _, other := range st.GetPair().GetNodes() {
@@ -256,15 +261,20 @@ func (l *locator) isShort(n *node) bool {
 	return n.short
 }
 
-// lost takes note that the connection to a node broke: whatever it was, it has to say so again.
-func (l *locator) lost(n *node, err error) {
+// lost takes note that the connection to a node broke: whatever it was, it has to say so again. again: it refused what
+// this client showed, and is asked at once with something else.
+func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n.observed++
 	n.role, n.reason, n.err = pb.Role_ROLE_UNSPECIFIED, "", err
 	l.choose()
 	l.learn()
-	if l.unreachable() {
+	n.refused, n.asking = time.Time{}, again
+	if refuses(err) && !again {
+		n.refused = time.Now()
+	}
+	if l.unreachable() || l.refusal() != nil {
 		l.wake() // those who wait give up
 	}
 }

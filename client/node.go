@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type node struct {
 	address string
 	locator *locator
 	kick    chan struct{} // capacity 1: ask for the status now
+	again   chan struct{} // capacity 1: open the watch again now, after a refusal
 	users   atomic.Int64  // operations under way on this node
 
 	mu sync.Mutex // guards cc
@@ -31,9 +33,11 @@ type node struct {
 	term     uint64
 	pairID   string
 	reason   string
-	err      error  // why there is no connection
-	short    bool   // fewer nodes are in sync than the pair wants: writes are refused until one comes back
-	names    string // address of the node that it says is active; empty if it is itself, or does not know
+	err      error     // why there is no connection
+	refused  time.Time // when it refused what this client shows, last; zero: it does not
+	asking   bool      // it is asked again after a refusal
+	short    bool      // fewer nodes are in sync than the pair wants: writes are refused until one comes back
+	names    string    // address of the node that it says is active; empty if it is itself, or does not know
 }
 
 // rank orders nodes by how good a target they are; 0 is none at all. The caller holds locator.mu.
@@ -80,18 +84,30 @@ func (n *node) close() {
 // other is active, and at leisure otherwise.
 func (n *node) watch(ctx context.Context) {
 	retry := n.locator.opts.newBackoff()
+	refusals, refusedWait := 0, n.locator.opts.ProbeInterval
 	for ctx.Err() == nil {
-		if n.watchOnce(ctx) {
+		delivered, fresh, e := n.watchOnce(ctx, &refusals)
+		if delivered {
 			retry.Reset()
 		}
 		wait := retry.NextBackOff()
 		t, changed := n.locator.state()
-		if t != nil {
+		switch {
+		case fresh:
+		case refuses(e):
+			// Others behind the same address must not suffer from what this client shows.
+			wait, changed = refusedWait, nil
+			refusedWait = min(2*refusedWait, maxRefusedWait)
+		case t != nil:
 			wait = min(10*wait, n.locator.opts.ProbeInterval)
+			fallthrough
+		default:
+			refusedWait = n.locator.opts.ProbeInterval
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(max(wait, e.retryAfter))
 		select {
 		case <-timer.C:
+		case <-n.again:
 		case <-changed:
 		case <-ctx.Done():
 		}
@@ -99,11 +115,19 @@ func (n *node) watch(ctx context.Context) {
 	}
 }
 
-// watchOnce reads one stream to its end and tells whether it delivered anything.
-func (n *node) watchOnce(ctx context.Context) (delivered bool) {
+// maxRefusedWait is how long at most a node that refuses this client is not asked again by itself.
+const maxRefusedWait = 30 * time.Second
+
+// refuses tells whether an error means that a node does not let this client in.
+func refuses(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) }
+
+// watchOnce reads one stream to its end and tells whether it delivered anything, why it ended, and whether there is a
+// fresh token to show instead of one that was refused. A stream that ended because its token has expired is no lost
+// connection then: nothing has happened to the node.
+func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh bool, e *Error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cc := n.conn()
+	cc, began := n.conn(), time.Now()
 	stream, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
 	for err == nil {
 		var resp *pb.WatchStatusResponse
@@ -119,12 +143,20 @@ func (n *node) watchOnce(ctx context.Context) (delivered bool) {
 			Message: "it does not answer: it is stopped, hangs, or is cut off",
 		}
 	}
-	n.locator.lost(n, asError(ctx, n.address, err))
-	if !delivered && ctx.Err() == nil {
+	e = asError(ctx, n.address, err)
+	if delivered {
+		*refusals = 0
+	}
+	fresh = n.locator.opts.tokens.isFresh(ctx, e, began, refusals)
+	if delivered && fresh {
+		return delivered, fresh, e
+	}
+	n.locator.lost(n, e, fresh)
+	if !delivered && ctx.Err() == nil && !refuses(e) {
 		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again.
 		n.replace(cc)
 	}
-	return delivered
+	return delivered, fresh, e
 }
 
 // pollWhenAsked asks for the status when it is kicked, often while a caller searches, and every ProbeInterval while

@@ -45,10 +45,22 @@ type Options struct {
 	// TLSFiles has the client read authorities, certificate and key from files, and again when they change. In place of
 	// TLS.
 	TLSFiles TLSFiles
+	// Token says who this client is: a static token of the pair or a JWT, without "Bearer". At most one of Token,
+	// TokenFile and TokenSource can be set. Shown beside a certificate, the token counts.
+	Token string
+	// TokenFile has the token, with or without spaces around it. It is read again when it may have changed: a file that
+	// is replaced takes effect within two seconds, and at once when a node refuses the token before.
+	TokenFile string
+	// TokenSource gives tokens that expire, such as those of an OpenID Connect provider.
+	TokenSource TokenSource
+	// AllowPlaintextToken has the token shown over connections that are neither encrypted nor to this machine. Without
+	// it, such addresses are refused with ErrInvalid.
+	AllowPlaintextToken bool
 	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 
 	secure credentials.TransportCredentials // of TLSFiles
+	tokens *tokens                          // of Token, TokenFile and TokenSource; nil: none
 }
 
 // Defaults and limits.
@@ -85,6 +97,17 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if err := o.readFiles(); err != nil {
 		return o, err
+	}
+	var err error
+	if o.tokens, err = newTokens(&o); err != nil {
+		return o, err
+	}
+	if o.tokens != nil {
+		for _, a := range o.Addresses {
+			if err := mayShow(a, o.secured(), o.AllowPlaintextToken); err != nil {
+				return o, err
+			}
+		}
 	}
 	setDefault(&o.ProbeInterval, defaultProbeInterval)
 	setDefault(&o.RetryMin, defaultRetryMin)
@@ -130,12 +153,21 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithWriteBufferSize(ioBufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
 	}
+	if o.tokens != nil {
+		if err := mayShow(address, o.secured(), o.AllowPlaintextToken); err != nil {
+			return nil, err
+		}
+		opts = append(opts, grpc.WithPerRPCCredentials(perRPC{o.tokens}))
+	}
 	cc, err := grpc.NewClient(passthrough+address, slices.Concat(codec.DialOptions(), opts, o.DialOptions)...)
 	if err != nil {
 		return nil, fmt.Errorf("connection to %s: %w", address, err)
 	}
 	return cc, nil
 }
+
+// secured tells whether connections are encrypted.
+func (o Options) secured() bool { return o.TLS != nil || o.secure != nil }
 
 // newBackoff gives the waits between attempts.
 func (o Options) newBackoff() *backoff.ExponentialBackOff {

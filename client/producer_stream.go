@@ -9,6 +9,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -22,20 +23,28 @@ import (
 func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
+	refusals := 0 // tokens that were refused one after the other
 	for p.waitForWork(ctx) {
 		t, err := p.client.locator.waitLong(ctx)
+		if refused := (*Error)(nil); errors.As(err, &refused) {
+			p.failInFlight(fmt.Errorf("publish: %w", refused), nil)
+			p.failPending(fmt.Errorf("publish: %w", refused))
+			continue
+		}
 		if err != nil {
 			break
 		}
+		began := time.Now()
 		progress, err := p.session(ctx, t)
 		if ctx.Err() != nil {
 			break
 		}
 		if progress {
 			retry.Reset()
+			refusals = 0
 		}
 		e := asError(ctx, t.node.address, err)
-		if e.retry() {
+		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)
 		} else {
 			// The node refuses the stream as such. Which request it means, if any, is not known.
@@ -45,7 +54,7 @@ func (p *Producer) run(ctx context.Context) {
 			p.failPending(fmt.Errorf("publish: %w", e.refused()))
 		}
 		p.client.locator.failed(e)
-		p.client.locator.pause(ctx, t, retry.NextBackOff())
+		p.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 	p.mu.Lock()
 	p.closed = true // also when the client was closed while this waited for a node

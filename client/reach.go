@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // This file puts what gRPC says of a connection that could not be made into words for the person who has to mend it.
@@ -105,4 +106,34 @@ func (l *locator) learn() {
 			_ = l.addLocked(n.names)
 		}
 	}
+}
+
+// refusal is why no node serves this client: all that can be reached refuse what it shows. It is nil if another attempt
+// may end otherwise. The caller holds mu.
+func (l *locator) refusal() (why error) {
+	for _, n := range l.nodes {
+		switch {
+		case n.asking, n.err == nil:
+			return nil // it will say, or has said, what it is
+		case !n.refused.IsZero():
+			why = n.err
+		}
+	}
+	return why
+}
+
+// askAgain has the nodes asked once more, if the last refusal is not of this moment: the pair's rules, or the token,
+// may have changed since. The caller holds mu.
+func (l *locator) askAgain() (asked bool) {
+	for _, n := range l.nodes {
+		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {
+			continue
+		}
+		n.asking, asked = true, true
+		select {
+		case n.again <- struct{}{}:
+		default:
+		}
+	}
+	return asked
 }

@@ -26,7 +26,8 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN, pb.ErrorReason_ERROR_REASON_STORE_FAILED,
 		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED,
 		pb.ErrorReason_ERROR_REASON_UNREACHABLE, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED,
-		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED:
+		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED,
+		pb.ErrorReason_ERROR_REASON_UNCHECKED:
 		return true, nil
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
 		return true, ErrQueueNotFound
@@ -58,14 +59,15 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrProcessed
 	case pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED:
 		return true, ErrRefused
+	case pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED:
+		return true, ErrUnauthenticated
 	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
 		return true, ErrNoTransaction
 	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:
 		return true, ErrDecided
 	case pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK:
 		return true, ErrHeuristic
-	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED,
-		pb.ErrorReason_ERROR_REASON_NOT_PEER:
+	case pb.ErrorReason_ERROR_REASON_DENIED, pb.ErrorReason_ERROR_REASON_NOT_PEER:
 		return true, ErrDenied
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
 		return true, ErrSequenceReused
@@ -134,8 +136,10 @@ func kindOfCode(code codes.Code) error {
 		return ErrTooOld
 	case codes.DataLoss:
 		return ErrDataLoss
-	case codes.PermissionDenied, codes.Unauthenticated:
+	case codes.PermissionDenied:
 		return ErrDenied
+	case codes.Unauthenticated:
+		return ErrUnauthenticated
 	case codes.OK, codes.Unknown, codes.Unimplemented, codes.Internal:
 		return ErrInternal
 	default:
@@ -166,7 +170,7 @@ func (e *Error) retry() bool { return e.kind == nil }
 // or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
 func (e *Error) answered() bool {
 	switch {
-	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked():
+	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked(), e.unchecked():
 		return true
 	case e.kind == nil, errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
 		return false
@@ -188,6 +192,9 @@ func (e *Error) refused() *Error {
 
 // blocked tells whether the active may not acknowledge at the moment.
 func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
+
+// unchecked tells whether the node did not look at what this client shows, and carried out nothing.
+func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_UNCHECKED }
 
 // forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
 // that was sent once only was certainly not committed.
@@ -220,6 +227,8 @@ func asError(ctx context.Context, address string, err error) *Error {
 			e.notActive = d
 		case *pb.Submitted:
 			e.submitted = d
+		case *errdetails.RetryInfo:
+			e.retryAfter = d.GetRetryDelay().AsDuration()
 		case *errdetails.ErrorInfo:
 			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[reason.Settled] == "true"
 		}

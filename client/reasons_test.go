@@ -26,8 +26,8 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// TestOnlyAnswersProveAnything: with a reason to send a request again, only NOT_ACTIVE and BLOCKED say that the attempt
-// was not carried out.
+// TestOnlyAnswersProveAnything: with a reason to send a request again, only NOT_ACTIVE, BLOCKED and UNCHECKED say that
+// the attempt was not carried out.
 func TestOnlyAnswersProveAnything(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -38,7 +38,7 @@ func TestOnlyAnswersProveAnything(t *testing.T) {
 			Code: uint32(codes.Unavailable), Reason: reason.Name(r),
 		})
 		require.True(t, e.retry(), r)
-		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE || r == pb.ErrorReason_ERROR_REASON_BLOCKED,
-			e.answered(), r)
+		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE ||
+			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_UNCHECKED, e.answered(), r)
 	}
 }

@@ -214,6 +214,12 @@ const (
 	ErrorReason_ERROR_REASON_ACCESS_CHANGED ErrorReason = 210
 	// PERMISSION_DENIED: only the other node of the pair may call this. The text says why the caller is not taken for it, and what to do.
 	ErrorReason_ERROR_REASON_NOT_PEER ErrorReason = 218
+	// UNAUTHENTICATED: the token that the client showed has expired, or was revoked; of a stream, also while it ran. To be sent again with
+	// another token.
+	ErrorReason_ERROR_REASON_TOKEN_EXPIRED ErrorReason = 215
+	// What the client showed was not checked, and nothing was carried out. RESOURCE_EXHAUSTED, with a google.rpc.RetryInfo: too many wrong
+	// tokens came from its address lately. UNAVAILABLE: the node does not have the keys of the tokens' issuer. To be sent again.
+	ErrorReason_ERROR_REASON_UNCHECKED ErrorReason = 216
 )
 
 // Enum value maps for ErrorReason.
@@ -306,6 +312,8 @@ var (
 		209: "ERROR_REASON_UNAUTHENTICATED",
 		210: "ERROR_REASON_ACCESS_CHANGED",
 		218: "ERROR_REASON_NOT_PEER",
+		215: "ERROR_REASON_TOKEN_EXPIRED",
+		216: "ERROR_REASON_UNCHECKED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -395,6 +403,8 @@ var (
 		"ERROR_REASON_UNAUTHENTICATED":        209,
 		"ERROR_REASON_ACCESS_CHANGED":         210,
 		"ERROR_REASON_NOT_PEER":               218,
+		"ERROR_REASON_TOKEN_EXPIRED":          215,
+		"ERROR_REASON_UNCHECKED":              216,
 	}
 )
 
@@ -429,7 +439,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc6\x15\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x84\x16\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -517,7 +527,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x13ERROR_REASON_DENIED\x10\xd0\x01\x12!\n" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\xd1\x01\x12 \n" +
 	"\x1bERROR_REASON_ACCESS_CHANGED\x10\xd2\x01\x12\x1a\n" +
-	"\x15ERROR_REASON_NOT_PEER\x10\xda\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x15ERROR_REASON_NOT_PEER\x10\xda\x01\x12\x1f\n" +
+	"\x1aERROR_REASON_TOKEN_EXPIRED\x10\xd7\x01\x12\x1b\n" +
+	"\x16ERROR_REASON_UNCHECKED\x10\xd8\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once
