@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -86,10 +87,13 @@ func (r Registrar) stream(method string, handle grpc.StreamHandler) grpc.StreamH
 		if audited {
 			began = time.Now()
 		}
-		s := &checkedStream{ServerStream: stream, ctx: ctx, keep: audited}
-		err = handle(srv, s)
+		s := &checkedStream{ServerStream: stream, keep: audited}
+		err = r.Gate.Follow(ctx, func(ctx context.Context) error {
+			s.ctx = ctx
+			return handle(srv, s)
+		})
 		if audited || err != nil {
-			r.Gate.Left(ctx, method, s.first, began, err)
+			r.Gate.Left(ctx, method, s.request(), began, err)
 		}
 		return err
 	}
@@ -116,7 +120,15 @@ type checkedStream struct {
 
 	ctx   context.Context //nolint:containedctx // it is the stream's, with the caller's identity
 	keep  bool            // the first request, for the audit
-	first any
+	first atomic.Pointer[any]
+}
+
+// request is the first one; nil if it is not kept, or has not come.
+func (s *checkedStream) request() any {
+	if first := s.first.Load(); first != nil {
+		return *first
+	}
+	return nil
 }
 
 // Context is that of the stream, with the identity of the caller.
@@ -127,8 +139,9 @@ func (s *checkedStream) RecvMsg(v any) error {
 	if err := s.ServerStream.RecvMsg(v); err != nil {
 		return err //nolint:wrapcheck // it is gRPC's
 	}
-	if s.keep && s.first == nil {
-		s.first = v
+	if s.keep {
+		first := v
+		s.first.CompareAndSwap(nil, &first)
 	}
 	return checkDecoded(v)
 }

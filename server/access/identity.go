@@ -45,6 +45,9 @@ type Identity struct {
 	Method Method
 	// Peer: it is the other node of the pair.
 	Peer bool
+	// Over tells, again and again while a stream runs, why the identity holds no longer: its token has expired or was
+	// revoked. nil: it holds as long as the connection does.
+	Over func() error
 }
 
 var anonymous = &Identity{Principal: Anonymous} //nolint:gochecknoglobals // never changed

@@ -53,6 +53,8 @@ const (
 	CertificateExpires Kind = "certificate-expires"
 	CertificateExpired Kind = "certificate-expired"
 	SecretRefused      Kind = "secret-refused"
+	CallersNotLetIn    Kind = "callers-not-let-in"
+	IssuerKeysMissing  Kind = "issuer-keys-missing"
 	ClocksApart        Kind = "clocks-apart"
 	DifferentReleases  Kind = "different-releases"
 )

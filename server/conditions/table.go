@@ -395,6 +395,19 @@ func ofTheMachine() []Definition {
 			Action: "Mend the file: the node reads it again by itself. `lockstep cert show` says what a file holds.",
 		},
 		{
+			Kind: CallersNotLetIn, Severity: Info, Scope: OfNode,
+			Cause: "More than 100 calls within a minute showed a token or certificate that is wrong or over: a client " +
+				"with an old token, or someone who tries.",
+			Action: "Find the address in the log and give that client a new token, or keep it away. Clients that are let " +
+				"in do not suffer.",
+		},
+		{
+			Kind: IssuerKeysMissing, Severity: Warning, Scope: OfNode,
+			Cause: "The keys of the issuer of JWTs (auth.jwt) cannot be had. Tokens that are signed with a key that the " +
+				"node knows are believed as before; others cannot be checked, and their clients wait.",
+			Action: "Look at the issuer's server and the way to it, or at the file auth.jwt.jwks-file.",
+		},
+		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
 			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, " +
 				"but expiry, schedules and times in logs do.",

@@ -29,6 +29,7 @@ type Config struct {
 	TLS         NodeTLS     `key:"tls"`
 	PeerToken   string      `key:"peer-token-file" usage:"file with a secret that only the two nodes have, one per line: the first is shown to the other node, each is accepted from it. For a pair without TLS, or without certificates of clients"`
 	Insecure    bool        `key:"insecure" usage:"listen without TLS on addresses that other machines reach: it is meant"`
+	Auth        Auth        `key:"auth"`
 	Coordinator Coordinator `key:"coordinator"`
 	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" usage:"with sync=interval: how often the log is synced"`
@@ -231,7 +232,10 @@ func Default() Config {
 		Coordinator: Coordinator{Type: CoordinatorEtcd, Etcd: Etcd{
 			Prefix: "/lockstep/default/", DialTimeout: Duration(2 * time.Second),
 		}},
-		TLS:       NodeTLS{ClientAuth: ClientAuthRequire, MinVersion: TLS13},
+		TLS: NodeTLS{ClientAuth: ClientAuthRequire, MinVersion: TLS13},
+		Auth: Auth{JWT: JWT{
+			PrincipalClaim: "sub", GroupsClaim: "groups", ClockSkew: Duration(time.Minute),
+		}},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},

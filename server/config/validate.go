@@ -105,6 +105,7 @@ func (c *Config) problems() []problem {
 	c.checkNode(&k)
 	c.checkTLS(&k)
 	c.checkReach(&k)
+	c.checkAuth(&k)
 	c.checkCoordinator(&k)
 	c.checkStore(&k)
 	c.checkMaintenance(&k)

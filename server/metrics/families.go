@@ -388,6 +388,13 @@ func ofTheProcess() []family {
 					put(time.Until(c.Ends).Seconds(), c.Of, c.File)
 				}
 			}),
+		counterOf("callers_not_let_in_total", "Calls that showed a token or certificate that is wrong or over, or that "+
+			"could not be checked (limit, unavailable), by the check that failed.", []string{"check"},
+			func(s *snapshot, put putFunc) {
+				for check, n := range s.more.NotLetIn {
+					put(float64(n), check)
+				}
+			}),
 		gauge("memory_budget_bytes", "memory.budget.",
 			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
 	}

@@ -59,6 +59,8 @@ type More struct {
 	MemoryBudget uint64
 	// StoreEvents counts what the store told, by the names of its events.
 	StoreEvents map[string]uint64
+	// NotLetIn counts callers that were not let in, by the check that failed.
+	NotLetIn map[string]uint64
 }
 
 // Voter of a raft coordinator.

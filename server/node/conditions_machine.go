@@ -14,6 +14,7 @@ import (
 
 // machine says what is the matter with the process and what it was given.
 func (l *conditionMonitor) machine(f *findings) {
+	l.callers(f)
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
 	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", units.Bytes(used),

@@ -36,6 +36,7 @@ func (n *node) more() metrics.More {
 		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.monitor.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
+		NotLetIn: n.notLetIn(),
 	}
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/gate"
@@ -94,7 +95,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := n.secure(); err != nil {
+	if err := errors.Join(n.secure(), n.identify()); err != nil {
 		return err
 	}
 	// The store comes first: as long as the port is closed, the other node knows that this one does not run.
@@ -204,6 +205,7 @@ type node struct {
 	gate        *gate.Gate
 	secrets     *secrets
 	reloads     <-chan struct{}
+	authn       *authn.Authn
 
 	// TLS of the own port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -283,6 +285,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
 	running.Go(func() { n.guard.Run(ctx) })
+	running.Go(func() { n.authn.Run(ctx) })
 	if !n.alone() {
 		running.Go(func() { n.watchFailback(ctx) })
 	}

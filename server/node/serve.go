@@ -27,6 +27,7 @@ func (n *node) newServer() server.Registrar {
 	if i := n.identification(); i != nil {
 		o.Authenticators, o.Stranger = append(o.Authenticators, i.Authenticate), i.Stranger
 	}
+	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
 	n.gate = gate.New(o)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)

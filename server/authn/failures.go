@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// tellEvery is how often failures go to the log: the first at once, those that follow in one line.
+	tellEvery = 10 * time.Second
+	// ManyFailures of callers within a minute are a condition.
+	ManyFailures = 100
+	minuteSlots  = 6 // of ten seconds
+)
+
+// failures counts what was wrong, and tells it.
+type failures struct {
+	log *zap.Logger
+
+	mu      sync.Mutex // guards all below
+	total   map[Check]uint64
+	slots   [minuteSlots]uint64 // of the last minute, by ten seconds
+	slot    int64               // number of the newest slot since 1970
+	untold  uint64
+	told    time.Time
+	last    *Error
+	from    netip.Prefix
+	firstIn time.Time // when failures began that the log does not have
+}
+
+func newFailures(log *zap.Logger) *failures {
+	return &failures{log: log, total: make(map[Check]uint64)}
+}
+
+// note counts one failure.
+func (f *failures) note(e *Error, from netip.Prefix, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.total[e.Check]++
+	f.turn(now)
+	f.slots[f.slot%minuteSlots]++
+	if f.untold == 0 {
+		f.firstIn = now
+	}
+	f.untold++
+	f.last, f.from = e, from
+	f.tell(now)
+}
+
+// turn makes the slot of now the newest one. mu is held.
+func (f *failures) turn(now time.Time) {
+	slot := now.Unix() / int64(60/minuteSlots)
+	if slot-f.slot >= minuteSlots || slot < f.slot {
+		clear(f.slots[:])
+	} else {
+		for s := f.slot + 1; s <= slot; s++ {
+			f.slots[s%minuteSlots] = 0
+		}
+	}
+	f.slot = slot
+}
+
+// tell writes what is not in the log yet, unless the log has had a line a moment ago. mu is held.
+func (f *failures) tell(now time.Time) {
+	if f.untold == 0 || now.Sub(f.told) < tellEvery {
+		return
+	}
+	f.log.Warn("callers were not let in", zap.Uint64("calls", f.untold),
+		zap.Duration("within", now.Sub(f.firstIn).Round(time.Millisecond)), zap.String("last_from", where(f.from)),
+		zap.String("last_check", string(f.last.Check)), zap.String("last_error", f.last.text))
+	f.told, f.untold = now, 0
+}
+
+func where(from netip.Prefix) string {
+	if !from.IsValid() {
+		return "an unknown address"
+	}
+	if from.IsSingleIP() {
+		return from.Addr().String()
+	}
+	return from.String()
+}
+
+// look tells what is not in the log yet, and says how many there were in the last minute.
+func (f *failures) look(now time.Time) (lastMinute uint64, details string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tell(now)
+	f.turn(now)
+	for _, n := range f.slots {
+		lastMinute += n
+	}
+	if f.last != nil {
+		details = fmt.Sprintf("%d in the last minute; the last one from %s: %s", lastMinute, where(f.from), f.last.text)
+	}
+	return lastMinute, details
+}
+
+// counts returns how often each check has failed.
+func (f *failures) counts() map[Check]uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make(map[Check]uint64, len(f.total))
+	for _, c := range Checks() {
+		out[c] = f.total[c]
+	}
+	return out
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+)
+
+// maxTokenBytes bounds a token: its signature is computed over all of it.
+const maxTokenBytes = 16 << 10
+
+// header is the key of the metadata that has the token.
+const header = "authorization"
+
+// shown returns the token in a call's metadata; empty if there is none.
+func shown(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, header)
+	switch len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		return parseHeader(values[0])
+	}
+	return "", wrong(CheckHeader, "the metadata has the key authorization more than once")
+}
+
+// parseHeader takes the token out of the value of an authorization header (RFC 6750): the scheme Bearer, in any case,
+// spaces, and a token of the characters that b64token has.
+func parseHeader(value string) (string, error) {
+	scheme, token, found := strings.Cut(value, " ")
+	token = strings.Trim(token, " ")
+	switch {
+	case !strings.EqualFold(scheme, "Bearer"):
+		return "", wrong(CheckHeader, "the authorization header is not of the form: Bearer TOKEN")
+	case !found || token == "":
+		return "", wrong(CheckHeader, "the authorization header has no token after Bearer")
+	case len(token) > maxTokenBytes:
+		return "", wrong(CheckHeader, "the token has more than 16 KiB")
+	}
+	for i := range len(token) {
+		if !isTokenByte(token[i]) {
+			return "", wrong(CheckHeader, "the token has a character that no token has")
+		}
+	}
+	return token, nil
+}
+
+func isTokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~+/=", c) >= 0
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package authn
+
+import (
+	"bytes"
+	"context"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	// fileLook is how often a file with keys is looked at.
+	fileLook = time.Second
+	// refetchAfter is how soon at most the keys are fetched again because a token names one that is not among them.
+	refetchAfter = 5 * time.Second
+	// refreshAfter is how old fetched keys become: a key that the issuer has withdrawn is believed for so long.
+	refreshAfter = 10 * time.Minute
+	// fetchTimeout bounds one fetch.
+	fetchTimeout = 10 * time.Second
+	maxKeySet    = 1 << 20 // bytes
+	maxKeys      = 100
+	minRSABits   = 2048
+)
+
+// keys are those of the issuer: of a file, of a URL, or of the URL that the issuer's discovery document names.
+type keys struct {
+	file, url, issuer string
+	client            *http.Client
+	now               func() time.Time
+
+	loading chan struct{} // capacity 1: held while the keys are read or fetched
+
+	mu      sync.Mutex // guards all below
+	set     []jose.JSONWebKey
+	version uint64 // grows with each change of set
+	digest  [sha256.Size]byte
+	tried   time.Time // when they were read or fetched last
+	loaded  time.Time // … and that succeeded
+	err     error     // of the last try
+	seen    os.FileInfo
+}
+
+// errNoKey is returned when the issuer has no such key.
+var errNoKey = errors.New("the issuer has no key of that id")
+
+// unavailableError is returned when the keys cannot be had, or are not to be fetched again yet.
+type unavailableError struct {
+	cause error
+	wait  time.Duration
+}
+
+func (e *unavailableError) Error() string { return e.cause.Error() }
+func (e *unavailableError) Unwrap() error { return e.cause }
+
+// find returns the keys with that id, or all of them for an empty one, and the version of the keys. It fetches them
+// anew if there is none and fetch says so.
+func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebKey, uint64, error) {
+	found, version, err := k.lookup(id)
+	if len(found) == 0 && fetch {
+		if err := k.load(ctx, k.again()); err != nil {
+			return nil, 0, err
+		}
+		found, version, err = k.lookup(id)
+	}
+	switch {
+	case len(found) > 0:
+		return found, version, nil
+	case err != nil: // the newest keys could not be had: it may be one of them
+		return nil, 0, &unavailableError{cause: err, wait: refetchAfter}
+	}
+	return nil, 0, errNoKey
+}
+
+// again is how soon another try may follow the last one.
+func (k *keys) again() time.Duration {
+	if k.file != "" {
+		return fileLook
+	}
+	return refetchAfter
+}
+
+// lookup returns the keys with that id that are there now, and why no newer ones are.
+func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.set {
+		if id == "" || k.set[i].KeyID == id {
+			found = append(found, k.set[i])
+		}
+	}
+	return found, k.version, k.err
+}
+
+// generation grows when the keys change.
+func (k *keys) generation() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.version
+}
+
+// load reads or fetches the keys, unless that was done less than `after` ago: then the error says when to come again,
+// unless others have fetched them while this call waited.
+func (k *keys) load(ctx context.Context, after time.Duration) error {
+	asked := k.now()
+	select {
+	case k.loading <- struct{}{}:
+		defer func() { <-k.loading }()
+	case <-ctx.Done():
+		return &unavailableError{cause: ctx.Err(), wait: time.Second}
+	}
+	now := k.now()
+	k.mu.Lock()
+	tried, err := k.tried, k.err
+	k.mu.Unlock()
+	if !tried.IsZero() && now.Sub(tried) < after {
+		switch {
+		case tried.After(asked), k.file != "":
+			return nil // they are as new as they can be
+		case err == nil:
+			err = errors.New("they were fetched a moment ago")
+		}
+		return &unavailableError{cause: err, wait: after - now.Sub(tried)}
+	}
+	k.read(ctx)
+	return nil
+}
+
+// read reads or fetches the keys, and takes them if they can be used. loading is held.
+func (k *keys) read(ctx context.Context) {
+	// What is fetched serves all that wait: the end of one call must not fail the others.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+	defer cancel()
+	var raw []byte
+	var err error
+	if k.file != "" {
+		raw, err = k.readFile()
+	} else {
+		raw, err = k.fetch(ctx)
+	}
+	if raw == nil && err == nil {
+		return // the file is what it was
+	}
+	k.take(raw, err)
+}
+
+// readFile returns the file if it has changed, or nil.
+func (k *keys) readFile() ([]byte, error) {
+	info, err := os.Stat(k.file)
+	k.mu.Lock()
+	k.tried = k.now()
+	same := err == nil && k.err == nil && k.seen != nil && os.SameFile(k.seen, info) &&
+		k.seen.ModTime().Equal(info.ModTime()) && k.seen.Size() == info.Size()
+	k.seen = info
+	k.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("keys of the issuer: %w", err)
+	}
+	if same {
+		return nil, nil
+	}
+	if info.Size() > maxKeySet {
+		return nil, fmt.Errorf("keys of the issuer: %s has more than 1 MiB", k.file)
+	}
+	raw, err := os.ReadFile(k.file)
+	if err != nil {
+		return nil, fmt.Errorf("keys of the issuer: %w", err)
+	}
+	return raw, nil
+}
+
+// fetch gets the keys from their URL.
+func (k *keys) fetch(ctx context.Context) ([]byte, error) {
+	url := k.url
+	if url == "" {
+		provider, err := oidc.NewProvider(oidc.ClientContext(ctx, k.client), k.issuer)
+		if err != nil {
+			return nil, fmt.Errorf("discovery document of the issuer %s: %w", k.issuer, err)
+		}
+		var document struct {
+			JWKS string `json:"jwks_uri"`
+		}
+		if err := provider.Claims(&document); err != nil || document.JWKS == "" {
+			return nil, fmt.Errorf("the discovery document of the issuer %s has no jwks_uri", k.issuer)
+		}
+		url = document.JWKS
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("keys of the issuer: %w", err)
+	}
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("keys of the issuer: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }() // all that is wanted has been read
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("keys of the issuer: %s answers %s", url, resp.Status)
+	}
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxKeySet+1))
+	if err != nil {
+		return nil, fmt.Errorf("keys of the issuer: %w", err)
+	}
+	if len(raw) > maxKeySet {
+		return nil, fmt.Errorf("keys of the issuer: %s has more than 1 MiB", url)
+	}
+	return raw, nil
+}
+
+// take makes raw the keys, if it can be used; the old ones stay otherwise.
+func (k *keys) take(raw []byte, err error) {
+	var set []jose.JSONWebKey
+	if err == nil {
+		set, err = parseKeys(raw)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried, k.err = k.now(), err
+	if err != nil {
+		return
+	}
+	k.loaded = k.tried
+	if digest := sha256.Sum256(raw); digest != k.digest {
+		k.set, k.digest = set, digest
+		k.version++
+	}
+}
+
+// parseKeys reads a JWK set and returns the keys that can verify: public, asymmetric and not too short.
+func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
+	var document struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.NewDecoder(bytes.NewReader(raw)).Decode(&document); err != nil {
+		return nil, fmt.Errorf("keys of the issuer: not a JSON Web Key Set: %w", err)
+	}
+	if len(document.Keys) > maxKeys {
+		return nil, fmt.Errorf("keys of the issuer: %d keys; %d are possible", len(document.Keys), maxKeys)
+	}
+	var set []jose.JSONWebKey
+	for _, one := range document.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(one) != nil {
+			continue // of a kind that is not known here: others may be
+		}
+		if public := key.Public(); usableKey(&public) {
+			set = append(set, public)
+		}
+	}
+	if len(set) == 0 {
+		return nil, errors.New("keys of the issuer: there is no key in the set that can verify a signature")
+	}
+	return set, nil
+}
+
+func usableKey(key *jose.JSONWebKey) bool {
+	if !key.Valid() || !key.IsPublic() || key.Use != "" && key.Use != "sig" {
+		return false
+	}
+	if public, is := key.Key.(*rsa.PublicKey); is {
+		return public.N.BitLen() >= minRSABits
+	}
+	return true
+}
+
+// upkeep looks whether a file has changed, and fetches keys that are old. It returns why there are no good ones.
+func (k *keys) upkeep(ctx context.Context) error {
+	k.mu.Lock()
+	due := fileLook
+	switch {
+	case k.file != "":
+	case k.err == nil && !k.loaded.IsZero():
+		due = refreshAfter
+	default:
+		due = refetchAfter
+	}
+	idle := k.tried.IsZero() || k.now().Sub(k.tried) >= due
+	k.mu.Unlock()
+	if idle {
+		_ = k.load(ctx, due) // its only error is that it is too early
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.err
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/server/authn"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// identify makes what finds out who calls.
+func (n *node) identify() (err error) {
+	j := &n.cfg.Auth.JWT
+	n.authn, err = authn.New(authn.Options{
+		Logger: n.log,
+		JWT: authn.JWT{
+			Issuer: j.Issuer, Audience: j.Audience, KeysURL: j.KeysURL, KeysFile: j.KeysFile, KeysCA: j.KeysCA,
+			PrincipalClaim: j.PrincipalClaim, GroupsClaim: j.GroupsClaim, Skew: j.ClockSkew.Std(),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%w: auth.jwt: %w", config.ErrInvalid, err)
+	}
+	return nil
+}
+
+// callers says what is the matter with those who call.
+func (l *conditionMonitor) callers(f *findings) {
+	many, keys := l.n.authn.Trouble()
+	f.node(many != "", conditions.CallersNotLetIn, "%s", many)
+	f.node(keys != "", conditions.IssuerKeysMissing, "%s", keys)
+}
+
+// notLetIn counts callers that were not let in, by the check that failed.
+func (n *node) notLetIn() map[string]uint64 {
+	out := make(map[string]uint64)
+	for check, count := range n.authn.Failures() {
+		out[string(check)] = count
+	}
+	return out
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/issuer"
+)
+
+// believing has a node believe an issuer.
+func believing(c config.Config, i *issuer.Issuer) config.Config {
+	c.Auth.JWT.Issuer, c.Auth.JWT.Audience, c.Auth.JWT.ClockSkew = i.URL, issuer.Audience, 0
+	return c
+}
+
+// askStatus calls GetStatus with a header.
+func askStatus(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
+	t.Helper()
+	cc, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if authorization != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", authorization)
+	}
+	_, err = pb.NewAdminServiceClient(cc).GetStatus(ctx, &pb.GetStatusRequest{})
+	return err
+}
+
+// TestTokensOverTheWire: what is shown decides whether a call is let in, as unary call and as stream.
+func TestTokensOverTheWire(t *testing.T) {
+	i := issuer.New(t)
+	n := start(t, believing(settings(t, "a"), i))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	old := i.Token("alice", nil)
+	i.Rotate()
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { // keys are not fetched anew at once
+		return askStatus(t, n.ready.Address, "Bearer "+i.Token("alice", nil), insecure.NewCredentials()) == nil
+	}, patience, 100*time.Millisecond)
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		shown string
+		code  codes.Code
+	}{
+		"anonymous":      {"", codes.OK},
+		"good":           {"Bearer " + i.Token("alice", nil), codes.OK},
+		"of the old key": {"Bearer " + old, codes.OK},
+		"expired":        {"Bearer " + i.Token("alice", issuer.Claims{"exp": now.Unix() - 1}), codes.Unauthenticated},
+		"not yet valid":  {"Bearer " + i.Token("alice", issuer.Claims{"nbf": now.Unix() + 60}), codes.Unauthenticated},
+		"wrong audience": {"Bearer " + i.Token("alice", issuer.Claims{"aud": "x"}), codes.Unauthenticated},
+		"wrong issuer":   {"Bearer " + i.Token("alice", issuer.Claims{"iss": "x"}), codes.Unauthenticated},
+		"wrong key": {"Bearer " + i.SignedBy(jose.SigningKey{
+			Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-1"},
+		}, "alice", nil), codes.Unauthenticated},
+		"alg none":     {"Bearer eyJhbGciOiJub25lIn0.e30.", codes.Unauthenticated},
+		"unknown":      {"Bearer lsk_unknown", codes.Unauthenticated},
+		"garbage":      {"Bearer \x01", codes.Unauthenticated},
+		"other scheme": {"Basic eDp5", codes.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.shown == "Bearer \x01" {
+				tt.shown = "Bearer ?"
+			}
+			err := askStatus(t, n.ready.Address, tt.shown, insecure.NewCredentials())
+			require.Equal(t, tt.code, status.Code(err), err)
+
+			cc, err := grpc.NewClient(n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, cc.Close()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if tt.shown != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", tt.shown)
+			}
+			stream, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			require.Equal(t, tt.code, status.Code(err), err)
+		})
+	}
+}
+
+// TestStreamsEndWithTheirToken: within a second.
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	i := issuer.New(t)
+	n := start(t, believing(settings(t, "a"), i))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	cc, err := grpc.NewClient(n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+	ends := time.Unix(time.Now().Unix()+2, 0)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "authorization",
+		"Bearer "+i.Token("alice", issuer.Claims{"exp": ends.Unix()})), patience)
+	defer cancel()
+
+	watch, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
+	require.NoError(t, err)
+	publish, err := pb.NewQueueServiceClient(cc).PublishStream(ctx)
+	require.NoError(t, err)
+	require.NoError(t, publish.Send(&pb.PublishStreamRequest{Correlation: 1, Publish: &pb.PublishRequest{
+		Queue: "q", Messages: []*pb.Message{{Body: []byte("x")}},
+	}}))
+	resp, err := publish.Recv()
+	require.NoError(t, err)
+	require.Nil(t, resp.GetError())
+	consume, err := pb.NewQueueServiceClient(cc).Consume(ctx)
+	require.NoError(t, err)
+	require.NoError(t, consume.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}))
+	idle, err := pb.NewQueueServiceClient(cc).Consume(ctx) // attaches never
+	require.NoError(t, err)
+
+	for name, recv := range map[string]func() error{
+		"watch":   func() error { _, err := watch.Recv(); return err },
+		"publish": func() error { _, err := publish.Recv(); return err },
+		"consume": func() error { _, err := consume.Recv(); return err },
+		"idle":    func() error { _, err := idle.Recv(); return err },
+	} {
+		for err = recv(); err == nil; err = recv() { //nolint:revive // until it ends
+		}
+		require.Equal(t, codes.Unauthenticated, status.Code(err), name)
+		require.ErrorContains(t, err, "expired at", name)
+		require.Less(t, time.Since(ends), 2*time.Second, name) // one, and the machine's slowness
+		require.Greater(t, time.Since(ends), time.Duration(0), name)
+	}
+}
+
+// TestCertificatesOverTheWire: with client-auth require.
+func TestCertificatesOverTheWire(t *testing.T) {
+	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+	n := start(t, secured(t, settings(t, "a"), ca))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	uri, err := url.Parse("spiffe://example.com/billing")
+	require.NoError(t, err)
+	for name, tt := range map[string]struct {
+		cert tls.Certificate
+		code codes.Code
+	}{
+		"URI":          {ca.Client(t, "x", func(c *x509.Certificate) { c.URIs = []*url.URL{uri} }), codes.OK},
+		"no SAN":       {ca.Client(t, "x", nil), codes.OK},
+		"no name":      {ca.Client(t, "", nil), codes.Unauthenticated},
+		"anonymous":    {ca.Client(t, "anonymous", nil), codes.Unauthenticated},
+		"expired":      {ca.Client(t, "x", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), codes.Unavailable},
+		"wrong CA":     {strange.Client(t, "x", nil), codes.Unavailable},
+		"for a server": {ca.Client(t, "x", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := askStatus(t, n.ready.Address, "", credentials.NewTLS(&tls.Config{
+				RootCAs: ca.Pool(), Certificates: []tls.Certificate{tt.cert}, MinVersion: tls.VersionTLS12,
+			}))
+			require.Equal(t, tt.code, status.Code(err), err)
+		})
+	}
+	err = askStatus(t, n.ready.Address, "Bearer lsk_wrong", credentials.NewTLS(&tls.Config{
+		RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Client(t, "x", nil)}, MinVersion: tls.VersionTLS12,
+	}))
+	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token beside a good certificate")
+}
+
+// TestClientRenewsItsToken over a failover: publishes and deliveries go on over expiring tokens and a change of the
+// active node, and nothing is lost or doubled.
+func TestClientRenewsItsToken(t *testing.T) {
+	i := issuer.New(t)
+	etcd := startEtcd(t)
+	a := start(t, believing(settingsOfPair(t, "a", etcd), i))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	b := start(t, believing(settingsOfPair(t, "b", etcd), i))
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.createQueue("q")
+
+	var tokens atomic.Int64
+	c, err := client.Open(t.Context(), client.Options{
+		Addresses: []string{a.ready.Address, b.ready.Address},
+		TokenSource: func(context.Context) (string, time.Time, error) {
+			tokens.Add(1)
+			ends := time.Now().Add(2 * time.Second)
+			// Half of them are used until the node ends the streams.
+			told := ends
+			if tokens.Load()%2 == 0 {
+				told = ends.Add(time.Hour)
+			}
+			return i.Token("alice", issuer.Claims{"exp": ends.Unix()}), told, nil
+		},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	consumer, err := c.Consume(ctx, "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	published := make(chan int, 1)
+	until := time.Now().Add(6 * time.Second)
+	go func() {
+		n := 0
+		for ; time.Now().Before(until); n++ {
+			if _, err := c.Publish(ctx, "q", client.Message{Body: fmt.Append(nil, n)}); err != nil {
+				t.Errorf("publish %d: %v", n, err)
+				break
+			}
+		}
+		published <- n
+	}()
+	got, total := 0, -1
+	for total < 0 || got < total {
+		if got == 100 {
+			a.stop()
+		}
+		wait, done := context.WithTimeout(ctx, time.Second)
+		d, err := consumer.Receive(wait)
+		done()
+		switch {
+		case err == nil:
+			require.Equal(t, fmt.Sprint(got), string(d.Body))
+			d.Ack()
+			got++
+		case ctx.Err() != nil || wait.Err() == nil:
+			require.NoError(t, err)
+		}
+		select {
+		case total = <-published:
+		default:
+		}
+	}
+	require.Equal(t, total, got)
+	require.Greater(t, got, 100)
+	require.Greater(t, tokens.Load(), int64(3))
+}

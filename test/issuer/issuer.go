@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package issuer is an issuer of JWTs for tests: it has keys, signs tokens, and serves its discovery document and its
+// JSON Web Key Set.
+package issuer
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+)
+
+// Audience of the tokens, unless their claims say otherwise.
+const Audience = "lockstep"
+
+// Claims of a token. Those of Token come first, and these replace them; nil takes one away.
+type Claims map[string]any
+
+// Issuer of tokens.
+type Issuer struct {
+	// URL is its name, and where it serves.
+	URL string
+
+	t      *testing.T
+	server *http.Server
+
+	mu      sync.Mutex // guards all below
+	keys    []jose.JSONWebKey
+	made    int
+	fetches int
+	down    bool
+}
+
+// New makes an issuer with one key, which serves until the test ends.
+func New(t *testing.T) *Issuer {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	i := &Issuer{URL: "http://" + l.Addr().String(), t: t}
+	i.Rotate()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /.well-known/openid-configuration", i.serve(func() any {
+		return map[string]any{"issuer": i.URL, "jwks_uri": i.KeysURL()}
+	}))
+	mux.HandleFunc("GET /keys", i.serve(func() any {
+		i.fetches++
+		return i.public()
+	}))
+	i.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	done := make(chan error, 1)
+	go func() { done <- i.server.Serve(l) }()
+	t.Cleanup(func() {
+		require.NoError(t, i.server.Close())
+		require.ErrorIs(t, <-done, http.ErrServerClosed)
+	})
+	return i
+}
+
+func (i *Issuer) serve(what func() any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.down {
+			http.Error(w, "out of order", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(what()) // the client is gone if it fails
+	}
+}
+
+// KeysURL is where the keys are.
+func (i *Issuer) KeysURL() string { return i.URL + "/keys" }
+
+// SetDown has it answer every request with an error, or no more.
+func (i *Issuer) SetDown(down bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.down = down
+}
+
+// Fetches is how often its keys were asked for and given.
+func (i *Issuer) Fetches() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.fetches
+}
+
+// Rotate makes a new key, which signs from now on. The ones before stay in the set.
+func (i *Issuer) Rotate() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(i.t, err)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.made++
+	i.keys = append(i.keys, jose.JSONWebKey{
+		Key: key, KeyID: fmt.Sprint("key-", i.made), Algorithm: string(jose.ES256), Use: "sig",
+	})
+}
+
+// Withdraw takes all keys out of the set but the newest one.
+func (i *Issuer) Withdraw() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.keys = i.keys[len(i.keys)-1:]
+}
+
+// public is the set of keys. mu is held.
+func (i *Issuer) public() jose.JSONWebKeySet {
+	var set jose.JSONWebKeySet
+	for _, k := range i.keys {
+		set.Keys = append(set.Keys, k.Public())
+	}
+	return set
+}
+
+// KeysFile writes the set of keys into a file; empty: into a new one. It returns its path.
+func (i *Issuer) KeysFile(path string) string {
+	i.mu.Lock()
+	raw, err := json.Marshal(i.public())
+	i.mu.Unlock()
+	require.NoError(i.t, err)
+	if path == "" {
+		path = filepath.Join(i.t.TempDir(), "keys.json")
+	}
+	require.NoError(i.t, os.WriteFile(path+".new", raw, 0o600))
+	require.NoError(i.t, os.Rename(path+".new", path))
+	return path
+}
+
+// Token signs a token of a principal that expires in an hour.
+func (i *Issuer) Token(principal string, more Claims) string {
+	i.mu.Lock()
+	key := i.keys[len(i.keys)-1]
+	i.mu.Unlock()
+	return i.SignedBy(jose.SigningKey{Algorithm: jose.ES256, Key: key}, principal, more)
+}
+
+// PublicKey is the newest one.
+func (i *Issuer) PublicKey() crypto.PublicKey {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.keys[len(i.keys)-1].Public().Key
+}
+
+// SignedBy is Token with another key.
+func (i *Issuer) SignedBy(key jose.SigningKey, principal string, more Claims) string {
+	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType("JWT"))
+	require.NoError(i.t, err)
+	jws, err := signer.Sign(i.Payload(principal, more))
+	require.NoError(i.t, err)
+	token, err := jws.CompactSerialize()
+	require.NoError(i.t, err)
+	return token
+}
+
+// Payload is the claims of a token.
+func (i *Issuer) Payload(principal string, more Claims) []byte {
+	now := time.Now()
+	claims := Claims{
+		"iss": i.URL, "aud": Audience, "sub": principal, "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
+	}
+	maps.Copy(claims, more)
+	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
+	raw, err := json.Marshal(claims)
+	require.NoError(i.t, err)
+	return raw
+}
