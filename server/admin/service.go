@@ -91,6 +91,11 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark,
 	}
+	for _, c := range st.Certificates {
+		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{
+			Use: c.Use, File: c.File, Authority: c.Authority, Subject: c.Subject, Ends: timestamppb.New(c.Ends),
+		})
+	}
 	resp.Store.LeftBehind = a.leftBehind(st.ArchiveDir)
 	switch {
 	case st.Primary != nil:

@@ -49,7 +49,7 @@ func (n *node) more() metrics.More {
 		m.Archive = &st
 	}
 	for _, c := range n.secrets.certificates() {
-		m.Certificates = append(m.Certificates, metrics.Certificate{Of: c.of, File: c.File, Ends: c.Ends})
+		m.Certificates = append(m.Certificates, metrics.Certificate{Of: c.Use, File: c.File, Ends: c.Ends})
 	}
 	return m
 }

@@ -360,7 +360,7 @@ func (n *node) state() state.Node {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
-	st.ArchiveDir = n.cfg.WAL.Archive
+	st.ArchiveDir, st.Certificates = n.cfg.WAL.Archive, n.secrets.certificates()
 	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }

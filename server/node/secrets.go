@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/secretfile"
+	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
@@ -146,25 +147,21 @@ func (s *secrets) run(ctx context.Context, asked <-chan struct{}, log *zap.Logge
 	}
 }
 
-// certificate is one that the node uses.
-type certificate struct {
-	of string
-	tlsfiles.Certificate
-}
-
 // certificates lists those that are used now.
-func (s *secrets) certificates() []certificate {
+func (s *secrets) certificates() []state.Certificate {
 	if s == nil {
 		return nil
 	}
-	var list []certificate
+	var list []state.Certificate
 	for _, f := range s.all {
 		source, ok := f.source.(*tlsfiles.Source)
 		if !ok {
 			continue
 		}
 		for _, c := range source.Certificates() {
-			list = append(list, certificate{of: f.of, Certificate: c})
+			list = append(list, state.Certificate{
+				Use: f.of, File: c.File, Authority: c.Authority, Subject: c.Subject, Ends: c.Ends,
+			})
 		}
 	}
 	return list
@@ -194,10 +191,10 @@ func (l *conditionMonitor) secrets(f *findings, now time.Time) {
 	}
 	for _, c := range s.certificates() { // the first of each kind that is found is told
 		left := c.Ends.Sub(now)
-		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) has ended at %s", c.File, c.Subject, c.of,
+		f.node(left <= 0, conditions.CertificateExpired, "%s (%s, of %s) has ended at %s", c.File, c.Subject, c.Use,
 			c.Ends.Format(time.RFC3339))
 		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s (%s, of %s) ends at %s",
-			c.File, c.Subject, c.of, c.Ends.Format(time.RFC3339))
+			c.File, c.Subject, c.Use, c.Ends.Format(time.RFC3339))
 	}
 	for _, kept := range s.all {
 		err := kept.source.Refused()

@@ -109,7 +109,11 @@ func (n *node) mayRead(r *http.Request) error {
 
 // mayProfile tells whether a request may have profiles: they have what is in memory, and cost much.
 func (n *node) mayProfile(r *http.Request) error {
-	id, err := n.gate.Identify(asCall(r))
+	ctx := asCall(r)
+	id, err := n.gate.Identify(ctx)
+	if cert := peers.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
+		id = &access.Identity{Principal: peers.NameOf(cert), Method: access.MethodCertificate}
+	}
 	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {
 		id, err = &access.Identity{Principal: "metrics-token", Method: access.MethodToken}, nil
 	}

@@ -63,8 +63,8 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 			}
 		}
 	}
-	if cert := certificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
-		return &access.Identity{Principal: nameOf(cert), Method: access.MethodCertificate, Peer: true}, nil
+	if cert := CertificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
+		return &access.Identity{Principal: NameOf(cert), Method: access.MethodCertificate, Peer: true}, nil
 	}
 	return nil, nil //nolint:nilnil // see above
 }
@@ -74,7 +74,7 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 func (i *Identification) Stranger(ctx context.Context) error {
 	var why []string
 	if i.Names != nil {
-		cert := certificateOf(ctx)
+		cert := CertificateOf(ctx)
 		if cert == nil {
 			why = append(why, "it shows no certificate")
 		} else if err := Carries(cert, i.Names()); err != nil {
@@ -117,8 +117,8 @@ func (i *Identification) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// certificateOf is what the caller has shown, and what was verified; nil: nothing.
-func certificateOf(ctx context.Context) *x509.Certificate {
+// CertificateOf is the certificate that the caller has shown and that was verified; nil: none.
+func CertificateOf(ctx context.Context) *x509.Certificate {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
 		return nil
@@ -164,8 +164,8 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// nameOf is the principal of a certificate.
-func nameOf(cert *x509.Certificate) string {
+// NameOf is the principal of a certificate: its first URI, else its first DNS name, else its common name.
+func NameOf(cert *x509.Certificate) string {
 	switch {
 	case len(cert.URIs) > 0:
 		return cert.URIs[0].String()

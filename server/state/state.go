@@ -36,4 +36,18 @@ type Node struct {
 	Conditions []conditions.Condition
 	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
 	DiskLowWatermark uint64
+	// Certificates that the node uses.
+	Certificates []Certificate
+}
+
+// Certificate is a file with certificates that a node uses.
+type Certificate struct {
+	// Use is what for: "node", "etcd", "raft" or "metrics".
+	Use string
+	// File they are in, and whether it has the authorities that others are checked against.
+	File      string
+	Authority bool
+	// Subject of the one that ends first, and when it Ends.
+	Subject string
+	Ends    time.Time
 }

@@ -1105,8 +1105,10 @@ type GetStatusResponse struct {
 	Now *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=now,proto3" json:"now,omitempty"`
 	// Publishes are refused while the store's filesystem has less than this available, in bytes.
 	DiskLowWatermark uint64 `protobuf:"varint,15,opt,name=disk_low_watermark,json=diskLowWatermark,proto3" json:"disk_low_watermark,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The certificates that this node uses; empty without TLS.
+	Certificates  []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -1244,6 +1246,95 @@ func (x *GetStatusResponse) GetDiskLowWatermark() uint64 {
 	return 0
 }
 
+func (x *GetStatusResponse) GetCertificates() []*CertificateStatus {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+// CertificateStatus is a file with certificates that a node uses.
+type CertificateStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is used for: "node", "etcd", "raft" or "metrics".
+	Use string `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
+	// Path of the file on the node.
+	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	// The file has the authorities that certificates of others are checked against.
+	Authority bool `protobuf:"varint,3,opt,name=authority,proto3" json:"authority,omitempty"`
+	// Subject of the certificate in it that ends first.
+	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
+	// When that ends.
+	Ends          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateStatus) Reset() {
+	*x = CertificateStatus{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateStatus) ProtoMessage() {}
+
+func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
+func (*CertificateStatus) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CertificateStatus) GetUse() string {
+	if x != nil {
+		return x.Use
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetAuthority() bool {
+	if x != nil {
+		return x.Authority
+	}
+	return false
+}
+
+func (x *CertificateStatus) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 // WatchStatusRequest is empty.
 type WatchStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1253,7 +1344,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1356,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1369,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 // WatchStatusResponse is one state of a node.
@@ -1292,7 +1383,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1395,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1408,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1344,7 +1435,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1447,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1460,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1412,7 +1503,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1515,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1528,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1484,7 +1575,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1587,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1600,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1525,7 +1616,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1628,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1641,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1578,7 +1669,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1681,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1694,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1632,7 +1723,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1735,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1748,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -1707,7 +1798,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1810,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1823,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -1757,7 +1848,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1860,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1873,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -1823,7 +1914,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +1926,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +1939,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -1912,7 +2003,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2015,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2028,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -2045,7 +2136,7 @@ type ForceFailoverRequest struct {
 
 func (x *ForceFailoverRequest) Reset() {
 	*x = ForceFailoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2148,7 @@ func (x *ForceFailoverRequest) String() string {
 func (*ForceFailoverRequest) ProtoMessage() {}
 
 func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2161,7 @@ func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
 func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ForceFailoverRequest) GetConfirm() bool {
@@ -2155,7 +2246,7 @@ type ForceFailoverResponse struct {
 
 func (x *ForceFailoverResponse) Reset() {
 	*x = ForceFailoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2258,7 @@ func (x *ForceFailoverResponse) String() string {
 func (*ForceFailoverResponse) ProtoMessage() {}
 
 func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2271,7 @@ func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
 func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ForceFailoverResponse) GetDone() bool {
@@ -2311,7 +2402,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2414,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2427,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -2421,7 +2512,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2524,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2537,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -2560,7 +2651,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2663,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2676,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Condition) GetKind() string {
@@ -2666,7 +2757,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2769,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2782,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Alarm) GetKind() string {
@@ -2734,7 +2825,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2837,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2850,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -2810,7 +2901,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +2913,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +2926,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2875,7 +2966,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +2978,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +2991,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -2965,7 +3056,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3068,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3081,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -3024,7 +3115,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3127,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3140,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -3091,7 +3182,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3194,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3207,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -3145,7 +3236,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3248,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3261,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -3227,7 +3318,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3239,7 +3330,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3252,7 +3343,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -3301,7 +3392,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3404,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3417,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3353,7 +3444,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3365,7 +3456,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3378,7 +3469,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3425,7 +3516,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3437,7 +3528,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3450,7 +3541,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3485,7 +3576,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3588,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3601,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3609,7 +3700,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\vlag_records\x18\x03 \x01(\x04R\n" +
 	"lagRecords\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\"\x12\n" +
-	"\x10GetStatusRequest\"\xc5\x05\n" +
+	"\x10GetStatusRequest\"\x89\x06\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -3629,7 +3720,14 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"conditions\x18\r \x03(\v2\x16.lockstep.v1.ConditionR\n" +
 	"conditions\x12,\n" +
 	"\x03now\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12,\n" +
-	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\"\x14\n" +
+	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\x12B\n" +
+	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\"\xa1\x01\n" +
+	"\x11CertificateStatus\x12\x10\n" +
+	"\x03use\x18\x01 \x01(\tR\x03use\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1c\n" +
+	"\tauthority\x18\x03 \x01(\bR\tauthority\x12\x18\n" +
+	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
 	"\x13WatchStatusResponse\x126\n" +
 	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"l\n" +
@@ -3853,7 +3951,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -3868,118 +3966,121 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
 	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),      // 13: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 14: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 15: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 16: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 17: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 18: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 19: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 20: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 21: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 22: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 23: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 24: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 25: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 26: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 27: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 28: lockstep.v1.DamageStatus
-	(*Condition)(nil),               // 29: lockstep.v1.Condition
-	(*Alarm)(nil),                   // 30: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 31: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 32: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 33: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 34: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 35: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 36: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 37: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 38: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 39: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 40: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 41: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 42: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 43: google.protobuf.Timestamp
-	(*Position)(nil),                // 44: lockstep.v1.Position
-	(*MaintenanceActivity)(nil),     // 45: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 46: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
+	(*CertificateStatus)(nil),       // 13: lockstep.v1.CertificateStatus
+	(*WatchStatusRequest)(nil),      // 14: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 15: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 16: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 17: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 18: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 19: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 20: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 21: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 22: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 23: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 24: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 25: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 26: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 27: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 28: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 29: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 30: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 31: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 32: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 33: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 34: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 35: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 36: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 37: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 38: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 39: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 40: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 41: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 42: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 43: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
+	(*Position)(nil),                // 45: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),     // 46: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 47: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	43, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	43, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	43, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	44, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	44, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	44, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	44, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	44, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	45, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	45, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	9,  // 9: lockstep.v1.StoreStatus.left_behind:type_name -> lockstep.v1.LeftBehind
 	2,  // 10: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 11: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	3,  // 12: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	8,  // 13: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	10, // 14: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	43, // 15: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	45, // 16: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	46, // 17: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	28, // 18: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	30, // 19: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	29, // 20: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	43, // 21: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	12, // 22: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	47, // 23: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	47, // 24: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	44, // 25: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	27, // 26: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	44, // 27: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 28: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	44, // 29: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	43, // 30: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	1,  // 31: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	43, // 32: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	43, // 33: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	43, // 34: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	34, // 35: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	35, // 36: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	28, // 37: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	31, // 38: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	38, // 39: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	28, // 40: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	31, // 41: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	28, // 42: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	31, // 43: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	11, // 44: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	13, // 45: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	15, // 46: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 47: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	17, // 48: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	19, // 49: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	21, // 50: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	32, // 51: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	36, // 52: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	39, // 53: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	41, // 54: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	23, // 55: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	25, // 56: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	12, // 57: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	14, // 58: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	16, // 59: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 60: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	18, // 61: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	20, // 62: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	22, // 63: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	33, // 64: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	37, // 65: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	40, // 66: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	42, // 67: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	24, // 68: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	26, // 69: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	57, // [57:70] is the sub-list for method output_type
-	44, // [44:57] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	44, // 15: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	46, // 16: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	47, // 17: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	29, // 18: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	31, // 19: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	30, // 20: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	44, // 21: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	13, // 22: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
+	44, // 23: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	12, // 24: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	48, // 25: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	48, // 26: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	45, // 27: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	28, // 28: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	45, // 29: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 30: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	45, // 31: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	44, // 32: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 33: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	44, // 34: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	44, // 35: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	44, // 36: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	35, // 37: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	36, // 38: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	29, // 39: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	32, // 40: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	39, // 41: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	29, // 42: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	32, // 43: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	29, // 44: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	32, // 45: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	11, // 46: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	14, // 47: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	16, // 48: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 49: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	18, // 50: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	20, // 51: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	22, // 52: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	33, // 53: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	37, // 54: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	40, // 55: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	42, // 56: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	24, // 57: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	26, // 58: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	12, // 59: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	15, // 60: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	17, // 61: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 62: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	19, // 63: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	21, // 64: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	23, // 65: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	34, // 66: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	38, // 67: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	41, // 68: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	43, // 69: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	25, // 70: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	27, // 71: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -3995,7 +4096,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

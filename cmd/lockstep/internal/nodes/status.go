@@ -93,6 +93,8 @@ type Node struct {
 	Damage      Damage       `json:"damage"`
 	Alarms      []Alarm      `json:"alarms"`
 	LeftBehind  []Left       `json:"left_behind"`
+	// Certificates that the node uses; empty without TLS.
+	Certificates []Certificate `json:"certificates"`
 
 	conditions []*pb.Condition // what this node told
 }
@@ -109,6 +111,15 @@ type Left struct {
 	Path  string `json:"path"`
 	Kind  string `json:"kind"`
 	Bytes uint64 `json:"bytes"`
+}
+
+// Certificate is a file with certificates that a node uses.
+type Certificate struct {
+	Use       string    `json:"use"` // "node", "etcd", "raft" or "metrics"
+	File      string    `json:"file"`
+	Authority bool      `json:"authority"` // it has those that others are checked against
+	Subject   string    `json:"subject"`
+	Ends      time.Time `json:"ends"`
 }
 
 // Maintenance is what a node does to its page file now.
@@ -292,11 +303,17 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 		PageSize:      s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(),
 		Messages:     s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
-		Damage: NewDamage(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{},
+		Damage: NewDamage(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
 		conditions: toldConditions(r),
 	}
 	for _, l := range s.GetLeftBehind() {
 		j.LeftBehind = append(j.LeftBehind, Left{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
+	}
+	for _, c := range r.GetCertificates() {
+		j.Certificates = append(j.Certificates, Certificate{
+			Use: c.GetUse(), File: c.GetFile(), Authority: c.GetAuthority(), Subject: c.GetSubject(),
+			Ends: c.GetEnds().AsTime(),
+		})
 	}
 	for _, al := range r.GetAlarms() {
 		j.Alarms = append(j.Alarms, Alarm{

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
@@ -46,6 +47,14 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 	if err := env.Print.Table(header, rows); err != nil {
 		return err
 	}
+	for _, n := range s.Nodes {
+		if len(n.Certificates) == 0 {
+			continue
+		}
+		if err := env.Print.Sentence("%s: %s", cmp.Or(n.Name, n.Address), certificatesOf(&n)); err != nil {
+			return err
+		}
+	}
 	for i, n := range s.Nodes {
 		if cutNote(notes[i], room) == notes[i] || told(&s, notes[i]) {
 			continue
@@ -55,6 +64,26 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 		}
 	}
 	return nil
+}
+
+// certificatesOf says when the certificates of a node end, that of each use which ends first.
+func certificatesOf(n *nodes.Node) string {
+	var uses []string
+	first := make(map[string]*nodes.Certificate)
+	for i := range n.Certificates {
+		c := &n.Certificates[i]
+		if first[c.Use] == nil {
+			uses = append(uses, c.Use)
+		} else if !c.Ends.Before(first[c.Use].Ends) {
+			continue
+		}
+		first[c.Use] = c
+	}
+	texts := make([]string, 0, len(uses))
+	for _, use := range uses {
+		texts = append(texts, use+" "+first[use].Ends.Local().Format(time.DateOnly))
+	}
+	return "certificates end: " + strings.Join(texts, ", ")
 }
 
 // notesOf are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to

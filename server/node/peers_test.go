@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
+)
+
+// peerCalls makes each call that is between the nodes, and gives what comes of it.
+func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
+	c := pb.NewReplicationServiceClient(conn)
+	answer := func(stream interface{ RecvMsg(any) error }, m any, err error) error {
+		if err != nil {
+			return err
+		}
+		return stream.RecvMsg(m)
+	}
+	replicate, rerr := c.Replicate(ctx)
+	if rerr == nil {
+		_ = replicate.Send(&pb.ReplicateRequest{}) // the answer says what became of it
+	}
+	node := uuid.NewString()
+	snapshot, serr := c.FetchSnapshot(ctx, &pb.FetchSnapshotRequest{PairId: node, NodeId: node})
+	messages, merr := c.FetchMessages(ctx, &pb.FetchMessagesRequest{})
+	_, meet := c.Meet(ctx, &pb.MeetRequest{})
+	return map[string]error{
+		"Replicate":     answer(replicate, &pb.ReplicateResponse{}, rerr),
+		"FetchSnapshot": answer(snapshot, &pb.FetchSnapshotResponse{}, serr),
+		"FetchMessages": answer(messages, &pb.FetchMessagesResponse{}, merr),
+		"Meet":          meet,
+	}
+}
+
+// reasonOf is the reason in a status.
+func reasonOf(err error) pb.ErrorReason {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return reason.Parse(info.GetReason())
+		}
+	}
+	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+}
+
+// refusesStrangers holds that none of them is carried out, and that the error says what to do.
+func refusesStrangers(t *testing.T, conn *grpc.ClientConn, texts ...string) {
+	t.Helper()
+	for name, err := range peerCalls(t.Context(), conn) {
+		require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", name, err)
+		require.Equal(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), name)
+		for _, text := range texts {
+			require.ErrorContains(t, err, text, name)
+		}
+	}
+}
+
+// letsPeersIn holds that none of them is refused because of who calls.
+func letsPeersIn(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	for name, err := range peerCalls(t.Context(), conn) {
+		require.NotEqual(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s: %v", name, err)
+	}
+}
+
+// connect makes a connection that shows files.
+func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
+	t.Helper()
+	creds := insecure.NewCredentials()
+	if !f.Empty() {
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: f})
+		require.NoError(t, err)
+		creds = source.Credentials(nil)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// issued is a certificate for some names.
+func issued(t *testing.T, ca *certs.Authority, name string, template x509.Certificate) tlsfiles.Files {
+	t.Helper()
+	_, cert, key := ca.IssueFrom(t, name, &template)
+	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
+}
+
+// A certificate of the pair's authority is not enough to speak as the other node: it has to carry a name of the pair's.
+func TestOnlyThePeer(t *testing.T) {
+	ca, etcd := certs.New(t, "ours"), startEtcd(t)
+	client := issued(t, ca, "client", x509.Certificate{DNSNames: []string{"client.test"}})
+	robot, err := url.Parse("spiffe://pair/node")
+	require.NoError(t, err)
+	member := issued(t, ca, "member", x509.Certificate{URIs: []*url.URL{robot}})
+
+	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	refusesStrangers(t, connect(t, a.ready.Address, client), "is for client.test", "127.0.0.1", "tls.peer-names")
+	refusesStrangers(t, connect(t, a.ready.Address, member), "spiffe://pair/node")
+	letsPeersIn(t, connect(t, a.ready.Address, a.config.TLS.Files()))
+	b := start(t, secured(t, settingsOfPair(t, "b", etcd), ca))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	refusesStrangers(t, connect(t, b.ready.Address, client))
+	require.False(t, time.Until(a.status().GetCertificates()[0].GetEnds().AsTime()) > time.Hour)
+
+	// A setting that names the pair's nodes takes the place of their hosts.
+	c := secured(t, settings(t, "c"), ca)
+	c.TLS.PeerNames = []string{robot.String()}
+	named := start(t, c)
+	letsPeersIn(t, connect(t, named.ready.Address, member))
+	refusesStrangers(t, connect(t, named.ready.Address, c.TLS.Files()), "for none of spiffe://pair/node")
+}
+
+// The node that connects looks at the names, too: a process that has a certificate for the address is not enough.
+func TestOnlyToThePeer(t *testing.T) {
+	ca, etcd := certs.New(t, "ours"), startEtcd(t)
+	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	c := secured(t, settingsOfPair(t, "b", etcd), ca)
+	c.TLS.PeerNames = []string{"spiffe://pair/node"}
+	b := start(t, c)
+	require.Never(t, func() bool { return a.role() == pb.Role_ROLE_ACTIVE }, time.Second, 20*time.Millisecond)
+	b.stop()
+}
+
+// Without TLS, both nodes have a secret; who does not know it is no peer. The file is read again when it changes.
+func TestPeerToken(t *testing.T) {
+	etcd := startEtcd(t)
+	const secret, wrong = "the-secret-of-this-pair", "the-secret-of-others-"
+	file := func(content string) string {
+		path := filepath.Join(t.TempDir(), "token")
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		return path
+	}
+	ca := settingsOfPair(t, "a", etcd)
+	ca.PeerToken = file(secret)
+	a := start(t, ca)
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	conn := connect(t, a.ready.Address, tlsfiles.Files{})
+	refusesStrangers(t, conn, "it shows no secret of the pair (peer-token-file)")
+	show := func(token string) map[string]error {
+		return peerCalls(metadata.AppendToOutgoingContext(t.Context(), "lockstep-peer-token", token), conn)
+	}
+	for _, token := range []string{wrong, "", secret[1:], secret + " "} {
+		for name, err := range show(token) {
+			require.Equal(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s with %q", name, token)
+			require.NotContains(t, err.Error(), secret)
+		}
+	}
+	for name, err := range show(secret) {
+		require.NotEqual(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s: %v", name, err)
+	}
+
+	cb := settingsOfPair(t, "b", etcd)
+	cb.PeerToken = file(wrong)
+	b := start(t, cb)
+	b.tells(conditions.PeerRefuses, "b", true)
+	require.Contains(t, b.told(conditions.PeerRefuses, "b").GetDetails(), "none of those in this node's peer-token-file")
+	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, a.role())
+	require.NoError(t, os.WriteFile(cb.PeerToken, []byte(secret), 0o600))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	b.tells(conditions.PeerRefuses, "b", false)
+}
+
+// What the port of metrics shows to whom.
+func TestMetricsRights(t *testing.T) {
+	ca := certs.New(t, "ours")
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("the-secret-of-metrics"), 0o600))
+	operator := issued(t, ca, "operator", x509.Certificate{DNSNames: []string{"operator.test"}})
+	const open, unauthorized = http.StatusOK, http.StatusUnauthorized
+	for name, tt := range map[string]struct {
+		change            func(*config.Config)
+		scheme, token     string
+		shows             *tlsfiles.Files
+		metrics, profiles int
+	}{
+		"loopback":    {func(*config.Config) {}, "http", "", nil, open, open},
+		"with secret": {func(c *config.Config) { c.Metrics.Token = token }, "http", "", nil, unauthorized, unauthorized},
+		"with the secret": {
+			func(c *config.Config) { c.Metrics.Token = token }, "http", "the-secret-of-metrics", nil, open, open,
+		},
+		"with another": {
+			func(c *config.Config) { c.Metrics.Token = token }, "http", "the-secret-of-others", nil, unauthorized,
+			unauthorized,
+		},
+		"TLS": {
+			func(c *config.Config) { c.Metrics.TLS.Own = true }, "https", "", &tlsfiles.Files{CA: ca.File}, open,
+			unauthorized,
+		},
+		"TLS, certificate": {
+			func(c *config.Config) { c.Metrics.TLS.Own = true }, "https", "", &operator, open, open,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := secured(t, settings(t, "a"), ca)
+			l := freePort(t)
+			c.Metrics.Listen = l.Addr().String()
+			require.NoError(t, l.Close())
+			tt.change(&c)
+			start(t, c)
+			transport := &http.Transport{}
+			if tt.shows != nil {
+				source, err := tlsfiles.Open(tlsfiles.Options{Files: *tt.shows})
+				require.NoError(t, err)
+				transport.TLSClientConfig = source.Dial()
+			}
+			defer transport.CloseIdleConnections()
+			for path, want := range map[string]int{
+				"/healthz": open, "/readyz": open, "/activez": open, "/metrics": tt.metrics,
+				"/debug/pprof/": tt.profiles, "/debug/pprof/heap": tt.profiles, "/debug/pprof/cmdline": tt.profiles,
+			} {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+					tt.scheme+"://"+c.Metrics.Listen+path, nil)
+				require.NoError(t, err)
+				if tt.token != "" {
+					req.Header.Set("Authorization", "Bearer "+tt.token)
+				}
+				require.Eventually(t, func() bool {
+					resp, err := transport.RoundTrip(req)
+					require.NoError(t, err)
+					defer resp.Body.Close()
+					_, _ = io.Copy(io.Discard, resp.Body)
+					return resp.StatusCode == want
+				}, patience, 20*time.Millisecond, "%s should be %d", path, want)
+			}
+		})
+	}
+}
+
+// A certificate that is replaced is used by new connections, and those that are open go on; a broken one is refused.
+func TestCertificatesChange(t *testing.T) {
+	ca := certs.New(t, "ours")
+	c := secured(t, settings(t, "a"), ca)
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	serial := func() string {
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: c.TLS.Files()})
+		if err != nil { // it is the broken one
+			return ""
+		}
+		conn, err := tls.Dial("tcp", n.ready.Address, func() *tls.Config {
+			d := source.Dial()
+			d.ServerName, d.NextProtos = "127.0.0.1", []string{"h2"}
+			return d
+		}())
+		require.NoError(t, err)
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	_, cert, key := ca.IssueFrom(t, "a", &x509.Certificate{
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(30 * 24 * time.Hour),
+	})
+	n.tells(conditions.CertificateExpires, "a", true)
+	copyFile(t, cert, c.TLS.Cert)
+	copyFile(t, key, c.TLS.Key)
+	require.Eventually(t, func() bool { return serial() != before }, patience, 50*time.Millisecond)
+	after := serial()
+	require.NoError(t, os.WriteFile(c.TLS.Cert, []byte("nonsense"), 0o600))
+	n.tells(conditions.SecretRefused, "a", true)
+	n.publish("q", "x") // over the connection from before
+	copyFile(t, cert, c.TLS.Cert)
+	n.tells(conditions.SecretRefused, "a", false)
+	require.Equal(t, after, serial())
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to, raw, 0o600))
+}
+
+// A client whose certificate has ended is not let in.
+func TestExpiredClient(t *testing.T) {
+	ca := certs.New(t, "ours")
+	n := start(t, secured(t, settings(t, "a"), ca))
+	ended := issued(t, ca, "ended", x509.Certificate{
+		DNSNames: []string{"ended.test"}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	})
+	c, err := client.Open(t.Context(), client.Options{
+		Addresses: []string{n.ready.Address}, FailFast: true,
+		TLSFiles: client.TLSFiles{CA: ended.CA, Cert: ended.Cert, Key: ended.Key},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err = c.WaitActive(ctx)
+	require.ErrorContains(t, err, "expired certificate")
+}
