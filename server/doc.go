@@ -11,8 +11,8 @@
 // server/sweep (what is due by the clock), server/prepared (two-phase transactions), server/filter (which messages are
 // wanted), server/maintenance (scans, rewrites, backups, plans, jobs), server/verify (scrub, repair, comparison of the
 // nodes), server/settings (what holds now), server/peers (the other node),
-// server/secretfile (secrets that two ends share), server/authn (who calls), server/access (who may do what) and
-// server/gate (which stands before every call),
+// server/secretfile (secrets that two ends share), server/admission (which connections are let in), server/authn (who
+// calls), server/access (who may do what) and server/gate (which stands before every call),
 // server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment) and
 // server/metrics, which exports it.
 //

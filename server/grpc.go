@@ -23,8 +23,11 @@ const (
 	// A client that answers no ping for so long is gone, and its messages go to others.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// A connection has so long to say that it is one: what connects and says nothing holds a descriptor.
-	handshakeTimeout = 5 * time.Second
+	// maxStreams is how many calls of one connection may be open; more wait in their client. Each costs memory: for its
+	// goroutines, and for what it may send ahead.
+	maxStreams = 4096
+	// maxHeaderBytes is how large the metadata of a call may be. A token is the largest part of it.
+	maxHeaderBytes = 64 << 10
 	// keepaliveMin is how often clients may ping.
 	keepaliveMin = time.Second
 	// stopLimit is how long open calls may take to end when the server stops.
@@ -37,7 +40,7 @@ func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Regis
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + messageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
-		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, options)...)

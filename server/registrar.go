@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
@@ -37,17 +39,40 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 	for i := range own.Methods {
 		m := &own.Methods[i]
-		m.Handler = r.unary("/"+desc.ServiceName+"/"+m.MethodName, m.Handler)
+		m.Handler = r.unary(methodOf(desc, m.MethodName), m.Handler)
 	}
 	for i := range own.Streams {
 		m := &own.Streams[i]
-		m.Handler = r.stream("/"+desc.ServiceName+"/"+m.StreamName, m.Handler)
+		m.Handler = r.stream(methodOf(desc, m.StreamName), m.Handler)
 	}
 	r.Server.RegisterService(&own, impl)
 }
 
+// method is one method of a service.
+type method struct {
+	name string // with its service
+	// anyone may call it: that it passes the gate says nothing of its caller. forPeer: only the other node may.
+	anyone, forPeer bool
+}
+
+func methodOf(desc *grpc.ServiceDesc, name string) method {
+	m := method{name: "/" + desc.ServiceName + "/" + name}
+	need, _ := access.NeedOf(m.name)
+	m.anyone, m.forPeer = need.Anyone, need.Right == access.Peer
+	return m
+}
+
+// enter passes the gate, and notes for the connection that a call of it has.
+func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
+	inner, audited, err := r.Gate.Enter(ctx, m.name)
+	if err == nil && !m.anyone {
+		admission.Of(ctx).Known(m.forPeer)
+	}
+	return inner, audited, err
+}
+
 // unary makes the handler of one method. What it needs for a call is used again, so that a call costs no memory for it.
-func (r Registrar) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
 		c.check = c.decode
@@ -56,7 +81,7 @@ func (r Registrar) unary(method string, handle grpc.MethodHandler) grpc.MethodHa
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
 		error,
 	) {
-		ctx, audited, err := r.Gate.Enter(ctx, method)
+		ctx, audited, err := r.enter(ctx, &m)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +93,7 @@ func (r Registrar) unary(method string, handle grpc.MethodHandler) grpc.MethodHa
 		}
 		resp, err := handle(srv, ctx, c.check, interceptor)
 		if audited || err != nil {
-			r.Gate.Left(ctx, method, c.request, began, err)
+			r.Gate.Left(ctx, m.name, c.request, began, err)
 		}
 		c.dec, c.request = nil, nil
 		requests.Put(c)
@@ -77,11 +102,16 @@ func (r Registrar) unary(method string, handle grpc.MethodHandler) grpc.MethodHa
 }
 
 // stream makes the handler of one method with a stream.
-func (r Registrar) stream(method string, handle grpc.StreamHandler) grpc.StreamHandler {
+func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
-		ctx, audited, err := r.Gate.Enter(stream.Context(), method)
+		ctx, audited, err := r.enter(stream.Context(), &m)
 		if err != nil {
 			return err
+		}
+		if m.anyone {
+			conn := admission.Of(ctx)
+			conn.Begin()
+			defer conn.End()
 		}
 		var began time.Time
 		if audited {
@@ -93,7 +123,7 @@ func (r Registrar) stream(method string, handle grpc.StreamHandler) grpc.StreamH
 			return handle(srv, s)
 		})
 		if audited || err != nil {
-			r.Gate.Left(ctx, method, s.request(), began, err)
+			r.Gate.Left(ctx, m.name, s.request(), began, err)
 		}
 		return err
 	}

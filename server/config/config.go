@@ -216,6 +216,10 @@ type Limits struct {
 	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
 	PendingBytes        Size `key:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
 
+	Connections           int      `key:"connections" usage:"connections to this node's port, of clients and commands together; at most one for each 64KiB of memory.budget, and what the system's limit of open files leaves. The other node has places of its own"`
+	ConnectionsPerAddress int      `key:"connections-per-address" usage:"those of one address (of IPv6: of a /64 network); raise it if many clients come through one proxy. As many attempts that make no call are let in within 4s"`
+	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"how long a connection may take until a call of it is let in: TLS, HTTP/2 and authentication together. After that it is closed"`
+
 	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }
 
@@ -261,6 +265,7 @@ func Default() Config {
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
+			Connections: 8_192, ConnectionsPerAddress: 2_048, HandshakeTimeout: Duration(10 * time.Second),
 			DeliveryShare: 5,
 		},
 	}

@@ -287,6 +287,9 @@ func (c *Config) checkLimits(k *checker) {
 	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
 	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
+	k.between("limits.connections", l.Connections, 16, 1_000_000)
+	k.between("limits.connections-per-address", l.ConnectionsPerAddress, 8, 1_000_000)
+	k.timeBetween("limits.handshake-timeout", l.HandshakeTimeout, 100*time.Millisecond, 10*time.Minute)
 	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
 	if c.Txn.PreparedTimeout != 0 {
 		k.timeBetween("txn.prepared-timeout", c.Txn.PreparedTimeout, time.Second, 365*24*time.Hour)

@@ -109,8 +109,15 @@ func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
+	l.Connections = min(l.Connections, max(int(budgetBytes/connectionBytes), minConnections))
 	return l
 }
+
+const (
+	// connectionBytes is about what a connection costs that has no calls under way.
+	connectionBytes = 64 << 10
+	minConnections  = 256
+)
 
 // transactionSlackBytes is what a waiting transaction counts besides its messages, at most.
 const transactionSlackBytes = 1 << 20

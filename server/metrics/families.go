@@ -369,10 +369,17 @@ func ofTheProcess() []family {
 			func(s *snapshot, put putFunc) { put(1, s.node.Version) }),
 		gauge("connections", "Connections to the node's port: of clients, of the command line, and of the other node.",
 			func(s *snapshot) float64 {
-				return float64(s.more.Connections)
+				return float64(s.more.Connections.Open)
 			}),
 		counter("connections_accepted_total", "Connections that were ever accepted.",
-			func(s *snapshot) float64 { return float64(s.more.Accepted) }),
+			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
+		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many) or "+
+			"were closed before a call of them was let in (silent, displaced), by the limit that did it.",
+			[]string{"reason"}, func(s *snapshot, put putFunc) {
+				for reason, n := range s.more.Connections.Ended {
+					put(float64(n), reason)
+				}
+			}),
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
 			"When a certificate that the node uses ends, in Unix time.", []string{"file"},
 			func(s *snapshot, put putFunc) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
@@ -44,9 +45,10 @@ type More struct {
 	Delivered, DeliveredBytes, Redelivered uint64
 	// Filtered messages did not match the filter of a subscription.
 	Filtered uint64
-	// Consumers that are attached. Connections that are open, and Accepted ever.
-	Consumers             int
-	Connections, Accepted uint64
+	// Consumers that are attached.
+	Consumers int
+	// Connections to the node's port.
+	Connections admission.Stats
 	// Jobs of the pair.
 	Jobs []maintenance.JobInfo
 	// Archive of the log; nil for none.

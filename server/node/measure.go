@@ -3,10 +3,6 @@
 package node
 
 import (
-	"net"
-	"sync"
-	"sync/atomic"
-
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
@@ -34,7 +30,7 @@ func (n *node) more() metrics.More {
 		DiskLow:   n.serving.DiskLow(),
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
-		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.monitor.votersSeen(),
+		Connections: n.connections.Stats(), Voters: n.monitor.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 		NotLetIn: n.notLetIn(),
 	}
@@ -52,56 +48,4 @@ func (n *node) more() metrics.More {
 		m.Certificates = append(m.Certificates, metrics.Certificate{Of: c.Use, File: c.File, Ends: c.Ends})
 	}
 	return m
-}
-
-// connectionCounter counts the connections to the node's port.
-type connectionCounter struct{ open, accepted atomic.Uint64 }
-
-// count counts what is accepted.
-func (c *connectionCounter) count(l net.Listener) net.Listener { return countedListener{l, c} }
-
-type countedListener struct {
-	net.Listener
-
-	counter *connectionCounter
-}
-
-// Accept counts a connection until it is closed.
-func (l countedListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // the server compares it
-	}
-	l.counter.accepted.Add(1)
-	l.counter.open.Add(1)
-	closed := sync.OnceFunc(func() { l.counter.open.Add(^uint64(0)) })
-	// What it can do besides, such as writing several buffers at once, it still can.
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		return &countedTCP{tcp, closed}, nil
-	}
-	return &countedConn{conn, closed}, nil
-}
-
-type countedTCP struct {
-	*net.TCPConn
-
-	closed func()
-}
-
-// Close ends the connection.
-func (c *countedTCP) Close() error {
-	c.closed()
-	return c.TCPConn.Close() //nolint:wrapcheck // a net.OpError says everything
-}
-
-type countedConn struct {
-	net.Conn
-
-	closed func()
-}
-
-// Close ends the connection.
-func (c *countedConn) Close() error {
-	c.closed()
-	return c.Conn.Close() //nolint:wrapcheck // it is the connection's own
 }

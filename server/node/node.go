@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
@@ -194,7 +195,8 @@ type node struct {
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
 	deliveries  dispatch.Counters
-	connections connectionCounter
+	connections *admission.Listener
+	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
 	serving     *serving.Current
 	settings    *settings.Settings
 	guard       *verify.Guard
@@ -268,12 +270,13 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	grpcServer := n.newServer()
+	n.connections = n.admit(listener)
 	n.settings.Apply() // before a client is served
 	var running sync.WaitGroup
 	defer running.Wait()
 
 	running.Go(func() {
-		if err := grpcServer.Serve(n.connections.count(listener)); err != nil && ctx.Err() == nil {
+		if err := grpcServer.Serve(n.connections); err != nil && ctx.Err() == nil {
 			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
 		}
 	})
@@ -288,6 +291,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	running.Go(func() { n.authn.Run(ctx) })
 	if !n.alone() {
 		running.Go(func() { n.watchFailback(ctx) })
+		running.Go(func() { n.watchPeerHosts(ctx) })
 	}
 	running.Go(func() { n.monitor.run(ctx) })
 	if n.metrics != nil {

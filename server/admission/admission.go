@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admission decides which connections to a node's port are let in, and for how long one may stay that has shown
+// nothing: a connection costs memory and a descriptor before its caller is known.
+//
+// A connection is new until a call of it has passed the gate. One that stays new for Limits.HandshakeTimeout is closed,
+// whether it hangs in the TLS handshake, in the preface of HTTP/2, or calls nothing. When a limit is reached, the
+// oldest new connections make room, so that half-open ones cannot keep clients out. The other node of the pair has
+// places of its own.
+package admission
+
+import (
+	"container/list"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// minAge is how long a connection may be new before it makes room for another one: the time that clients need which
+	// come all at once, after a failover.
+	minAge = time.Second
+	// peerPlaces are kept for the other node, beyond the limits. A connection that has one must show within peerTime
+	// that it is the other node: with an address that clients have, too, it may be a client.
+	peerPlaces = 32
+	peerTime   = time.Second
+	// refillTime is how long it takes until an address that has used up its attempts may make as many again.
+	refillTime = 4 * time.Second
+	// sweepInterval is how often addresses are forgotten that have no connections any more.
+	sweepInterval = 5 * time.Second
+	// tellInterval is how often the log tells of each kind of refusal.
+	tellInterval = 10 * time.Second
+)
+
+// Reason why a connection was not let in, or was closed.
+type Reason uint8
+
+// The reasons.
+const (
+	// Full: there are as many as limits.connections allows.
+	Full Reason = iota
+	// AddressFull: its address has as many as limits.connections-per-address allows.
+	AddressFull
+	// TooMany: its address has made too many in a short time that never made a call.
+	TooMany
+	// Silent: no call of it passed the gate within limits.handshake-timeout.
+	Silent
+	// Displaced: it made room for another one before its time was over.
+	Displaced
+	reasons
+)
+
+var reasonNames = [reasons]string{"full", "address-full", "too-many", "silent", "displaced"}
+
+// String gives the name that metrics use.
+func (r Reason) String() string { return reasonNames[r] }
+
+// Limits of connections.
+type Limits struct {
+	// Connections that may be open, and those of one address.
+	Connections, PerAddress int
+	// HandshakeTimeout is how long a connection may take until a call of it passes the gate.
+	HandshakeTimeout time.Duration
+}
+
+// Options of New.
+type Options struct {
+	// Limits as they hold now. It is called for each connection.
+	Limits func() Limits
+	// IsPeer tells whether the other node may have this host; nil if there is none. It must not block.
+	IsPeer func(host string) bool
+	// Logger is told of refusals, a few times a minute at most.
+	Logger *zap.Logger
+}
+
+// Listener lets connections in. It is safe for concurrent use.
+type Listener struct {
+	net.Listener
+
+	o        Options
+	accepted atomic.Uint64
+	ended    [reasons]atomic.Uint64
+
+	mu       sync.Mutex // guards all below
+	open     int
+	reserved int // of them that have a place of the peer
+	sources  map[string]*source
+	swept    time.Time // when sources was cleaned last
+	told     [reasons]told
+}
+
+// told is what the log was told of a reason.
+type told struct {
+	at   time.Time
+	then uint64 // how many there were
+}
+
+// source is an address that has connections, or had some shortly before.
+type source struct {
+	host string
+	open int
+	new  list.List // of *Conn, oldest first
+	// tries is how many connections it may still make that make no call; it was so many at refilled.
+	tries    float64
+	refilled time.Time
+}
+
+// New has the connections of l pass.
+func New(l net.Listener, o Options) *Listener {
+	if o.IsPeer == nil {
+		o.IsPeer = func(string) bool { return false }
+	}
+	return &Listener{Listener: l, o: o, sources: map[string]*source{}}
+}
+
+// Stats of a Listener.
+type Stats struct {
+	// Open connections, and those that were ever let in.
+	Open, Accepted uint64
+	// Ended is how many were not let in, or closed, by the names of the reasons.
+	Ended map[string]uint64
+}
+
+// Stats counts connections.
+func (l *Listener) Stats() Stats {
+	s := Stats{Accepted: l.accepted.Load(), Ended: make(map[string]uint64, reasons)}
+	for r := range reasons {
+		s.Ended[r.String()] = l.ended[r].Load()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.Open = uint64(l.open)
+	return s
+}
+
+// Accept waits for the next connection that is let in.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the server compares it
+		}
+		if c := l.admit(raw); c != nil {
+			l.accepted.Add(1)
+			return c, nil
+		}
+		_ = raw.Close() // it is not let in
+	}
+}
+
+// admit makes a connection of raw, or returns nil.
+func (l *Listener) admit(raw net.Conn) net.Conn {
+	limits, now := l.o.Limits(), time.Now()
+	host := hostOf(raw.RemoteAddr())
+	isPeer := l.o.IsPeer(host)
+	l.mu.Lock()
+	l.sweep(limits, now)
+	s := l.source(network(host), limits, now)
+	displaced, why, ok := l.room(s, limits, now)
+	reserved := !ok && isPeer && l.reserved < peerPlaces
+	var c *Conn
+	if ok || reserved {
+		c = &Conn{l: l, source: s, reserved: reserved}
+		c.remote = Remote{Addr: raw.RemoteAddr(), conn: c}
+		c.element = s.new.PushBack(c)
+		c.since, c.close = now, raw.Close
+		s.open++
+		s.tries--
+		l.open++
+		patience := limits.HandshakeTimeout
+		if reserved {
+			l.reserved++
+			patience = peerTime
+		}
+		c.timer = time.AfterFunc(patience, func() { c.expired(limits.HandshakeTimeout) })
+	} else {
+		l.forget(s, limits, now)
+	}
+	l.mu.Unlock()
+	if displaced != nil {
+		l.tell(Displaced, displaced.source.host, limits)
+		_ = displaced.end() // its place is what counts
+	}
+	if c == nil {
+		l.tell(why, host, limits)
+		return nil
+	}
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		return &tcpConn{tcp, c} // what it can do besides, such as writing several buffers at once, it still can
+	}
+	return &plainConn{raw, c}
+}
+
+// source finds or makes one, with the tries that it has by now. mu is held.
+func (l *Listener) source(host string, limits Limits, now time.Time) *source {
+	s := l.sources[host]
+	if s == nil {
+		s = &source{host: host, tries: float64(limits.PerAddress), refilled: now}
+		l.sources[host] = s
+	}
+	s.refill(limits, now)
+	return s
+}
+
+func (s *source) refill(limits Limits, now time.Time) {
+	full := float64(limits.PerAddress)
+	s.tries = min(full, s.tries+now.Sub(s.refilled).Seconds()/refillTime.Seconds()*full)
+	s.refilled = now
+}
+
+// room tells whether there is a place for one more connection of s, and which one has to go for it. mu is held.
+func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Conn, why Reason, ok bool) {
+	if s.tries < 1 {
+		return nil, TooMany, false
+	}
+	if s.open >= limits.PerAddress {
+		if displaced = s.oldest(now); displaced == nil {
+			return nil, AddressFull, false
+		}
+		return displaced, 0, true
+	}
+	if l.open-l.reserved < limits.Connections {
+		return nil, 0, true
+	}
+	var most *source
+	for _, other := range l.sources {
+		if other.oldest(now) != nil && (most == nil || other.new.Len() > most.new.Len()) {
+			most = other
+		}
+	}
+	if most == nil {
+		return nil, Full, false
+	}
+	return most.oldest(now), 0, true
+}
+
+// oldest is the oldest new connection that may be displaced; nil if there is none. mu is held.
+func (s *source) oldest(now time.Time) *Conn {
+	e := s.new.Front()
+	if e == nil {
+		return nil
+	}
+	c, _ := e.Value.(*Conn)
+	if now.Sub(c.since) < minAge || c.reserved {
+		return nil
+	}
+	return c
+}
+
+// forget drops a source of which nothing has to be known any more. mu is held.
+func (l *Listener) forget(s *source, limits Limits, now time.Time) {
+	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
+		delete(l.sources, s.host)
+	}
+}
+
+// sweep drops all such sources now and then. mu is held.
+func (l *Listener) sweep(limits Limits, now time.Time) {
+	if now.Sub(l.swept) < sweepInterval {
+		return
+	}
+	l.swept = now
+	for _, s := range l.sources {
+		l.forget(s, limits, now)
+	}
+}
+
+// tell counts, and has the log say so if it has not done so lately.
+func (l *Listener) tell(r Reason, host string, limits Limits) {
+	n, now := l.ended[r].Add(1), time.Now()
+	l.mu.Lock()
+	last := l.told[r]
+	due := now.Sub(last.at) >= tellInterval
+	if due {
+		l.told[r] = told{now, n}
+	}
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	l.o.Logger.Warn(texts[r], zap.String("last_address", host), zap.Uint64("since_the_last_line", n-last.then),
+		zap.Uint64("since_the_start", n), zap.Int("limits.connections", limits.Connections),
+		zap.Int("limits.connections-per-address", limits.PerAddress),
+		zap.Duration("limits.handshake-timeout", limits.HandshakeTimeout))
+}
+
+var texts = [reasons]string{ //nolint:gochecknoglobals // a table
+	Full: "connections are refused: limits.connections are open; raise it, or find out which clients hold so many",
+	AddressFull: "connections are refused: their address has limits.connections-per-address open; raise it if many " +
+		"clients share that address",
+	TooMany: "connections are refused: their address has made too many in a short time that made no call",
+	Silent: "connections are closed: no call of them passed within limits.handshake-timeout; a client that speaks " +
+		"another protocol, or has no valid credentials, or something that holds connections open",
+	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
+		"their places",
+}
+
+// network is what counts as one address: of IPv6, the 64 bits that one machine has usually for itself.
+func network(host string) string {
+	a, err := netip.ParseAddr(host)
+	if err != nil || !a.Is6() || a.Is4In6() {
+		return host
+	}
+	return netip.PrefixFrom(a.WithZone(""), 64).Masked().String()
+}
+
+// hostOf is the part of an address that connections of one machine share.
+func hostOf(a net.Addr) string {
+	host, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return host
+}

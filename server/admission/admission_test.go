@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/server/admission"
+)
+
+// door is a Listener over connections that a test makes, from addresses of its choice.
+type door struct {
+	t        *testing.T
+	incoming chan net.Conn
+	let      chan net.Conn
+	*admission.Listener
+
+	limits admission.Limits
+	logs   *observer.ObservedLogs
+}
+
+func (d *door) Accept() (net.Conn, error) {
+	c, ok := <-d.incoming
+	if !ok {
+		return nil, errors.New("closed")
+	}
+	return c, nil
+}
+
+type remoteConn struct {
+	net.Conn
+
+	remote net.Addr
+}
+
+func (c remoteConn) RemoteAddr() net.Addr { return c.remote }
+
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+func open(t *testing.T, limits admission.Limits, peerHost string) *door {
+	t.Helper()
+	core, logs := observer.New(zapcore.WarnLevel)
+	d := &door{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
+	d.Listener = admission.New(fakeListener{d}, admission.Options{
+		Limits: func() admission.Limits { return d.limits }, Logger: zap.New(core),
+		IsPeer: func(host string) bool { return host == peerHost },
+	})
+	go func() {
+		for {
+			c, err := d.Listener.Accept()
+			if err != nil {
+				return
+			}
+			d.let <- c
+		}
+	}()
+	t.Cleanup(func() { close(d.incoming) })
+	return d
+}
+
+type fakeListener struct{ d *door }
+
+func (l fakeListener) Accept() (net.Conn, error) { return l.d.Accept() }
+func (l fakeListener) Addr() net.Addr            { return address("here") }
+func (l fakeListener) Close() error              { return nil }
+
+// visitor is one connection, seen from both ends.
+type visitor struct {
+	t              *testing.T
+	theirs, inside net.Conn // inside is nil if it was not let in
+}
+
+func (d *door) visit(from string) *visitor {
+	d.t.Helper()
+	ours, theirs := net.Pipe()
+	v := &visitor{t: d.t, theirs: theirs}
+	d.incoming <- remoteConn{ours, address(from)}
+	synctest.Wait()
+	select {
+	case v.inside = <-d.let:
+	default:
+		require.True(d.t, v.gone(), "it was not let in, and must be closed")
+	}
+	return v
+}
+
+// gone tells whether the connection was closed.
+func (v *visitor) gone() bool {
+	_ = v.theirs.SetReadDeadline(time.Now().Add(time.Millisecond)) // an error if it was closed
+	_, err := v.theirs.Read(make([]byte, 1))
+	return errors.Is(err, io.EOF)
+}
+
+// conn is how a call finds it.
+func (v *visitor) conn() *admission.Conn {
+	return admission.Of(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
+}
+
+func TestLimitOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 2, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
+		a, b := d.visit("10.0.0.1:1"), d.visit("10.0.0.2:1")
+		require.NotNil(t, a.inside)
+		require.NotNil(t, b.inside)
+		require.Nil(t, d.visit("10.0.0.3:1").inside, "no place, and the others are young")
+		require.EqualValues(t, 1, d.Stats().Ended["full"])
+		a.conn().Known(false)
+		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
+		c := d.visit("10.0.0.3:1")
+		require.NotNil(t, c.inside, "the one that has called nothing makes room")
+		require.True(t, b.gone())
+		require.False(t, a.gone())
+		c.conn().Known(false)
+		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
+		require.Nil(t, d.visit("10.0.0.4:1").inside, "both are at work")
+		require.NoError(t, a.inside.Close())
+		require.NotNil(t, d.visit("10.0.0.4:1").inside)
+		require.EqualValues(t, 2, d.Stats().Open)
+		require.EqualValues(t, 4, d.Stats().Accepted)
+	})
+}
+
+func TestLimitOfAnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 100, PerAddress: 2, HandshakeTimeout: time.Minute}, "")
+		for i, from := range []string{"10.0.0.1:1", "10.0.0.1:2", "[2001:db8::1]:1", "[2001:db8::2]:1"} {
+			v := d.visit(from)
+			require.NotNil(t, v.inside, i)
+			v.conn().Known(false)
+		}
+		require.Nil(t, d.visit("10.0.0.1:3").inside)
+		require.Nil(t, d.visit("[2001:db8::3]:1").inside, "a network of IPv6 is one address")
+		require.EqualValues(t, 2, d.Stats().Ended["address-full"])
+		require.NotNil(t, d.visit("10.0.0.2:1").inside, "others are not concerned")
+		require.NotNil(t, d.visit("[2001:db8:0:1::3]:1").inside)
+		require.Equal(t, 1, d.logs.Len(), "the log is told once in a while")
+	})
+}
+
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 100, PerAddress: 100, HandshakeTimeout: 10 * time.Second}, "")
+		silent, known, asks := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2"), d.visit("10.0.0.1:3")
+		known.conn().Known(false)
+		asks.conn().Begin()
+		time.Sleep(9 * time.Second) //nolint:forbidigo // simulated time
+		require.False(t, silent.gone())
+		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
+		synctest.Wait()
+		require.True(t, silent.gone())
+		require.False(t, known.gone())
+		require.False(t, asks.gone(), "a call is under way")
+		asks.conn().End()
+		time.Sleep(11 * time.Second) //nolint:forbidigo // simulated time
+		synctest.Wait()
+		require.True(t, asks.gone())
+		require.False(t, known.gone())
+		require.EqualValues(t, 2, d.Stats().Ended["silent"])
+		require.EqualValues(t, 1, d.Stats().Open)
+		require.NoError(t, silent.inside.Close(), "once more is no harm")
+		require.EqualValues(t, 1, d.Stats().Open)
+	})
+}
+
+// What connects and leaves uses up the attempts of its address; what makes a call gives its attempt back.
+func TestAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 100, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
+		for range 100 {
+			v := d.visit("10.0.0.1:1")
+			require.NotNil(t, v.inside)
+			v.conn().Known(false)
+			require.NoError(t, v.inside.Close())
+		}
+		for range 8 {
+			require.NoError(t, d.visit("10.0.0.1:1").inside.Close())
+		}
+		require.Nil(t, d.visit("10.0.0.1:1").inside)
+		require.EqualValues(t, 1, d.Stats().Ended["too-many"])
+		require.NotNil(t, d.visit("10.0.0.2:1").inside)
+		time.Sleep(time.Second) //nolint:forbidigo // simulated time
+		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is back")
+	})
+}
+
+// TestPeer: however many connections there are, the other node gets in; whoever has only its address is sent away.
+func TestPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
+		first := d.visit("10.0.0.9:1")
+		first.conn().Known(false)
+		guest, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
+		require.NotNil(t, guest.inside)
+		require.NotNil(t, other.inside)
+		require.Nil(t, d.visit("10.0.0.1:1").inside)
+		other.conn().Known(true)
+		guest.conn().Known(false)
+		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
+		synctest.Wait()
+		require.True(t, guest.gone(), "a client in a place of the other node")
+		require.False(t, other.gone())
+		require.False(t, first.gone())
+	})
+}
+
+func TestOfNothing(t *testing.T) {
+	c := admission.Of(context.Background())
+	require.Nil(t, c)
+	c.Known(true)
+	c.Begin()
+	c.End()
+}

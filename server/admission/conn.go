@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/peer"
+)
+
+// Conn is a connection that was let in. A nil one is of a call that came another way; its methods do nothing.
+type Conn struct {
+	l      *Listener
+	source *source
+	remote Remote
+	since  time.Time
+	timer  *time.Timer
+	close  func() error
+	once   sync.Once
+	err    error // of close
+
+	known atomic.Bool  // a call has passed the gate
+	calls atomic.Int32 // of those under way that need no caller to be known
+
+	// guarded by Listener.mu
+	element  *list.Element // in source.new; nil when it is not new any more
+	reserved bool          // has a place of the peer, and has not shown that it is
+}
+
+// Remote is the address of a connection's other end, and finds the connection.
+type Remote struct {
+	net.Addr
+
+	conn *Conn
+}
+
+// Of returns the connection that a call comes over; nil if it did not pass a Listener.
+func Of(ctx context.Context) *Conn {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	if r, ok := p.Addr.(*Remote); ok {
+		return r.conn
+	}
+	return nil
+}
+
+// Known notes that a call of it has passed the gate, and whether it is one that only the other node may make.
+func (c *Conn) Known(isPeer bool) {
+	if c == nil || c.known.Load() && !isPeer {
+		return
+	}
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.reserved && isPeer {
+		c.reserved = false
+		c.l.reserved--
+	}
+	if c.reserved || c.known.Swap(true) {
+		return
+	}
+	c.timer.Stop()
+	c.notNew()
+	if c.source.tries++; c.source.tries > float64(c.l.o.Limits().PerAddress) {
+		c.source.tries = float64(c.l.o.Limits().PerAddress)
+	}
+}
+
+// Begin notes a call that tells nothing of its caller. It does not make the connection known, but keeps it until End.
+func (c *Conn) Begin() {
+	if c != nil {
+		c.calls.Add(1)
+	}
+}
+
+// End is called after each Begin.
+func (c *Conn) End() {
+	if c != nil {
+		c.calls.Add(-1)
+	}
+}
+
+// notNew takes the connection off the list of new ones. Listener.mu is held.
+func (c *Conn) notNew() {
+	if c.element != nil {
+		c.source.new.Remove(c.element)
+		c.element = nil
+	}
+}
+
+// expired closes the connection if it is still new.
+func (c *Conn) expired(patience time.Duration) {
+	if c.known.Load() {
+		return
+	}
+	if c.calls.Load() > 0 {
+		c.l.mu.Lock() // the timer may not have been noted yet
+		defer c.l.mu.Unlock()
+		c.timer.Reset(patience)
+		return
+	}
+	limits := c.l.o.Limits()
+	c.l.tell(Silent, c.source.host, limits)
+	_ = c.end() // it is given up
+}
+
+// end closes the connection and gives its place back, once.
+func (c *Conn) end() error {
+	c.once.Do(func() {
+		c.timer.Stop()
+		c.err = c.close()
+		l := c.l
+		limits, now := l.o.Limits(), time.Now()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.notNew()
+		if c.reserved {
+			c.reserved = false
+			l.reserved--
+		}
+		c.source.open--
+		l.open--
+		l.forget(c.source, limits, now)
+	})
+	return c.err
+}
+
+// tcpConn is a connection that can do what a TCP connection can.
+type tcpConn struct {
+	*net.TCPConn
+
+	conn *Conn
+}
+
+// Close ends the connection.
+func (c *tcpConn) Close() error { return c.conn.end() }
+
+// RemoteAddr is a *Remote.
+func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
+
+type plainConn struct {
+	net.Conn
+
+	conn *Conn
+}
+
+// Close ends the connection.
+func (c *plainConn) Close() error { return c.conn.end() }
+
+// RemoteAddr is a *Remote.
+func (c *plainConn) RemoteAddr() net.Addr { return &c.conn.remote }

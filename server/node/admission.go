@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/admission"
+)
+
+// This file says which connections the node's port takes.
+
+const (
+	// peerLookInterval is how often the node looks under which addresses the other one may come.
+	peerLookInterval = 5 * time.Second
+	// lookupLimit is how long the resolver may take.
+	lookupLimit = 2 * time.Second
+	// spareFiles is how many open files are not for connections: those of the store, the log, etcd and the other node.
+	spareFiles = 256
+)
+
+// admit has the connections of the node's port pass the limits.
+func (n *node) admit(l listener) *admission.Listener {
+	most := n.cfg.Limits.Connections
+	if files, ok := openFilesLimit(); ok && files < uint64(most)+spareFiles {
+		most = max(16, int(files)-spareFiles)
+		n.log.Warn("the system's limit of open files allows fewer connections than limits.connections: raise it "+
+			"(ulimit -n, LimitNOFILE of the unit)", zap.Uint64("open_files", files), zap.Int("connections", most))
+	}
+	return admission.New(l, admission.Options{
+		Limits: func() admission.Limits {
+			l := n.settings.Live().Limits
+			return admission.Limits{
+				Connections: min(l.Connections, most), PerAddress: l.ConnectionsPerAddress,
+				HandshakeTimeout: l.HandshakeTimeout.Std(),
+			}
+		},
+		IsPeer: func(host string) bool {
+			hosts := n.peerHosts.Load()
+			return hosts != nil && (*hosts)[host]
+		},
+		Logger: n.log.Named("connections"),
+	})
+}
+
+// watchPeerHosts keeps the addresses under which the other node may come, until ctx ends.
+func (n *node) watchPeerHosts(ctx context.Context) {
+	ticker := time.NewTicker(peerLookInterval)
+	defer ticker.Stop()
+	for {
+		changed := n.runner.Changed()
+		hosts := n.lookForPeer(ctx)
+		n.peerHosts.Store(&hosts)
+		select {
+		case <-changed: // it may come from elsewhere now
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lookForPeer resolves the addresses of the other node that the record and the liveness keys name.
+func (n *node) lookForPeer(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	st := n.runner.Status()
+	hosts := map[string]bool{}
+	add := func(id uuid.UUID, address string) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil || id == st.Self.ID {
+			return
+		}
+		hosts[host] = true
+		if net.ParseIP(host) != nil || n.environment.Dial != nil {
+			return
+		}
+		found, err := net.DefaultResolver.LookupHost(ctx, host)
+		if err != nil { // those of the last time may still be right
+			if last := n.peerHosts.Load(); last != nil {
+				for h := range *last {
+					hosts[h] = true
+				}
+			}
+		}
+		for _, h := range found {
+			hosts[h] = true
+		}
+	}
+	if st.Record != nil {
+		for _, other := range st.Record.Nodes {
+			add(other.ID, other.Address)
+		}
+	}
+	for _, l := range st.Live {
+		add(l.Node.ID, l.Node.Address)
+	}
+	return hosts
+}

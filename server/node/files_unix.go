@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package node
+
+import "syscall"
+
+// openFilesLimit is how many files this process may have open.
+func openFilesLimit() (uint64, bool) {
+	var r syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
+		return 0, false
+	}
+	return uint64(r.Cur), true //nolint:unconvert // of another type on some systems
+}
