@@ -12,7 +12,8 @@
 // wanted), server/maintenance (scans, rewrites, backups, plans, jobs), server/verify (scrub, repair, comparison of the
 // nodes), server/settings (what holds now), server/peers (the other node),
 // server/secretfile (secrets that two ends share), server/admission (which connections are let in), server/authn (who
-// calls), server/access (who may do what) and server/gate (which stands before every call),
+// calls), server/access (who may do what), server/gate (which stands before every call) and server/audit (which records
+// what was done and refused),
 // server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment) and
 // server/metrics, which exports it.
 //

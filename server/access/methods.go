@@ -70,6 +70,9 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
 
+	// The audit.
+	pb.AuditService_TailAudit_FullMethodName: {Right: Audit, Audited: true},
+
 	// Upkeep.
 	pb.MaintenanceService_GetSettings_FullMethodName:    operates(false),
 	pb.MaintenanceService_UpdateSettings_FullMethodName: operates(true),

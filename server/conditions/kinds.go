@@ -55,6 +55,7 @@ const (
 	SecretRefused      Kind = "secret-refused"
 	CallersNotLetIn    Kind = "callers-not-let-in"
 	IssuerKeysMissing  Kind = "issuer-keys-missing"
+	AuditTrouble       Kind = "audit-trouble"
 	ClocksApart        Kind = "clocks-apart"
 	DifferentReleases  Kind = "different-releases"
 )

@@ -408,6 +408,13 @@ func ofTheMachine() []Definition {
 			Action: "Look at the issuer's server and the way to it, or at the file auth.jwt.jwks-file.",
 		},
 		{
+			Kind: AuditTrouble, Severity: Warning, Scope: OfNode,
+			Cause: "The file of the audit cannot be written, or its disk is too slow: records of administrative calls " +
+				"and of refusals are lost. The calls are carried out all the same.",
+			Action: "Make room on the disk of `audit.file`, or mend it. `lockstep audit tail` shows the newest " +
+				"records, and `lockstep_audit_records_lost_total` how many are not in the file.",
+		},
+		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
 			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, " +
 				"but expiry, schedules and times in logs do.",

@@ -51,6 +51,7 @@ type Config struct {
 	Scrub       Scrub       `key:"scrub"`
 	Verify      Verify      `key:"verify"`
 	Metrics     Metrics     `key:"metrics"`
+	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
@@ -205,6 +206,13 @@ type MetricsTLS struct {
 	CA   string `key:"ca" usage:"file with the authorities that certificates of those who ask are checked against; none has to be shown"`
 }
 
+// Audit says where the record of administrative calls and of refusals goes.
+type Audit struct {
+	File     string `key:"file" usage:"file that gets a line of JSON for each administrative call to this node and for each call that was refused; empty: the log gets them. lockstep audit tail shows the newest"`
+	MaxBytes Size   `key:"max-bytes" usage:"size at which the file is rotated, in whole MiB"`
+	Keep     int    `key:"keep" usage:"older files that are kept"`
+}
+
 // Limits bound what one request or connection can ask for.
 type Limits struct {
 	MessageBytes        Size `key:"message-bytes" usage:"largest body of one message"`
@@ -262,6 +270,7 @@ func Default() Config {
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Metrics:     Metrics{Queues: 20},
+		Audit:       Audit{MaxBytes: 64 << 20, Keep: 8},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,

@@ -287,6 +287,11 @@ func (c *Config) checkLimits(k *checker) {
 	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
 	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
+	k.sizeBetween("audit.max-bytes", c.Audit.MaxBytes, 1<<20, 1<<40)
+	if c.Audit.MaxBytes%(1<<20) != 0 {
+		k.fail("audit.max-bytes", "%s is no whole number of MiB", c.Audit.MaxBytes)
+	}
+	k.between("audit.keep", c.Audit.Keep, 1, 10_000)
 	k.between("limits.connections", l.Connections, 16, 1_000_000)
 	k.between("limits.connections-per-address", l.ConnectionsPerAddress, 8, 1_000_000)
 	k.timeBetween("limits.handshake-timeout", l.HandshakeTimeout, 100*time.Millisecond, 10*time.Minute)

@@ -373,6 +373,10 @@ func ofTheProcess() []family {
 			}),
 		counter("connections_accepted_total", "Connections that were ever accepted.",
 			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
+		counter("audit_records_total", "Records of administrative calls and of refusals that were made.",
+			func(s *snapshot) float64 { return float64(s.more.Audit.Records) }),
+		counter("audit_records_lost_total", "Those of them that could not be written.",
+			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many) or "+
 			"were closed before a call of them was let in (silent, displaced), by the limit that did it.",
 			[]string{"reason"}, func(s *snapshot, put putFunc) {

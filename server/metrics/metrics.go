@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
@@ -49,6 +50,8 @@ type More struct {
 	Consumers int
 	// Connections to the node's port.
 	Connections admission.Stats
+	// Audit of the node.
+	Audit audit.Stats
 	// Jobs of the pair.
 	Jobs []maintenance.JobInfo
 	// Archive of the log; nil for none.
@@ -128,8 +131,9 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
+	// Not cmdline: a password may have been given as a flag.
 	for path, serve := range map[string]http.HandlerFunc{
-		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 	} {
 		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
 	}

@@ -131,9 +131,11 @@ func TestProbes(t *testing.T) {
 	code, body := get("/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code)
 	require.Equal(t, "CATCHING_UP: it was away\n", body)
-	code, body = get("/debug/pprof/cmdline")
+	code, body = get("/debug/pprof/goroutine?debug=1")
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
+	code, _ = get("/debug/pprof/cmdline")
+	require.Equal(t, http.StatusNotFound, code, "flags may have passwords")
 
 	ready := &state.Node{}
 	ready.Pair.Role = failover.RoleActive

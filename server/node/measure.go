@@ -34,6 +34,9 @@ func (n *node) more() metrics.More {
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 		NotLetIn: n.notLetIn(),
 	}
+	if n.audit != nil {
+		m.Audit = n.audit.Stats()
+	}
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()
 	}

@@ -25,6 +25,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/authn"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
@@ -113,6 +114,11 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, stopArchive()) }()
+
+	if n.audit, err = n.openAudit(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.audit.Close()) }()
 
 	listener, err := n.environment.listen(ctx, cfg.Listen)
 	if err != nil {
@@ -207,6 +213,7 @@ type node struct {
 	gate        *gate.Gate
 	secrets     *secrets
 	reloads     <-chan struct{}
+	audit       *audit.Log
 	authn       *authn.Authn
 
 	// TLS of the own port, and of connections to the other node; empty without it.

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 
 	"go.uber.org/zap"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admin"
+	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/maintenance/rpc"
@@ -23,7 +25,7 @@ import (
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() server.Registrar {
 	n.rules = new(access.Rules)
-	o := gate.Options{Rules: n.rules}
+	o := gate.Options{Rules: n.rules, Observe: n.audit.Observe}
 	if i := n.identification(); i != nil {
 		o.Authenticators, o.Stranger = append(o.Authenticators, i.Authenticate), i.Stranger
 	}
@@ -39,11 +41,24 @@ func (n *node) newServer() server.Registrar {
 	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))
+	pb.RegisterAuditServiceServer(s, audit.NewService(n.audit, n.closing))
 	pb.RegisterReplicationServiceServer(s,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(s, n.health)
 	s.Reflect()
 	return s
+}
+
+// openAudit opens the record of administrative calls and of refusals.
+func (n *node) openAudit() (*audit.Log, error) {
+	l, err := audit.Open(audit.Options{
+		File: n.cfg.Audit.File, MaxBytes: n.cfg.Audit.MaxBytes.Bytes(), Keep: n.cfg.Audit.Keep, Node: n.cfg.Node.Name,
+		LSN: func() uint64 { return n.store.Applied().LSN }, Logger: n.log.Named("audit"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	}
+	return l, nil
 }
 
 // explain logs why the node does not serve, whenever the reason changes.

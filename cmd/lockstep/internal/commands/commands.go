@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/audit"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/cert"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/definitions"
@@ -47,6 +48,7 @@ func Root(env *cli.Env) *cobra.Command {
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
 		cert.Command(env),
+		audit.Command(env),
 		bench.Command(env), versionCommand(env),
 	)
 }

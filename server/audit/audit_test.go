@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/gate"
+)
+
+// sink is a file as a test has it.
+type sink struct{ write func([]byte) (int, error) }
+
+func (s sink) Write(b []byte) (int, error) { return s.write(b) }
+func (sink) Close() error                  { return nil }
+
+func open(t *testing.T, o Options) *Log {
+	t.Helper()
+	o.Node, o.LSN, o.Logger = "a", func() uint64 { return 7 }, zap.NewNop()
+	l, err := Open(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+func call(method string, err error) gate.Call {
+	return gate.Call{
+		Identity: &access.Identity{Principal: "ann", Groups: []string{"ops"}, Method: access.MethodCertificate},
+		Method:   method, Request: &pb.SetPausedRequest{Paused: true}, Began: time.Now(), Err: err,
+	}
+}
+
+const paused = pb.AdminService_SetPaused_FullMethodName
+
+// A record says who did what, and how it ended; it is in the file, and found again after a restart.
+func TestRecordsAreKept(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := open(t, Options{File: file, MaxBytes: 1 << 20, Keep: 2})
+	l.Observe(context.Background(), call(paused, nil))
+	l.Observe(context.Background(), call(paused, status.Error(codes.FailedPrecondition, "no record")))
+	l.Observe(context.Background(), call(paused, status.Error(codes.PermissionDenied, "ann may not operate")))
+	require.NoError(t, l.Close())
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	require.Len(t, lines, 3)
+	var first map[string]any
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &first))
+	require.Equal(t, "ann", first["principal"])
+	require.Equal(t, "certificate", first["authentication"])
+	require.Equal(t, "lockstep.v1.AdminService/SetPaused", first["method"])
+	require.Equal(t, map[string]any{"paused": true}, first["arguments"])
+	require.Equal(t, "done", first["outcome"])
+	require.EqualValues(t, 7, first["lsn"])
+	require.Contains(t, lines[1], `"outcome":"failed","code":"FAILED_PRECONDITION","error":"no record"`)
+	require.Contains(t, lines[2], `"outcome":"refused","code":"PERMISSION_DENIED","error":"ann may not operate"`)
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	again := open(t, Options{File: file, MaxBytes: 1 << 20, Keep: 2})
+	records, next, missed, _ := again.Read(again.Newest(2))
+	require.Len(t, records, 2)
+	require.EqualValues(t, 3, next)
+	require.Zero(t, missed)
+	require.Equal(t, "no record", records[0].Error)
+	require.Equal(t, []string{"ops"}, records[0].Groups)
+}
+
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Options{File: filepath.Join(dir, "audit.jsonl"), MaxBytes: 1 << 20, Keep: 2})
+	for range 20_000 { // of about 300 bytes
+		l.Observe(context.Background(), call(paused, nil))
+		if len(l.lines) > queueRecords/2 {
+			<-time.After(time.Millisecond)
+		}
+	}
+	require.NoError(t, l.Close())
+	require.Zero(t, l.Stats().Lost)
+	require.Eventually(t, func() bool {
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		return len(files) == 3
+	}, 10*time.Second, 10*time.Millisecond, "the file and two older ones")
+}
+
+func TestFileThatCannotBe(t *testing.T) {
+	_, err := Open(Options{File: filepath.Join(t.TempDir(), "no", "such", "dir"), Logger: zap.NewNop()})
+	require.ErrorContains(t, err, "audit.file")
+}
+
+// A disk that hangs holds up no call: what does not fit into the queue is lost for the file, and that is told.
+func TestSlowDisk(t *testing.T) {
+	hang := make(chan struct{})
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		<-hang
+		return len(b), nil
+	}}})
+	began := time.Now()
+	for range queueRecords + 100 {
+		l.Observe(context.Background(), call(paused, nil))
+	}
+	require.Less(t, time.Since(began), 5*time.Second)
+	st := l.Stats()
+	require.GreaterOrEqual(t, st.Lost, uint64(98))
+	require.Contains(t, st.Trouble, "too slow")
+	require.EqualValues(t, queueRecords+100, st.Records)
+	records, _, missed, _ := l.Read(0)
+	require.Len(t, records, memoryRecords, "the newest are in memory all the same")
+	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
+	close(hang)
+	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, 10*time.Second, time.Millisecond, "it is over")
+}
+
+func TestFullDisk(t *testing.T) {
+	full := true
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		if full {
+			return 0, errors.New("no space left on device")
+		}
+		return len(b), nil
+	}}})
+	l.Observe(context.Background(), call(paused, nil))
+	require.Eventually(t, func() bool { return l.Stats().Lost == 1 }, 10*time.Second, time.Millisecond)
+	require.Contains(t, l.Stats().Trouble, "no space left")
+	full = false // the writer waits for the next line
+	l.Observe(context.Background(), call(paused, nil))
+	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, 10*time.Second, time.Millisecond)
+	require.EqualValues(t, 1, l.Stats().Lost)
+}
+
+// Who is refused again and again fills neither the disk nor the memory: refusals of a kind are counted.
+func TestRefusalsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})
+		refused := call(paused, status.Error(codes.PermissionDenied, "no"))
+		for range 1000 {
+			l.Observe(context.Background(), refused)
+		}
+		records, next, _, _ := l.Read(0)
+		require.Len(t, records, 1)
+		other := refused
+		other.Identity = &access.Identity{Principal: "bob"}
+		l.Observe(context.Background(), other)
+		time.Sleep(repeatTime + time.Second) //nolint:forbidigo // simulated time
+		l.Observe(context.Background(), refused)
+		records, _, _, _ = l.Read(next)
+		require.Len(t, records, 3, "of bob, of those that were only counted, and of the one that came now")
+		require.Equal(t, "bob", records[0].Principal)
+		require.EqualValues(t, 999, records[1].Repeated)
+		require.Equal(t, "ann", records[1].Principal)
+		for i := range 2 * kindsAtOnce {
+			other.Identity = &access.Identity{Principal: fmt.Sprint("x", i)}
+			l.Observe(context.Background(), other)
+		}
+		require.LessOrEqual(t, len(l.kinds), kindsAtOnce+1)
+	})
+}
+
+func TestGlob(t *testing.T) {
+	for pattern, texts := range map[string][2][]string{
+		"ci-*":       {{"ci-", "ci-7", "ci-a/b"}, {"ci", "xci-7"}},
+		"*":          {{"", "x"}, nil},
+		"a*b*c":      {{"abc", "axxbyyc"}, {"ab", "acb", "abcx"}},
+		"Switchover": {{"Switchover"}, {"Switchovers", "switchover"}},
+		"aa*aa":      {{"aaaa", "aaxaa"}, {"aaa"}},
+	} {
+		for _, text := range texts[0] {
+			require.True(t, glob(pattern, text), "%s, %s", pattern, text)
+		}
+		for _, text := range texts[1] {
+			require.False(t, glob(pattern, text), "%s, %s", pattern, text)
+		}
+	}
+}
+
+var _ io.WriteCloser = sink{}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// responseRecords is how many records go with one response.
+const responseRecords = 100
+
+// Service serves the records of a node.
+type Service struct {
+	pb.UnimplementedAuditServiceServer
+
+	log     *Log
+	closing <-chan struct{}
+}
+
+// NewService makes the service. Streams end when closing is closed.
+func NewService(l *Log, closing <-chan struct{}) *Service { return &Service{log: l, closing: closing} }
+
+// TailAudit sends the newest records and, if asked for, those that come.
+func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamingServer[pb.TailAuditResponse]) error {
+	next := s.log.Newest(uint64(req.GetLast()))
+	for {
+		records, now, missed, more := s.log.Read(next)
+		next = now
+		if err := send(stream, req, records, missed); err != nil || !req.GetFollow() {
+			return err
+		}
+		select {
+		case <-more:
+		case <-s.closing:
+			return nil
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// send sends those of the records that are wanted.
+func send(
+	stream grpc.ServerStreamingServer[pb.TailAuditResponse], req *pb.TailAuditRequest, records []Record, missed uint64,
+) error {
+	resp := &pb.TailAuditResponse{Missed: missed}
+	for i := range records {
+		if r := &records[i]; wanted(req, r) {
+			resp.Records = append(resp.Records, toProto(r))
+		}
+		if len(resp.GetRecords()) < responseRecords && i < len(records)-1 {
+			continue
+		}
+		if len(resp.GetRecords()) == 0 && resp.GetMissed() == 0 {
+			continue
+		}
+		if err := stream.Send(resp); err != nil {
+			return fmt.Errorf("send records: %w", err)
+		}
+		resp = &pb.TailAuditResponse{}
+	}
+	return nil
+}
+
+func wanted(req *pb.TailAuditRequest, r *Record) bool {
+	if p := req.GetPrincipal(); p != "" && !glob(p, r.Principal) {
+		return false
+	}
+	m := strings.TrimPrefix(req.GetMethod(), "/")
+	return m == "" || glob(m, r.Method) || glob(m, path.Base(r.Method))
+}
+
+// glob matches a text with a pattern in which * stands for any text, slashes included.
+func glob(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	if !strings.HasPrefix(text, parts[0]) {
+		return false
+	}
+	if len(parts) == 1 {
+		return text == pattern
+	}
+	text = text[len(parts[0]):]
+	for _, part := range parts[1 : len(parts)-1] {
+		i := strings.Index(text, part)
+		if i < 0 {
+			return false
+		}
+		text = text[i+len(part):]
+	}
+	return strings.HasSuffix(text, parts[len(parts)-1])
+}
+
+func toProto(r *Record) *pb.AuditRecord {
+	outcome := pb.AuditOutcome_AUDIT_OUTCOME_DONE
+	switch r.Outcome {
+	case Refused:
+		outcome = pb.AuditOutcome_AUDIT_OUTCOME_REFUSED
+	case Failed:
+		outcome = pb.AuditOutcome_AUDIT_OUTCOME_FAILED
+	}
+	return &pb.AuditRecord{
+		Time: timestamppb.New(r.Time), Node: r.Node, Principal: r.Principal, Groups: r.Groups, Authentication: r.Shown,
+		Address: r.Address, Method: r.Method, Object: r.Object, Arguments: string(r.Arguments), Outcome: outcome,
+		Code: r.Code, Error: r.Error, Lsn: r.LSN,
+		Took: durationpb.New(time.Duration(r.TookMS * float64(time.Millisecond))), Repeated: r.Repeated,
+	}
+}

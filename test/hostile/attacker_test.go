@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// The attacker is a process of its own, so that what it holds is not the test's, and at the lowest priority, so that
+// what is measured is what the node spends on it.
+
+const (
+	envAttack = "HOSTILE_ATTACK" // a plan, as JSON
+	// patience is how long an attack waits for the node's reaction.
+	patience = 20 * time.Second
+	// halfOpen is how many connections are opened that say nothing.
+	halfOpen = 5000
+)
+
+// plan is what the attacker is to do.
+type plan struct {
+	Address string
+	// From is the address that connections come from; empty: any.
+	From string
+	// For is how long each attack takes; half-open connections are there all the time.
+	For time.Duration
+	// Files is how many connections it may hold.
+	Files int
+	// Queue that has messages, with a subscription for each never-reading consumer.
+	Queue         string
+	Subscriptions []string
+}
+
+// tally is what has become of one attack.
+type tally struct {
+	// Fired counts the attempts, and Ends how they ended.
+	Fired int
+	Ends  map[string]int
+}
+
+// attacker carries out a plan.
+type attacker struct {
+	plan plan
+
+	mu     sync.Mutex // guards tallies
+	tallis map[string]*tally
+}
+
+// attack is one way to do harm: once is called again and again by some workers, until ctx ends.
+type attack struct {
+	name    string
+	workers int
+	once    func(ctx context.Context, a *attacker, name string, worker int)
+}
+
+func attacks() []attack {
+	return []attack{
+		{"garbage", 4, garbage},
+		{"http1", 4, http1},
+		{"slow preface", 200, slowPreface},
+		{"headers never ended", 200, endlessHeaders},
+		{"header flood", 4, headerFlood},
+		{"many streams", 1, manyStreams},
+		{"never-reading consumer", 32, neverReads},
+		{"oversized frame", 4, oversizedFrame},
+		{"truncated frame", 4, truncatedFrame},
+		{"oversized message", 4, oversizedMessage},
+		{"wrong token", 4, wrongToken},
+		{"rapid reset", 2, rapidReset},
+		{"ping flood", 2, pingFlood},
+		{"settings flood", 2, settingsFlood},
+	}
+}
+
+// runAttacker is the whole life of the process.
+func runAttacker(text string) error {
+	a := &attacker{tallis: map[string]*tally{}}
+	if err := json.Unmarshal([]byte(text), &a.plan); err != nil {
+		return err
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+		return err
+	}
+	all := attacks()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var background sync.WaitGroup
+	background.Go(func() { a.holdHalfOpen(ctx) })
+	for _, one := range all {
+		during, over := context.WithTimeout(ctx, a.plan.For)
+		var workers sync.WaitGroup
+		for w := range one.workers {
+			workers.Go(func() {
+				for during.Err() == nil {
+					one.once(during, a, one.name, w)
+				}
+			})
+		}
+		workers.Wait()
+		over()
+	}
+	cancel()
+	background.Wait()
+	return json.NewEncoder(os.Stdout).Encode(a.tallis)
+}
+
+// note counts one attempt and its end.
+func (a *attacker) note(name, end string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.tallis[name]
+	if t == nil {
+		t = &tally{Ends: map[string]int{}}
+		a.tallis[name] = t
+	}
+	t.Fired++
+	t.Ends[end]++
+}
+
+// dial connects; what it returns is closed when ctx ends. nil if there is no connection.
+func (a *attacker) dial(ctx context.Context, name string) net.Conn {
+	d := net.Dialer{}
+	if ip := net.ParseIP(a.plan.From); ip != nil {
+		d.LocalAddr = &net.TCPAddr{IP: ip}
+	}
+	c, err := d.DialContext(ctx, "tcp", a.plan.Address)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.note(name, "not let in")
+			pause(ctx, 10*time.Millisecond)
+		}
+		return nil
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	context.AfterFunc(ctx, func() { _ = c.Close() })
+	return c
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// end says how a connection ended.
+func end(ctx context.Context, err error) string {
+	var timeout net.Error
+	switch {
+	case ctx.Err() != nil:
+		return "held until the attack was over"
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, syscall.EPIPE):
+		return "closed"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "no reaction"
+	default:
+		return err.Error()
+	}
+}
+
+// holdHalfOpen keeps many connections open that say nothing.
+func (a *attacker) holdHalfOpen(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range min(halfOpen, a.plan.Files) {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				c := a.dial(ctx, "half-open")
+				if c == nil {
+					continue
+				}
+				_ = c.SetDeadline(time.Time{})
+				_, err := c.Read(make([]byte, 1))
+				a.note("half-open", end(ctx, err))
+				_ = c.Close()
+				pause(ctx, time.Duration(rand.IntN(2000))*time.Millisecond)
+			}
+		})
+		pause(ctx, 200*time.Microsecond)
+	}
+}
+
+func garbage(ctx context.Context, a *attacker, name string, _ int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	b := make([]byte, 1+rand.IntN(1<<16))
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	_, err := c.Write(b)
+	if err == nil {
+		_, err = io.Copy(io.Discard, c)
+	}
+	a.note(name, end(ctx, err))
+}
+
+func http1(ctx context.Context, a *attacker, name string, _ int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	_, err := fmt.Fprintf(c, "GET /metrics HTTP/1.1\r\nHost: %s\r\nConnection: keep-alive\r\n\r\n", a.plan.Address)
+	if err == nil {
+		_, err = io.Copy(io.Discard, c)
+	}
+	a.note(name, end(ctx, err))
+}
+
+func slowPreface(ctx context.Context, a *attacker, name string, _ int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	var err error
+	for i := 0; err == nil && i < len(http2.ClientPreface); i++ {
+		_, err = c.Write([]byte{http2.ClientPreface[i]})
+		pause(ctx, 500*time.Millisecond)
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, c)
+	}
+	a.note(name, end(ctx, err))
+}
+
+// h2 is a connection that speaks HTTP/2 as far as the attack wants.
+type h2 struct {
+	net.Conn
+	*http2.Framer
+
+	fields bytes.Buffer
+	hpack  *hpack.Encoder
+}
+
+// connect shakes hands.
+func (a *attacker) connect(ctx context.Context, name string, settings ...http2.Setting) *h2 {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return nil
+	}
+	h := &h2{Conn: c, Framer: http2.NewFramer(c, c)}
+	h.hpack = hpack.NewEncoder(&h.fields)
+	h.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_, err := io.WriteString(c, http2.ClientPreface)
+	if err == nil {
+		err = h.WriteSettings(settings...)
+	}
+	if err == nil {
+		err = h.WriteSettingsAck()
+	}
+	if err != nil {
+		a.note(name, end(ctx, err))
+		_ = c.Close()
+		return nil
+	}
+	return h
+}
+
+// call begins a call of a method, with more metadata.
+func (h *h2) call(stream uint32, method string, more ...hpack.HeaderField) error {
+	return h.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: h.block(method, more...), EndHeaders: true,
+	})
+}
+
+func (h *h2) block(method string, more ...hpack.HeaderField) []byte {
+	h.fields.Reset()
+	for _, f := range append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method},
+		{Name: ":authority", Value: "node"}, {Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
+	}, more...) {
+		_ = h.hpack.WriteField(f) // to memory
+	}
+	return h.fields.Bytes()
+}
+
+// outcome reads until the node ends the connection or, if a stream is to be watched, that stream.
+func (h *h2) outcome(ctx context.Context, stream uint32) string {
+	last := ""
+	for {
+		f, err := h.ReadFrame()
+		if err != nil {
+			if last != "" && ctx.Err() == nil {
+				return last
+			}
+			return end(ctx, err)
+		}
+		switch f := f.(type) {
+		case *http2.GoAwayFrame:
+			last = "GOAWAY " + f.ErrCode.String()
+		case *http2.RSTStreamFrame:
+			if f.StreamID == stream {
+				return "RST_STREAM " + f.ErrCode.String()
+			}
+		case *http2.MetaHeadersFrame:
+			for _, field := range f.Fields {
+				if field.Name == "grpc-status" && f.StreamID == stream {
+					return "status " + field.Value
+				}
+			}
+			if f.StreamID == stream && f.StreamEnded() {
+				return "answered with HTTP " + f.PseudoValue("status")
+			}
+		}
+	}
+}

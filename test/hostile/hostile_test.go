@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+// Package hostile has a real node attacked by a process that speaks TCP and HTTP/2 as it likes, while good clients work
+// beside it. Each attack has its turn; thousands of half-open connections are there all the time. It takes about half a
+// minute by default; with
+//
+//	LOCKSTEP_HOSTILE=10m
+//
+// the attacks last for that long, and the limits of latency count: the machine must have nothing else to do then.
+package hostile
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	bound = 60 * time.Second
+	// budget is memory.budget of the nodes.
+	budget = 512 << 20
+	// baitMessages, of baitBytes each, wait for consumers that never read.
+	baitMessages, baitBytes = 400, 64 << 10
+)
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(envAttack); text != "" {
+		if err := runAttacker(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// good is a client that publishes one message after the other.
+type good struct {
+	t      *testing.T
+	client *client.Client
+
+	mu    sync.Mutex // guards took
+	took  []time.Duration
+	fails int
+}
+
+func (g *good) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		_, err := g.client.Publish(ctx, "good", client.Message{Body: make([]byte, 512)})
+		took := time.Since(began)
+		if ctx.Err() != nil {
+			return
+		}
+		g.mu.Lock()
+		g.took = append(g.took, took)
+		if err != nil {
+			g.fails++
+			g.t.Errorf("the good client: %v", err)
+		}
+		g.mu.Unlock()
+		pause(ctx, 2*time.Millisecond)
+	}
+}
+
+// lap gives median, p99 and number of what was published since the last lap.
+func (g *good) lap() (median, p99 time.Duration, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	took := g.took
+	g.took = nil
+	slices.Sort(took)
+	if len(took) == 0 {
+		return 0, 0, 0
+	}
+	return took[len(took)/2], took[len(took)*99/100], len(took)
+}
+
+// consume takes what is published.
+func consume(ctx context.Context, t *testing.T, k *client.Client) {
+	co, err := k.Consume(ctx, "good", client.ConsumerOptions{})
+	if err != nil {
+		t.Errorf("the good consumer: %v", err)
+		return
+	}
+	defer func() { _ = co.Close() }()
+	for d, err := range co.All(ctx) {
+		if err != nil {
+			if ctx.Err() == nil {
+				t.Errorf("the good consumer: %v", err)
+			}
+			return
+		}
+		d.Ack()
+	}
+}
+
+// newcomers connect anew again and again, and must get in. It returns how long they took.
+func newcomers(ctx context.Context, t *testing.T, address string) (took []time.Duration) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+		_, err = pb.NewAdminServiceClient(conn).GetStatus(limited, &pb.GetStatusRequest{}, grpc.WaitForReady(true))
+		cancel()
+		if err != nil {
+			t.Errorf("a new client does not get in: %v", err)
+		}
+		took = append(took, time.Since(began))
+		_ = conn.Close()
+		pause(ctx, 200*time.Millisecond)
+	}
+	return took
+}
+
+// gauge reads one metric of a node.
+func gauge(t *testing.T, address, name string) float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + address + "/metrics") //nolint:noctx // of this machine
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			v, err := strconv.ParseFloat(text, 64)
+			require.NoError(t, err)
+			return v
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// peakMemory is the most that a process ever had in memory.
+func peakMemory(t *testing.T, pid int) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("the memory of a process cannot be read here")
+	}
+	for line := range strings.Lines(string(status)) {
+		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.ParseInt(strings.Fields(text)[0], 10, 64)
+			require.NoError(t, err)
+			return kib << 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}
+
+// files is how many connections the attacker may hold: as many as the system lets this process open, but for some.
+func files(t *testing.T) int {
+	t.Helper()
+	var r syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r))
+	n := int(min(r.Cur, 1<<20)) - 1000
+	if n < halfOpen {
+		t.Logf("ulimit -n allows %d half-open connections instead of %d", max(n, 10), halfOpen)
+	}
+	return max(n, 10)
+}
+
+// victim starts a pair with queues, and gives the active's address and those of its metrics and of its standby.
+func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, standby *cluster.Node, metrics string) {
+	t.Helper()
+	binary, err := cluster.Build(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	ports := map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		port, err := harness.ReservePort()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = port.Close() })
+		ports[name] = port.Address()
+	}
+	all := map[string]string{"log.level": "info", "memory.budget": "512MiB"}
+	maps.Copy(all, settings)
+	p, err = cluster.Start(t.Context(), cluster.Options{
+		Binary: binary, Dir: t.TempDir(), Settings: all, NodeSettings: map[string]map[string]string{
+			"a": {"metrics.listen": ports["a"]}, "b": {"metrics.listen": ports["b"]},
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("a: %s\nb: %s", p.A.LogTail(), p.B.LogTail())
+		}
+		require.NoError(t, p.Close())
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	active, standby, err = p.WaitInSync(ctx)
+	require.NoError(t, err)
+	return p, active, standby, ports[active.Name]
+}
+
+// TestHostile: garbage, half-open connections, floods and consumers that never read cost the good clients no error and
+// hardly any time, the node no more memory than its budget, and leave nothing behind.
+func TestHostile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	all := attacks()
+	long, strict := os.LookupEnv("LOCKSTEP_HOSTILE")
+	total, settings := 20*time.Second, map[string]string{"limits.handshake-timeout": "1s"}
+	if strict {
+		var err error
+		total, err = time.ParseDuration(long)
+		require.NoError(t, err, "LOCKSTEP_HOSTILE")
+		settings = nil
+	}
+	p, active, standby, metrics := victim(t, settings)
+	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: files(t), Queue: "bait"}
+	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
+		assaulted.From = "127.0.0.2"
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	k, err := p.NewClient(ctx)
+	require.NoError(t, err)
+	defer func() { _ = k.Close() }()
+	bait(t, k, &assaulted)
+
+	g := &good{t: t, client: k}
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer cancel()
+	working.Go(func() { g.work(ctx) })
+	working.Go(func() { consume(ctx, t, k) })
+	pause(ctx, 2*time.Second)
+	_, _, _ = g.lap()
+	pause(ctx, max(4*time.Second, total/10))
+	quietMedian, quiet, n := g.lap()
+	goroutines, descriptors := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
+	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, descriptors)
+
+	attacked, over := context.WithCancel(ctx)
+	arrived := make(chan []time.Duration, 1)
+	working.Go(func() { arrived <- newcomers(attacked, t, active.Address) })
+	report := assault(t, &assaulted, func() { comesBack(t, p, standby, total/2) })
+	over()
+	came := <-arrived
+	median, p99, n := g.lap()
+	printed := tell(t, report)
+	slices.Sort(came)
+	t.Logf("attacked: median %v, p99 %v of %d (%.2f times the quiet one); %d new clients, the slowest took %v", median,
+		p99, n, float64(p99)/float64(quiet), len(came), came[len(came)-1])
+	peak := peakMemory(t, active.PID())
+	t.Logf("memory: %d MiB at most, budget %d MiB", peak>>20, budget>>20)
+
+	for _, a := range append(all, attack{name: "half-open"}) {
+		require.NotNil(t, report[a.name], "%s never fired: %s", a.name, printed)
+	}
+	require.Zero(t, g.fails)
+	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
+	if strict {
+		require.LessOrEqual(t, p99, 2*quiet, "p99 of the good client")
+	}
+	require.Eventually(t, func() bool {
+		return gauge(t, metrics, "go_goroutines") <= goroutines+10 &&
+			gauge(t, metrics, "process_open_fds") <= descriptors+5
+	}, bound, 200*time.Millisecond, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
+	t.Logf("afterwards: %v goroutines, %v files", gauge(t, metrics, "go_goroutines"),
+		gauge(t, metrics, "process_open_fds"))
+}
+
+// bait publishes what never-reading consumers are to be sent.
+func bait(t *testing.T, k *client.Client, attack *plan) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for i := range 32 {
+		attack.Subscriptions = append(attack.Subscriptions, fmt.Sprint("s", i))
+	}
+	_, _, err := k.CreateQueue(ctx, "good", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	_, _, err = k.CreateQueue(ctx, attack.Queue, client.CreateQueueOptions{Subscriptions: attack.Subscriptions})
+	require.NoError(t, err)
+	for range baitMessages {
+		_, err := k.Publish(ctx, attack.Queue, client.Message{Body: bytes.Repeat([]byte("b"), baitBytes)})
+		require.NoError(t, err)
+	}
+}
+
+// assault runs the attacker to its end, and something beside it.
+func assault(t *testing.T, attack *plan, beside func()) map[string]*tally {
+	t.Helper()
+	text, err := json.Marshal(attack)
+	require.NoError(t, err)
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), envAttack+"="+string(text))
+	cmd.Dir = filepath.Dir(os.Args[0])
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Start())
+	beside()
+	require.NoError(t, cmd.Wait(), "%s", errs.String())
+	report := map[string]*tally{}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &report), "%s", out.String())
+	return report
+}
+
+// tell logs how the attacks ended.
+func tell(t *testing.T, report map[string]*tally) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(report)) {
+		fmt.Fprintf(&b, "  %-24s %7d: ", name, report[name].Fired)
+		ends := report[name].Ends
+		for i, end := range slices.Sorted(maps.Keys(ends)) {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			fmt.Fprintf(&b, "%s %d", end, ends[end])
+		}
+		b.WriteByte('\n')
+	}
+	t.Logf("attacks:\n%s", b.String())
+	return b.String()
+}
+
+// comesBack restarts the standby in the middle of the attack: it must get in, and into sync.
+func comesBack(t *testing.T, p *cluster.Pair, standby *cluster.Node, after time.Duration) {
+	t.Helper()
+	pause(t.Context(), after)
+	began := time.Now()
+	require.NoError(t, standby.Stop())
+	require.NoError(t, standby.Start())
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	_, _, err := p.WaitInSync(ctx)
+	require.NoError(t, err, "the standby does not get in during the attack")
+	t.Logf("the standby was stopped, started and in sync within %v", time.Since(began))
+}
