@@ -182,6 +182,19 @@ type Subscription struct {
 	// Filter that its messages have to match; empty if it gets all of them. With a filter Backlog is an upper bound:
 	// messages that do not match are in it until the active has read them for a consumer.
 	Filter string
+	// Redelivery is what it has for itself of the queue's configuration.
+	Redelivery RedeliveryPolicy
+	// Active is the consumer of an Exclusive queue that gets messages, of those that are attached; nil while none is, and
+	// of other queues.
+	Active *ActiveConsumer
+}
+
+// ActiveConsumer is the consumer of an exclusive queue's subscription that gets messages.
+type ActiveConsumer struct {
+	// Address that its connection comes from, host:port.
+	Address string
+	// Since when it is the one, by the clock of the active.
+	Since time.Time
 }
 
 // Start says where a new subscription begins to read.
@@ -309,9 +322,12 @@ type SubscriptionOptions struct {
 	// it is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
 	At Place
 	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes:
-	// `properties.region == "eu" && priority >= 5`. docs/clients.md has the names. It cannot be altered. It is refused
-	// with ErrInvalid when it is wrong, and with ErrRefused while one of the nodes is of release 0.1.0.
+	// `properties.region == "eu" && priority >= 5`. docs/clients.md has the names. It is refused with ErrInvalid when it is
+	// wrong, and with ErrRefused while one of the nodes is of release 0.1.0.
 	Filter string
+	// Redelivery is what it has for itself of the queue's configuration. It is refused with ErrRefused while one of the
+	// nodes is of release 0.1.0.
+	Redelivery RedeliveryPolicy
 	// IfNotExists succeeds, changing nothing, when a subscription of that name is there.
 	IfNotExists bool
 }
@@ -328,8 +344,11 @@ func (c *Client) CreateSubscription(
 func (c *Client) CreateSubscriptionWith(
 	ctx context.Context, queue, name string, o SubscriptionOptions, as ...*Request,
 ) (s Subscription, created bool, err error) {
+	if err := o.Redelivery.check(); err != nil {
+		return Subscription{}, false, err
+	}
 	req := &pb.CreateSubscriptionRequest{
-		Queue: queue, Name: name, IfNotExists: o.IfNotExists, Filter: o.Filter,
+		Queue: queue, Name: name, IfNotExists: o.IfNotExists, Filter: o.Filter, Redelivery: o.Redelivery.toProto(),
 		Start: pb.StartPosition_START_POSITION_LATEST,
 	}
 	if o.Start == StartEarliest {
@@ -418,11 +437,4 @@ func queueFromProto(q *pb.Queue) Queue {
 		out.Subscriptions = append(out.Subscriptions, subscriptionFromProto(s))
 	}
 	return out
-}
-
-func subscriptionFromProto(s *pb.Subscription) Subscription {
-	return Subscription{
-		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(),
-		Consumers: s.GetConsumers(), Filter: s.GetFilter(),
-	}
 }

@@ -115,6 +115,7 @@ func (s *Store) applyFrames(
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.clock.note(s.state)
+		s.filters.Store(s.state.Filters())
 		s.mu.Unlock()
 		// Also what was applied before an error: a caller waits for it.
 		for i := range s.results {

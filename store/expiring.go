@@ -11,8 +11,8 @@ func (s *Store) TTLs() map[uint64]int64 {
 	return s.state.TTLs()
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to its dead-letter queue; none if
-// they are not, or there is no such queue.
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue, their own or
+// that of the queue; none if they are not, or there is no such queue.
 func (s *Store) DeadLetters(id uint64) (subs []uint32) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -20,11 +20,13 @@ func (s *Store) DeadLetters(id uint64) (subs []uint32) {
 	if q == nil {
 		return nil
 	}
-	if c := q.Config(); c.DeadLetterExpired == 0 || c.DeadLetter == txn.NoQueue {
+	if q.Config().DeadLetterExpired == 0 {
 		return nil
 	}
 	for sub := range q.Subs {
-		subs = append(subs, sub.ID())
+		if sub.Config().DeadLetter != txn.NoQueue {
+			subs = append(subs, sub.ID())
+		}
 	}
 	return subs
 }

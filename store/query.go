@@ -58,8 +58,10 @@ type SubscriptionInfo struct {
 	Start uint64
 	// Backlog is how many messages are not acknowledged.
 	Backlog uint64
-	// Filter is the expression that its messages have to match; "" if it gets all of them.
-	Filter string
+	// Options are its filter, and what it has for itself of what its queue's configuration says.
+	Options txn.SubscriptionOptions
+	// DeadLetter is the name of the queue that Options.Policy.DeadLetter is the number of; empty for none.
+	DeadLetter string
 }
 
 // Subscription returns the subscription of that name.
@@ -90,10 +92,13 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 		info.Forwards = append(info.Forwards, forward)
 	}
 	for s := range q.Subs {
-		info.Subscriptions = append(info.Subscriptions,
-			SubscriptionInfo{
-				ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Filter: s.Filter(),
-			})
+		one := SubscriptionInfo{
+			ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog(), Options: s.Options(),
+		}
+		if target := state.Queue(one.Options.Policy.DeadLetter); target != nil {
+			one.DeadLetter = target.Name()
+		}
+		info.Subscriptions = append(info.Subscriptions, one)
 	}
 	return info
 }
@@ -116,8 +121,9 @@ func (s *Store) QueueByName(name string) (QueueInfo, error) {
 type Origin struct {
 	// Queue and Subscription are the names.
 	Queue, Subscription string
-	// DeadLetter is the number of the dead-letter queue; txn.NoQueue for none.
-	DeadLetter uint64
+	// DeadLetter is the number of the dead-letter queue of the subscription: its own, or its queue's; txn.NoQueue for
+	// none. QueueDeadLetter is that of the queue.
+	DeadLetter, QueueDeadLetter uint64
 }
 
 // Origin describes a subscription. ErrNoQueue if there is none of that number.
@@ -131,7 +137,10 @@ func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
 	if q == nil || q.Sub(sub) == nil {
 		return Origin{}, fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
 	}
-	return Origin{Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Config().DeadLetter}, nil
+	return Origin{
+		Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Sub(sub).Config().DeadLetter,
+		QueueDeadLetter: q.Config().DeadLetter,
+	}, nil
 }
 
 // TemporaryQueue is one that is deleted when it has had no consumer for a time.
@@ -160,27 +169,31 @@ func (s *Store) Temporary() []TemporaryQueue {
 	return out
 }
 
-// MaxDeliveries is how many times a message of a queue is delivered to a subscription at most; 0: there is no limit, or
-// no such queue.
-func (s *Store) MaxDeliveries(id uint64) uint64 {
+// MaxDeliveries is how many times a message is delivered to a subscription at most; 0: there is no limit, or no such
+// subscription.
+func (s *Store) MaxDeliveries(id uint64, sub uint32) uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if q := s.state.Queue(id); q != nil {
-		return q.Config().MaxDeliveries
+	if q := s.state.Queue(id); q != nil && q.Sub(sub) != nil {
+		return q.Sub(sub).Config().MaxDeliveries
 	}
 	return 0
 }
 
-// Exhausted returns those of the sequences that were given back as often as the queue's limit of deliveries allows for.
+// Exhausted returns those of the sequences that were given back as often as the limit of deliveries allows for.
 // It costs nothing if there is no limit.
 func (s *Store) Exhausted(id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.state.Queue(id)
-	if q == nil || q.Config().MaxDeliveries == 0 || q.Sub(sub) == nil {
+	if q == nil || q.Sub(sub) == nil {
 		return nil
 	}
-	most, of := q.Config().MaxDeliveries, q.Sub(sub)
+	of := q.Sub(sub)
+	most := of.Config().MaxDeliveries
+	if most == 0 {
+		return nil
+	}
 	for _, sequence := range sequences {
 		if uint64(of.DeliveryCount(sequence)) >= most {
 			exhausted = append(exhausted, sequence)
@@ -199,6 +212,10 @@ func (s *Store) Filter(id uint64, sub uint32) string {
 	}
 	return ""
 }
+
+// Filters changes whenever a filter of a subscription was altered: before anything that was published later can be
+// read.
+func (s *Store) Filters() uint64 { return s.filters.Load() }
 
 // QueueCount is the number of queues.
 func (s *Store) QueueCount() int {

@@ -20,16 +20,20 @@ func (s *Store) TTL(id uint64) int64 {
 }
 
 // RedeliveryDelays returns for each of the sequences how long the message is to wait before a consumer of the
-// subscription gets it again, as the queue's configuration and the number of times that it was released have it; nil if
-// the queue has no redelivery delay.
+// subscription gets it again, as the configuration and the number of times that it was released have it; nil if there is
+// no redelivery delay.
 func (s *Store) RedeliveryDelays(id uint64, sub uint32, sequences []uint64) []time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.state.Queue(id)
-	if q == nil || q.Config().RedeliveryDelay == 0 || q.Sub(sub) == nil {
+	if q == nil || q.Sub(sub) == nil {
 		return nil
 	}
-	config, of := q.Config(), q.Sub(sub)
+	of := q.Sub(sub)
+	config := of.Config()
+	if config.RedeliveryDelay == 0 {
+		return nil
+	}
 	delays := make([]time.Duration, len(sequences))
 	for i, sequence := range sequences {
 		delays[i] = redeliveryDelay(&config, of.DeliveryCount(sequence))

@@ -66,6 +66,7 @@ type Store struct {
 	ahead     readAhead
 	watch     watchers
 	clock     clock
+	filters   atomic.Uint64 // see Filters
 	snapshots snapshotSet
 	pager     pager
 	maint     *rewrite.Maintenance

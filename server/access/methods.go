@@ -41,6 +41,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_GetQueue_FullMethodName:           onQueues(Browse),
 	pb.QueueService_ListQueues_FullMethodName:         onQueues(Browse),
 	pb.QueueService_CreateSubscription_FullMethodName: manages(),
+	pb.QueueService_AlterSubscription_FullMethodName:  manages(),
 	pb.QueueService_DeleteSubscription_FullMethodName: manages(),
 	pb.QueueService_Publish_FullMethodName:            onQueues(Publish),
 	pb.QueueService_PublishStream_FullMethodName:      onQueues(Publish),

@@ -30,6 +30,10 @@ type Consumer struct {
 	aside       [lanes]uint64 // by lane, below which it was asked about everything that is set aside
 	// accepts tells whether it wants a message; nil: all of them.
 	accepts func(m *Message) bool
+	// from says where it comes from. firstSince is since when no other one has been attached for longer; the zero value
+	// while one has.
+	from       string
+	firstSince time.Time
 }
 
 // wants tells whether the consumer may be given a message.

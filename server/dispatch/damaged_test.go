@@ -43,7 +43,7 @@ func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 		OutboxBytes: 1 << 20,
 	}, zap.NewNop())
 	defer r.Close(nil)
-	c, err := r.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	c, err := r.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.AddCredit(100))

@@ -40,7 +40,7 @@ func (s *settlement) giveUp(sequences []uint64, reason txn.DeadReason, by *Consu
 func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	for i := range messages {
 		if messages[i].DeliveryCount > 0 {
-			return d.registry.source.MaxDeliveries(d.key.Queue)
+			return d.registry.source.MaxDeliveries(d.key)
 		}
 	}
 	return 0

@@ -14,11 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-func (q *memoryQueue) MaxDeliveries(uint64) uint64 {
+func (q *memoryQueue) MaxDeliveries(dispatch.Key) uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.most
 }
+
+func (q *memoryQueue) Filters() uint64 { return q.filters.Load() }
 
 func (q *memoryQueue) Filter(dispatch.Key) (func([]byte) bool, error) { return q.matches, q.noFilter }
 

@@ -95,9 +95,9 @@ type Source interface {
 	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence is the sequence that the queue's next message will get.
 	NextSequence(queue uint64) (uint64, bool)
-	// MaxDeliveries is how many times a message of the queue is given to a consumer of a subscription at most; 0: there
+	// MaxDeliveries is how many times a message is given to a consumer of a subscription at most; 0: there
 	// is no limit.
-	MaxDeliveries(queue uint64) uint64
+	MaxDeliveries(key Key) uint64
 	// Exhausted returns those of the sequences, of messages that were given back, that were delivered as often as they
 	// may be.
 	Exhausted(key Key, sequences []uint64) []uint64
@@ -110,6 +110,9 @@ type Source interface {
 	// Filter returns what tells of a stored record whether the subscription gets that message; nil if it gets all of
 	// them. The error says why its filter cannot be used.
 	Filter(key Key) (matches func(record []byte) bool, err error)
+	// Filters changes whenever Filter may give something else for some subscription, before anything that is published
+	// later can be read.
+	Filters() uint64
 	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
@@ -210,8 +213,8 @@ func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages,
 
 // Attach adds a consumer to a subscription. The caller must Close it. accepts tells which messages it may be given, nil
 // for all: it is called with locks held, must not block, and must say the same of a message whenever it is asked. What
-// it does not accept stays for other consumers.
-func (r *Registry) Attach(key Key, accepts func(m *Message) bool) (*Consumer, error) {
+// it does not accept stays for other consumers. from says where the consumer comes from, for people.
+func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (*Consumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed != nil {
@@ -234,7 +237,7 @@ func (r *Registry) Attach(key Key, accepts func(m *Message) bool) (*Consumer, er
 		r.start(d)
 	}
 	r.consumers++
-	return d.attach(accepts), nil
+	return d.attach(from, accepts), nil
 }
 
 // start runs the dispatcher's goroutines; they end when the dispatcher stops and are joined in Close.
@@ -287,6 +290,24 @@ func (r *Registry) Settled(key Key, acks, releases []Range) {
 	if d != nil {
 		d.settled(acks, releases)
 	}
+}
+
+// First tells where the consumer of a subscription comes from that has been attached for longest, as Attach was told,
+// and since when it is that one: of a queue with a single active consumer, the active one. ok is false if there is no
+// consumer.
+func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
+	r.mu.Lock()
+	d := r.byKey[key]
+	r.mu.Unlock()
+	if d == nil {
+		return "", time.Time{}, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.consumers) == 0 {
+		return "", time.Time{}, false
+	}
+	return d.consumers[0].from, d.consumers[0].firstSince, true
 }
 
 // Stats tells how many messages of a subscription are with consumers, and how many consumers there are.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type memoryQueue struct {
 
 	matches  func([]byte) bool
 	noFilter error
+	filters  atomic.Uint64
 
 	delayed map[uint64]bool
 	ttl     int64
@@ -252,7 +254,7 @@ func newFixture(t *testing.T, l dispatch.Limits) *fixture {
 
 func (f *fixture) attach(credit uint32) *dispatch.Consumer {
 	f.t.Helper()
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.NoError(f.t, err)
 	f.t.Cleanup(c.Close)
 	require.NoError(f.t, c.AddCredit(credit))
@@ -434,13 +436,13 @@ func TestCloseTellsWhy(t *testing.T) {
 	_, err := c.Next(f.ctx)
 	require.ErrorIs(t, err, reason)
 	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Confirm: 1}), reason)
-	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.ErrorIs(t, err, reason)
 }
 
 func TestFailuresEndTheConsumers(t *testing.T) {
 	f := newFixture(t, limits())
-	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1}, nil)
+	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1}, "", nil)
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.AddCredit(1))
@@ -499,7 +501,7 @@ func TestLimits(t *testing.T) {
 	require.ErrorIs(t, c.AddCredit(1), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, c.AddCredit(1<<31), dispatch.ErrTooMuchCredit)
 	f.attach(0)
-	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.ErrorIs(t, err, dispatch.ErrTooManyConsumers)
 
 	for range 10 {
@@ -554,7 +556,7 @@ func TestRandom(t *testing.T) {
 
 // consumeSome is one life of a consumer.
 func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	if err != nil {
 		f.t.Error(err)
 		return

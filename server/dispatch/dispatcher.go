@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ type dispatcher struct {
 	cancel   context.CancelFunc
 	// matches tells whether a message matches the subscription's filter; nil if it has none.
 	matches func(record []byte) bool
+	// filters is Source.Filters before matches was asked for. Of the delivering goroutine, as matches is.
+	filters uint64
 	// others is how many messages of a turn did not match. Of the delivering goroutine alone.
 	others  int
 	running sync.WaitGroup // the two goroutines
@@ -83,13 +86,15 @@ func signal(ch chan struct{}) {
 	}
 }
 
-func (d *dispatcher) attach(accepts func(*Message) bool) *Consumer {
+func (d *dispatcher) attach(from string, accepts func(*Message) bool) *Consumer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := &Consumer{
 		d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]bool), err: d.stopped, accepts: accepts,
+		from: from,
 	}
 	d.consumers = append(d.consumers, c)
+	d.noteFirst()
 	if accepts != nil {
 		d.selects()
 	}
@@ -143,6 +148,13 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 		inFlight += uint64(len(c.inFlight))
 	}
 	return inFlight, uint32(len(d.consumers))
+}
+
+// noteFirst notes since when the consumer that has been attached for longest is that one. The dispatcher's lock is held.
+func (d *dispatcher) noteFirst() {
+	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
+		d.consumers[0].firstSince = time.Now()
+	}
 }
 
 // deliver is the delivering goroutine: it reads when a consumer can take something, and waits otherwise.
@@ -253,9 +265,11 @@ func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
 	var messages []Message
 	if len(again) > 0 {
 		messages, err = d.readAgain(ctx, again)
-		matching, others := d.match(messages)
-		d.handOutAgain(matching, others)
-		messages = matching
+		var others []Range
+		if err == nil {
+			messages, others, err = d.match(messages)
+		}
+		d.handOutAgain(messages, others)
 		progressed = true
 	} else {
 		messages, progressed, err = d.readOn(ctx, from, want, maxBytes)
@@ -274,7 +288,8 @@ func (d *dispatcher) readOn(
 		d.followExclusive() // a message that was published after the queue was altered goes out as the queue is now
 	}
 	d.wasRead(messages)
-	matching, others := d.match(messages)
+	matching, others, filterErr := d.match(messages)
+	err = errors.Join(err, filterErr)
 	most := d.maxDeliveries(matching)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -436,6 +451,7 @@ func (d *dispatcher) detach(c *Consumer) {
 		return // closed before
 	}
 	d.consumers = slices.Delete(d.consumers, at, at+1)
+	d.noteFirst()
 	d.turn = 0
 	var unsent, sent []uint64
 	for sequence, wasSent := range c.inFlight {

@@ -26,8 +26,10 @@ type skipped struct {
 	timed bool // a timer is set
 }
 
-// setFilter makes the dispatcher of a subscription with a filter. The caller starts it afterwards.
+// setFilter makes the dispatcher of a subscription with a filter, or follows one that was altered. The caller starts it
+// afterwards, or is its delivering goroutine.
 func (d *dispatcher) setFilter() error {
+	d.filters = d.registry.source.Filters() // before the filter: one that is altered in between is looked at again
 	matches, err := d.registry.source.Filter(d.key)
 	if err != nil {
 		return fmt.Errorf("filter of the subscription: %w", err)
@@ -36,11 +38,16 @@ func (d *dispatcher) setFilter() error {
 	return nil
 }
 
-// match divides what was read into what matches the subscription's filter and the ranges of what does not. The
-// dispatcher's lock is not held: an expression takes its time.
-func (d *dispatcher) match(messages []Message) (matching []Message, others []Range) {
+// match divides what was read into what matches the subscription's filter and the ranges of what does not, by the
+// filter as it is now: the messages were read before. The dispatcher's lock is not held: an expression takes its time.
+func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
+	if d.filters != d.registry.source.Filters() {
+		if err := d.setFilter(); err != nil {
+			return nil, nil, err
+		}
+	}
 	if d.matches == nil {
-		return messages, nil
+		return messages, nil, nil
 	}
 	kept := 0
 	for _, m := range messages {
@@ -57,7 +64,7 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 	}
 	d.others += len(messages) - kept
 	clear(messages[kept:]) // let go of the records
-	return messages[:kept], others
+	return messages[:kept], others, nil
 }
 
 // skip has messages acknowledged that do not match, within a moment and many at a time. The dispatcher's lock is held.

@@ -107,7 +107,7 @@ func TestFilterHeldUp(t *testing.T) {
 func TestFilterThatCannotBeUsed(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.noFilter = errors.New("line 1")
-	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, nil)
+	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	require.ErrorContains(t, err, "line 1")
 	f.queue.noFilter = nil
 	f.attach(1)

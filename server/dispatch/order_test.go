@@ -42,7 +42,7 @@ func (f *fixture) grouped(groups ...string) {
 // filtered attaches a consumer with a filter.
 func (f *fixture) filtered(credit uint32, accepts func(m *dispatch.Message) bool) *dispatch.Consumer {
 	f.t.Helper()
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, accepts)
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", accepts)
 	require.NoError(f.t, err)
 	f.t.Cleanup(c.Close)
 	require.NoError(f.t, c.AddCredit(credit))
@@ -274,7 +274,7 @@ func (w *weather) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end 
 		odd := rng.Uint64N(3)
 		accepts = func(m *dispatch.Message) bool { return m.Sequence%3 != odd }
 	}
-	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, accepts)
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", accepts)
 	if err != nil {
 		return true
 	}

@@ -25,7 +25,7 @@ func TestSeek(t *testing.T) {
 			require.NoError(t, c.AddCredit(2))
 			f.take(c, 2)
 			err := f.registry.Seek(key, func() error {
-				_, err := f.registry.Attach(key, nil)
+				_, err := f.registry.Attach(key, "", nil)
 				require.ErrorIs(t, err, dispatch.ErrClosed)
 				require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: span(3, 4), Confirm: 2}))
 				f.queue.mu.Lock()

@@ -85,6 +85,10 @@ func TestStandbySendsClientsAway(t *testing.T) {
 			_, err := q.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "q", Name: "s"})
 			return err
 		},
+		"alter subscription": func() error {
+			_, err := standby.alterSubscription("q", "default", "", nil, "filter")
+			return err
+		},
 		"unsubscribe": func() error {
 			_, err := q.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: "q", Name: "default"})
 			return err

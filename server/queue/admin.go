@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
@@ -233,80 +231,4 @@ func decodePageToken(token string) (string, error) {
 		return "", fmt.Errorf("%w: page_token is not one that this service gave out", wire.ErrInvalid)
 	}
 	return string(after), nil
-}
-
-// CreateSubscription adds a durable cursor to a queue.
-func (s *Service) CreateSubscription(
-	ctx context.Context, req *pb.CreateSubscriptionRequest,
-) (*pb.CreateSubscriptionResponse, error) {
-	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
-	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return nil, s.status(err)
-	}
-	if err := s.checkFilter(req.GetFilter()); err != nil {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
-	}
-	start, sequence, err := s.startPlace(ctx, session, req, req.GetProducer().GetRetry())
-	if err != nil {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
-	}
-	options := txn.SubscriptionOptions{Filter: req.GetFilter()}
-	session, _, err = s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
-		if start == txn.StartSequence {
-			b.CreateSubscriptionAt(id, req.GetName(), sequence, options)
-			return
-		}
-		b.CreateSubscriptionWith(id, req.GetName(), start, options)
-	})
-	created := err == nil
-	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
-		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
-	}
-	described, err := s.describe(session, req.GetQueue())
-	for _, sub := range described.GetSubscriptions() {
-		if sub.GetName() == req.GetName() {
-			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
-		}
-	}
-	if created { // and deleted since, perhaps with its queue
-		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
-	}
-	if err != nil {
-		return nil, s.status(err)
-	}
-	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
-}
-
-// checkFilter refuses a filter that is not possible, or that a node of the pair would not understand.
-func (s *Service) checkFilter(text string) error {
-	if text == "" {
-		return nil
-	}
-	if _, err := filter.Compile(text); err != nil {
-		return err
-	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return err
-	}
-	return s.serving.Require(session, failover.FeatureQueues)
-}
-
-// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
-func (s *Service) DeleteSubscription(
-	ctx context.Context, req *pb.DeleteSubscriptionRequest,
-) (*pb.DeleteSubscriptionResponse, error) {
-	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, s.status(err)
-	}
-	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		return s.findSub(req.GetQueue(), req.GetName())
-	}, (*txn.Builder).DeleteSubscription)
-	if err != nil {
-		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
-	}
-	return &pb.DeleteSubscriptionResponse{}, nil
 }

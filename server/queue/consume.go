@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -69,7 +70,8 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
-	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, accepts)
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub}, addressOf(stream.Context()),
+		accepts)
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
@@ -93,6 +95,14 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
 	}
 	return err
+}
+
+// addressOf is where a call comes from; empty if that is not known.
+func addressOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // consumerFilter compiles the filter of a consumer; nil if it gets all messages.

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -195,7 +197,14 @@ func (s *Service) describe(session *serving.Session, name string) (*pb.Queue, er
 
 // queueToProto describes a queue, with the consumers that the session has of it.
 func queueToProto(q *store.QueueInfo, session *serving.Session) *pb.Queue {
-	return wire.QueueToProto(q, func(sub uint32) (inFlight uint64, attached uint32) {
-		return session.Consumers.Stats(dispatch.Key{Queue: q.ID, Sub: sub})
+	return wire.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
+		key := dispatch.Key{Queue: q.ID, Sub: sub}
+		out.InFlight, out.Consumers = session.Consumers.Stats(key)
+		if q.Config.Exclusive == 0 {
+			return
+		}
+		if from, since, ok := session.Consumers.First(key); ok {
+			out.ActiveConsumer = &pb.ActiveConsumer{Address: from, Since: timestamppb.New(since)}
+		}
 	})
 }

@@ -165,8 +165,13 @@ func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 	return s.store.NextSequence(id)
 }
 
-// MaxDeliveries is how many times a message of the queue is delivered at most.
-func (s storeSource) MaxDeliveries(id uint64) uint64 { return s.store.MaxDeliveries(id) }
+// MaxDeliveries is how many times a message is delivered to a subscription at most.
+func (s storeSource) MaxDeliveries(key dispatch.Key) uint64 {
+	return s.store.MaxDeliveries(key.Queue, key.Sub)
+}
+
+// Filters changes whenever a filter was altered.
+func (s storeSource) Filters() uint64 { return s.store.Filters() }
 
 // Exhausted returns those of the sequences that were delivered as often as they may be.
 func (s storeSource) Exhausted(key dispatch.Key, sequences []uint64) []uint64 {

@@ -153,11 +153,11 @@ func (t *overflow) moveBatch(
 		}
 		moved, records = append(moved, txn.Range{First: m.Sequence, Last: m.Sequence}), append(records, rec)
 	}
-	if len(moved) == 0 || origin.DeadLetter == txn.NoQueue {
+	if len(moved) == 0 || origin.QueueDeadLetter == txn.NoQueue {
 		return 0, nil
 	}
 	err = propose(ctx, t.o.Primary, func(b *txn.Builder) {
-		b.BeginMove(key.Queue, key.Sub, origin.DeadLetter)
+		b.BeginMove(key.Queue, key.Sub, origin.QueueDeadLetter)
 		for i, rec := range records {
 			b.Move(moved[i].First, rec)
 		}

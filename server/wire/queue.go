@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto describes a queue; consumers tells what only the active knows of a subscription: how many messages its
-// consumers have and have not acknowledged, and how many consumers there are.
-func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint64, attached uint32)) *pb.Queue {
+// QueueToProto describes a queue; consumers adds what only the active knows of a subscription: how many messages its
+// consumers have and have not acknowledged, and which consumers there are.
+func QueueToProto(q *store.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID,
 		Config:       ConfigToProto(&q.Config, q.DeadLetter),
@@ -32,9 +32,10 @@ func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint6
 	}
 	for _, sub := range q.Subscriptions {
 		described := &pb.Subscription{
-			Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog, Filter: sub.Filter,
+			Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog, Filter: sub.Options.Filter,
+			Redelivery: PolicyToProto(&sub.Options, sub.DeadLetter),
 		}
-		described.InFlight, described.Consumers = consumers(sub.ID)
+		consumers(sub.ID, described)
 		out.Subscriptions = append(out.Subscriptions, described)
 	}
 	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {

@@ -134,7 +134,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	}
 	var sub *Sub
 	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
-		o.Code == txn.OpTake || o.Code == txn.OpPurge && o.Sub != 0 ||
+		o.Code == txn.OpTake || o.Code == txn.OpAlterSubscription || o.Code == txn.OpPurge && o.Sub != 0 ||
 		o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
@@ -157,7 +157,9 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpMove:
 		return s.checkMove(o, sub)
 	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
-		return checkCreateSub(q, o)
+		return s.checkCreateSub(q, o)
+	case txn.OpAlterSubscription:
+		return s.checkDeadLetter(q, o.SubscriptionChange().Options.Policy.DeadLetter)
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
 	case txn.OpForward:
@@ -179,7 +181,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	return txn.OK
 }
 
-func checkCreateSub(q *Queue, o *txn.Op) txn.Code {
+func (s *State) checkCreateSub(q *Queue, o *txn.Op) txn.Code {
 	switch {
 	case q.SubByName(string(o.Name)) != nil:
 		return txn.ErrSubscriptionExists
@@ -188,7 +190,7 @@ func checkCreateSub(q *Queue, o *txn.Op) txn.Code {
 	case o.Sequence > q.nextSeq:
 		return txn.ErrBeyondEnd
 	}
-	return txn.OK
+	return s.checkDeadLetter(q, o.SubscriptionOptions().Policy.DeadLetter)
 }
 
 // checkNotReserved tells whether all messages of a subscription may go; of all subscriptions when id is 0.
@@ -324,7 +326,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPurge:
 		r.Changed = s.purge(q, o.Sub)
 	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
-		r.ID = uint64(s.createSub(q, string(o.Name), o.SubscriptionOptions().Filter, o.Start, o.Sequence).id)
+		r.ID = uint64(s.createSub(q, string(o.Name), o.SubscriptionOptions(), o.Start, o.Sequence).id)
 		q.digest = mix(mix(q.digest, r.ID), uint64(crc32.Checksum(o.Name, s.crc)))
 		if len(o.Raw) > 0 {
 			q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
@@ -351,6 +353,9 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.seek(q, o, r)
 	case txn.OpSetForwards:
 		s.setForwards(q, o)
+	case txn.OpAlterSubscription:
+		s.alterSub(q.Sub(o.Sub), o.SubscriptionChange())
+		q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}
@@ -461,7 +466,7 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	s.addQueue(q)
 	s.mark(q)
 	for name := range o.Subscriptions {
-		s.createSub(q, string(name), "", txn.StartLatest, 0)
+		s.createSub(q, string(name), txn.SubscriptionOptions{}, txn.StartLatest, 0)
 	}
 	s.setRetention(q)
 	q.subs = slices.Clip(q.subs)
@@ -490,7 +495,9 @@ func (s *State) addQueue(q *Queue) {
 func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
-	s.countDeadLetters(q.config.DeadLetter, -1)
+	for id := range q.deadLetters {
+		s.countDeadLetters(id, -1)
+	}
 	s.countForwards(q, -1)
 	s.listSwept(q, false)
 	delete(s.temporary, q.id)
@@ -508,9 +515,10 @@ func (s *State) deleteQueue(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-func (s *State) createSub(q *Queue, name, filter string, start txn.Start, seq uint64) *Sub {
+func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, start txn.Start, seq uint64) *Sub {
 	sub := &Sub{q: q, id: q.nextSub, dirty: true}
-	sub.setText(name, filter)
+	sub.setOptions(name, o)
+	s.countDeadLetters(sub.deadLetter(), 1)
 	q.nextSub++
 	sub.acks.floor = q.nextSeq
 	switch start {
@@ -545,6 +553,8 @@ func belowMask(n uint64) uint64 {
 // deleteSub removes a subscription and gives the number of messages that only it needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
+	s.countDeadLetters(sub.deadLetter(), -1)
+	delete(q.policies, sub.id)
 	before := q.messages
 	base, n := q.sizes.base, len(q.sizes.slots)
 	for i := range n {

@@ -21,6 +21,12 @@ func (s *State) Check() []string {
 			bad("queue %d %.40q: its dead letters go to queue %d, which is not there or leads back", q.id, q.name,
 				q.config.DeadLetter)
 		}
+		for _, sub := range q.subs {
+			if s.checkDeadLetter(q, sub.deadLetter()) != txn.OK {
+				bad("queue %d %.40q: dead letters of subscription %d go to queue %d, which is not there or leads back", q.id,
+					q.name, sub.id, sub.deadLetter())
+			}
+		}
 		if q.config.Retains() != (q.retention() != nil) {
 			bad("queue %d %.40q: it has a retention and nothing that keeps its messages, or the reverse", q.id, q.name)
 		}

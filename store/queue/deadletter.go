@@ -49,18 +49,62 @@ func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
 	if q != nil && q.config.Priorities != c.Priorities {
 		return txn.ErrPrioritiesFixed
 	}
-	for id := c.DeadLetter; id != txn.NoQueue; {
-		target := s.queues.get(id)
-		switch target {
+	return s.checkDeadLetter(q, c.DeadLetter)
+}
+
+// checkDeadLetter tells whether a queue, or a subscription of it, may have a dead-letter queue: one that is there and
+// leads to no queue that leads back, over what the queues and their subscriptions name. q is nil for a queue that is to
+// be made.
+func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
+	if target == txn.NoQueue {
+		return txn.OK
+	}
+	seen := map[uint64]bool{target: true}
+	for list := []uint64{target}; len(list) > 0; {
+		at := s.queues.get(list[len(list)-1])
+		list = list[:len(list)-1]
+		switch at {
 		case nil:
 			return txn.ErrQueueNotFound
 		case q:
 			return txn.ErrDeadLetterCycle
 		}
-		id = target.config.DeadLetter
+		for id := range at.deadLetters {
+			if !seen[id] {
+				seen[id] = true
+				list = append(list, id)
+			}
+		}
 	}
 	return txn.OK
 }
+
+// deadLetters iterates over the dead-letter queues of a queue and of its subscriptions.
+func (q *Queue) deadLetters(yield func(id uint64) bool) {
+	if q.config.DeadLetter != txn.NoQueue && !yield(q.config.DeadLetter) {
+		return
+	}
+	for _, p := range q.policies {
+		if id := p.values.DeadLetter; id != txn.NoQueue && !yield(id) {
+			return
+		}
+	}
+}
+
+// alterSub changes options of a subscription.
+func (s *State) alterSub(sub *Sub, c txn.SubscriptionChange) {
+	s.touch(sub.q) // a dispatcher has to do something else from now on
+	s.countDeadLetters(sub.deadLetter(), -1)
+	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
+	s.countDeadLetters(sub.deadLetter(), 1)
+	sub.dirty = true
+	if c.Filter {
+		s.filters++
+	}
+}
+
+// Filters changes whenever a filter of a subscription was altered.
+func (s *State) Filters() uint64 { return s.filters }
 
 // checkMove tells whether messages of sub may be moved: all of them, since which are acknowledged by then is not looked
 // at.

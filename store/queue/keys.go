@@ -112,15 +112,15 @@ func (q *Queue) appendValue(dst []byte) []byte {
 }
 
 func (s *Sub) appendValue(dst []byte) []byte {
-	version := byte(valueVersion)
-	if s.Filter() != "" {
+	version, options := byte(valueVersion), s.Options()
+	if options != (txn.SubscriptionOptions{}) {
 		version = optionsVersion
 	}
 	dst = append(dst, version)
 	dst = appendString(dst, s.Name())
 	dst = binary.AppendUvarint(dst, s.start)
 	dst = binary.AppendUvarint(dst, s.acks.floor)
-	return txn.AppendSubscriptionOptions(dst, txn.SubscriptionOptions{Filter: s.Filter()})
+	return txn.AppendSubscriptionOptions(dst, options)
 }
 
 // appendValue gives nothing for a chunk that is full.

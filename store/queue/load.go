@@ -246,7 +246,8 @@ func (l *Loader) sub(k, v *cursor) {
 			v.fail("a subscription with options that has none")
 		}
 	}
-	sub.setText(name, options.Filter)
+	sub.setOptions(name, options)
+	l.s.countDeadLetters(sub.deadLetter(), 1)
 	sub.loaded, sub.stored = true, true
 }
 

@@ -36,15 +36,67 @@ func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
 	if q != nil && q.config.Priorities != c.Priorities {
 		return txn.ErrPrioritiesFixed
 	}
-	for id := c.DeadLetter; id != 0; {
-		target := m.queues[id]
-		if target == nil {
-			return txn.ErrQueueNotFound
-		}
-		if target == q {
+	return m.checkDeadLetter(q, c.DeadLetter)
+}
+
+// checkDeadLetter is why dead letters of q may not go to a queue: it is not there, or some way from there leads back.
+func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
+	if id == 0 {
+		return txn.OK
+	}
+	target := m.queues[id]
+	if target == nil {
+		return txn.ErrQueueNotFound
+	}
+	if target == q || m.checkDeadLetter(q, target.config.DeadLetter) != txn.OK {
+		return txn.ErrDeadLetterCycle
+	}
+	for _, s := range target.subs {
+		if m.checkDeadLetter(q, s.options.Policy.DeadLetter) != txn.OK {
 			return txn.ErrDeadLetterCycle
 		}
-		id = target.config.DeadLetter
+	}
+	return txn.OK
+}
+
+// somePolicy draws what a subscription has for itself.
+func (m *model) somePolicy() (o txn.SubscriptionOptions) {
+	o.Own = txn.ConfigMask(m.rng.Uint64()) & txn.PolicyFields
+	if m.rng.IntN(2) == 0 {
+		o.Own &= txn.FieldMaxDeliveries | txn.FieldDeadLetter
+	}
+	o.Policy = txn.Config{RedeliveryDelay: m.rng.Uint64N(5), RedeliveryMultiplier: m.rng.Uint64N(300)}
+	o.Policy = txn.Config{}.With(m.someConfig(o.Policy), o.Own)
+	return o
+}
+
+// alterSub changes options of a subscription.
+func (m *model) alterSub(b *txn.Builder, q *modelQueue, s *modelSub) txn.Code {
+	c := txn.SubscriptionChange{Filter: m.rng.IntN(2) == 0, Options: m.somePolicy()}
+	c.Fields = c.Options.Own | txn.ConfigMask(m.rng.Uint64())&txn.PolicyFields
+	if c.Filter {
+		c.Options.Filter = []string{"", "size > 4"}[m.rng.IntN(2)]
+	}
+	if !c.Filter && c.Fields == 0 {
+		c.Fields = txn.FieldRedeliveryDelay
+	}
+	b.AlterSubscription(q.id, s.id, c)
+	code := m.checkDeadLetter(q, c.Options.Policy.DeadLetter)
+	if code != txn.OK {
+		return code
+	}
+	if c.Filter {
+		s.options.Filter = c.Options.Filter
+	}
+	s.options.Own = s.options.Own&^c.Fields | c.Options.Own
+	for i := range 64 { // each field by itself
+		field := txn.ConfigMask(1) << i
+		switch {
+		case c.Options.Own&field != 0:
+			s.options.Policy = s.options.Policy.With(c.Options.Policy, field)
+		case c.Fields&field != 0:
+			s.options.Policy = s.options.Policy.With(txn.Config{}, field)
+		}
 	}
 	return txn.OK
 }
@@ -71,7 +123,10 @@ func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue)
 // inUse tells whether q is the dead-letter queue of another one, or is forwarded to.
 func (m *model) inUse(q *modelQueue) bool {
 	return m.forwardedTo(q.id) || slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
-		return o.config.DeadLetter == q.id
+		return o.config.DeadLetter == q.id ||
+			slices.ContainsFunc(slices.Collect(maps.Values(o.subs)), func(s *modelSub) bool {
+				return s.options.Policy.DeadLetter == q.id
+			})
 	})
 }
 

@@ -49,7 +49,7 @@ type modelQueue struct {
 type modelSub struct {
 	id      uint32
 	name    string
-	filter  string
+	options txn.SubscriptionOptions
 	needs   map[uint64]uint32 // delivery count by message
 	queueID uint64
 }
@@ -253,6 +253,11 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		delete(q.subs, s.id)
 		r.Changed = uint64(before - q.alive())
 		b.DeleteSubscription(q.id, s.id)
+	case k < 12 && s != nil && m.rng.IntN(3) == 0:
+		if code := m.alterSub(b, q, s); code != txn.OK {
+			want.Code, want.Op = code, 0
+			return
+		}
 	case k < 15 && m.isReserved(q, 0):
 		b.Purge(q.id, 0)
 		want.Code, want.Op = txn.ErrPreparedInUse, 0
@@ -275,7 +280,8 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	default:
 		name, start := fmt.Sprintf("s%d", m.rng.IntN(6)), txn.Start(1+m.rng.IntN(3))
 		filter := []string{"", "size > 3", "properties.region == \"eu\""}[m.rng.IntN(3)]
-		from, options := 1+m.rng.Uint64N(q.next), txn.SubscriptionOptions{Filter: filter}
+		from, options := 1+m.rng.Uint64N(q.next), m.somePolicy()
+		options.Filter = filter
 		if start == txn.StartSequence {
 			b.CreateSubscriptionAt(q.id, name, from, options)
 		} else {
@@ -287,8 +293,12 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 				return
 			}
 		}
+		if code := m.checkDeadLetter(q, options.Policy.DeadLetter); code != txn.OK {
+			want.Code, want.Op = code, 0
+			return
+		}
 		s := q.createSub(name, start, from)
-		s.filter, r.ID = filter, uint64(s.id)
+		s.options, r.ID = options, uint64(s.id)
 	}
 	want.Ops = []txn.OpResult{r}
 }
@@ -506,7 +516,7 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 	t.Helper()
 	require.NotNil(t, s)
 	require.Equal(t, ws.id, s.ID())
-	require.Equal(t, ws.filter, s.Filter())
+	require.Equal(t, ws.options, s.Options())
 	require.Equal(t, uint64(len(ws.needs)), s.Backlog())
 	n := 0
 	for seq := s.NextUnacked(1); seq < next; seq = s.NextUnacked(seq + 1) {

@@ -46,6 +46,8 @@ type extras struct {
 	// Messages that were given up, ever: that no consumer could deal with while there was no dead-letter queue, for each
 	// subscription; and that expired and were not moved to a dead-letter queue.
 	dropped, expired uint64
+	// policies are what subscriptions have for themselves, by their numbers; most have nothing, and are not in it.
+	policies map[uint32]policy
 }
 
 // noExtras is what all other queues share. It never changes.
@@ -93,6 +95,12 @@ type Sub struct {
 	counts *countSet // nil if there is nothing
 	// reserved by prepared transactions; nil if nothing is
 	reserved *reservedSet
+}
+
+// policy is what a subscription has for itself of what its queue's configuration says.
+type policy struct {
+	own    txn.ConfigMask
+	values txn.Config
 }
 
 // chunkRange is an inclusive range of chunks.
@@ -165,8 +173,41 @@ func (s *Sub) Name() string { return s.text[:s.name] }
 // Filter is the expression that its messages have to match; "" if it gets all of them.
 func (s *Sub) Filter() string { return s.text[s.name:] }
 
-// setText sets name and filter.
-func (s *Sub) setText(name, filter string) { s.text, s.name = name+filter, uint8(len(name)) }
+// Options are its filter, and what it has for itself of what its queue's configuration says.
+func (s *Sub) Options() txn.SubscriptionOptions {
+	o := txn.SubscriptionOptions{Filter: s.Filter()}
+	p := s.q.policies[s.id]
+	o.Own, o.Policy = p.own, p.values
+	return o
+}
+
+// Config is its queue's configuration, with what the subscription has for itself.
+func (s *Sub) Config() txn.Config {
+	p, ok := s.q.policies[s.id]
+	if !ok {
+		return *s.q.config
+	}
+	return s.q.config.With(p.values, p.own)
+}
+
+// deadLetter is the queue that the subscription names for itself; txn.NoQueue for none.
+func (s *Sub) deadLetter() uint64 {
+	return s.q.policies[s.id].values.DeadLetter
+}
+
+// setOptions sets name and options.
+func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
+	s.text, s.name = name+o.Filter, uint8(len(name))
+	if o.Own == 0 {
+		delete(s.q.policies, s.id)
+		return
+	}
+	q := s.q.own()
+	if q.policies == nil {
+		q.policies = make(map[uint32]policy)
+	}
+	q.policies[s.id] = policy{own: o.Own, values: o.Policy}
+}
 
 // Queue is the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }

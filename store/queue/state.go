@@ -37,7 +37,8 @@ type State struct {
 	counts     Counts
 	countAfter uint64
 
-	deadLettersTo map[uint64]int // how many queues name a queue as their dead-letter queue; nil while none does
+	filters       uint64         // see Filters
+	deadLettersTo map[uint64]int // how many queues and subscriptions name a queue as their dead-letter queue; nil: none
 
 	forwardsTo map[uint64]int    // how many queues forward to a queue; nil while none does
 	temporary  map[uint64]*Queue // those that are deleted when they have no consumer; nil while there was none

@@ -134,16 +134,6 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 	b.CreateSubscriptionWith(queue, name, start, SubscriptionOptions{})
 }
 
-// SubscriptionOptions are what a subscription may have besides its name. The zero value has none.
-type SubscriptionOptions struct {
-	// Filter is the expression that its messages have to match, 1 to MaxFilterBytes bytes; "" for all messages. The log
-	// and the state keep it as it is, and do not look into it.
-	Filter string
-}
-
-// Tags of options, as stored.
-const optionFilter = 1
-
 // CreateSubscriptionWith adds a subscription that has options. One that has none is as CreateSubscription makes it, and
 // has the same bytes.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
@@ -163,9 +153,7 @@ func (b *Builder) createSubscription(queue uint64, name string, start Start, seq
 	if err := CheckName(name); err != nil {
 		b.fail(err)
 	}
-	if len(o.Filter) > MaxFilterBytes {
-		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
-	}
+	b.checkOptions(&o)
 	code := OpCreateSubscription
 	if o != (SubscriptionOptions{}) {
 		code = OpCreateSubscriptionWith
@@ -185,35 +173,6 @@ func (b *Builder) checkSequence(sequence uint64) {
 	if sequence == 0 {
 		b.fail(fmt.Errorf("%w: sequences begin at 1", ErrMalformed))
 	}
-}
-
-// AppendSubscriptionOptions appends the encoding of those that are set, which DecodeSubscriptionOptions reads: for each
-// a tag, a length and its bytes, in the order of the tags.
-func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
-	if o.Filter != "" {
-		dst = appendString(append(dst, optionFilter), o.Filter)
-	}
-	return dst
-}
-
-// DecodeSubscriptionOptions reads all of b. The errors wrap ErrMalformed or ErrNewerVersion.
-func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
-	d := decoder{b: b}
-	for last := byte(0); len(d.b) > 0; {
-		tag := d.u8()
-		switch {
-		case tag <= last:
-			d.fail("options of a subscription out of order")
-		case tag == optionFilter:
-			if o.Filter = string(d.bytes(MaxFilterBytes)); o.Filter == "" {
-				d.fail("an empty filter")
-			}
-		default:
-			return o, fmt.Errorf("%w: option %d of a subscription", ErrNewerVersion, tag)
-		}
-		last = tag
-	}
-	return o, d.err
 }
 
 // DeleteSubscription removes a subscription.

@@ -89,6 +89,9 @@ const (
 
 	// PlainFields are those that releases before 0.2.0 know: they change all of them at once.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
+	// PolicyFields are those that a subscription can have for itself.
+	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
+		FieldRedeliveryMaxDelay
 	// AllFields are those of this version.
 	AllFields = FieldTemporaryGrace<<1 - 1
 )

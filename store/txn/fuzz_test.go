@@ -68,6 +68,18 @@ func FuzzReader(f *testing.F) {
 		b.CreateSubscriptionWith(1, "u", StartLatest, SubscriptionOptions{Filter: "size > 3"})
 	})
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 300, SubscriptionOptions{}) })
+	seed(nil, func(b *Builder) {
+		b.CreateSubscriptionWith(1, "u", StartLatest, SubscriptionOptions{
+			Own: FieldMaxDeliveries | FieldDeadLetter, Policy: Config{MaxDeliveries: 3},
+		})
+	})
+	seed(nil, func(b *Builder) {
+		b.AlterSubscription(1, 2, SubscriptionChange{
+			Filter: true, Fields: PolicyFields, Options: SubscriptionOptions{
+				Filter: "size > 3", Own: FieldRedeliveryDelay, Policy: Config{RedeliveryDelay: 1000},
+			},
+		})
+	})
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 1, SubscriptionOptions{Filter: "size > 3"}) })
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
 	seed(nil, func(b *Builder) { b.DeleteTemporary(1, 30_000) })
@@ -228,6 +240,8 @@ func copyOp(b *Builder, o *Op) {
 		b.DeleteQueue(o.Queue, o.IfEmpty)
 	case OpPurge:
 		b.Purge(o.Queue, o.Sub)
+	case OpAlterSubscription:
+		b.AlterSubscription(o.Queue, o.Sub, o.SubscriptionChange())
 	case OpCreateSubscription, OpCreateSubscriptionWith:
 		if o.Start == StartSequence {
 			b.CreateSubscriptionAt(o.Queue, string(o.Name), o.Sequence, o.SubscriptionOptions())

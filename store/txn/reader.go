@@ -136,7 +136,7 @@ type Op struct {
 	// OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an OpAccess.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, moves, or entries. For OpPutMeta it is
-	// the value, for OpCreateSubscriptionWith the options, for OpPrepare the transaction that is prepared.
+	// the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for OpPrepare the transaction that is prepared.
 	Raw []byte
 	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
@@ -191,6 +191,8 @@ func (o *Op) decode(b []byte) error {
 		d.forwards()
 	case OpAccess:
 		o.decodeAccess(&d)
+	case OpAlterSubscription:
+		o.alterSubscription(&d)
 	case OpPutMeta:
 		o.Name = d.metaKey()
 		if len(d.b) > MaxMetaValueBytes {

@@ -63,6 +63,8 @@ const (
 	OpForward OpCode = 19
 	// OpSetForwards replaces the forwards of a queue.
 	OpSetForwards OpCode = 21
+	// OpAlterSubscription changes options of a subscription.
+	OpAlterSubscription OpCode = 23
 	// OpAccess changes the access table, unless it was changed by another operation in the meantime.
 	OpAccess OpCode = 22
 )
@@ -114,6 +116,8 @@ func (c OpCode) String() string {
 		return "set-forwards"
 	case OpAccess:
 		return "access"
+	case OpAlterSubscription:
+		return "alter-subscription"
 	}
 	return "unknown"
 }
@@ -123,6 +127,7 @@ func (c OpCode) String() string {
 // matter of checking each operation against the state as it is.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
+		c == OpAlterSubscription ||
 		c >= OpPrepare && c <= OpRollbackPrepared
 }
 

@@ -478,6 +478,13 @@ func TestSubscriptionOptions(t *testing.T) {
 		"twice":        {[]byte{1, 1, 'x', 1, 1, 'y'}, ErrMalformed},
 		"tag 0":        {[]byte{0, 1, 'x'}, ErrMalformed},
 		"cut off":      {[]byte{1, 5, 'x'}, ErrMalformed},
+		"policy":       {[]byte{1, 1, 'x', 2, 3, 4, 200, 1}, nil},
+		"two fields":   {[]byte{2, 3, 12, 0, 7}, nil},
+		"no field":     {[]byte{2, 1, 0}, ErrMalformed},
+		"too many":     {[]byte{2, 5, 4, 255, 255, 255, 1}, ErrMalformed},
+		"more":         {[]byte{2, 3, 4, 1, 1}, ErrMalformed},
+		"less":         {[]byte{2, 1, 4}, ErrMalformed},
+		"other fields": {[]byte{2, 2, 1, 1}, ErrNewerVersion},
 		"newer":        {[]byte{1, 1, 'x', 9, 1, 'y'}, ErrNewerVersion},
 	} {
 		o, err := DecodeSubscriptionOptions(c.bytes)

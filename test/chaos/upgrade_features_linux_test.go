@@ -54,6 +54,16 @@ func novelties() []novelty {
 				client.SubscriptionOptions{Filter: "size > 3"})
 			return err
 		}},
+		{"a subscription's policy", func(t *testing.T, k *client.Client) error {
+			_, _, err := k.CreateSubscriptionWith(limited(t), describedQueue, "strict",
+				client.SubscriptionOptions{Redelivery: client.RedeliveryPolicy{MaxDeliveries: new(uint32(3))}})
+			return err
+		}},
+		{"an altered subscription", func(t *testing.T, k *client.Client) error {
+			_, err := k.AlterSubscription(limited(t), describedQueue, client.DefaultSubscription,
+				client.SubscriptionChange{Inherit: client.PolicyFields()})
+			return err
+		}},
 		{"a consumer's filter", func(t *testing.T, k *client.Client) error {
 			c, err := k.Consume(limited(t), describedQueue, client.ConsumerOptions{Filter: "size > 3"})
 			if err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -87,7 +88,11 @@ func (d *dumper) store(s *store.Store) {
 		d.line(1, "queue %d %q: %s, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, config(q.Config),
 			q.NextSequence, q.Messages, q.Bytes, q.Digest)
 		for _, sub := range q.Subscriptions {
-			d.line(2, "subscription %d %q: floor %d, backlog %d", sub.ID, sub.Name, sub.Floor, sub.Backlog)
+			with := ""
+			if sub.Options != (txn.SubscriptionOptions{}) {
+				with = ", options " + options(sub.Options)
+			}
+			d.line(2, "subscription %d %q: floor %d, backlog %d%s", sub.ID, sub.Name, sub.Floor, sub.Backlog, with)
 			got, _, err := s.Read(d.t.Context(), store.ReadRequest{
 				Queue: q.ID, Sub: sub.ID, From: 1, MaxMessages: 3, MaxBytes: 1 << 20,
 			}, nil)

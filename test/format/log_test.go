@@ -139,7 +139,12 @@ func operation(op *txn.Op) string {
 	case txn.OpCreateSubscription:
 		s += fmt.Sprintf(" queue %d, name %q, start %d", op.Queue, op.Name, op.Start)
 	case txn.OpCreateSubscriptionWith:
-		s += fmt.Sprintf(" queue %d, name %q, start %d, options %+v", op.Queue, op.Name, op.Start, op.SubscriptionOptions())
+		s += fmt.Sprintf(" queue %d, name %q, start %d, options %s", op.Queue, op.Name, op.Start,
+			options(op.SubscriptionOptions()))
+	case txn.OpAlterSubscription:
+		c := op.SubscriptionChange()
+		s += fmt.Sprintf(" queue %d, subscription %d, filter %v, fields %#x, options %s", op.Queue, op.Sub, c.Filter, c.Fields,
+			options(c.Options))
 	case txn.OpMove:
 		s += fmt.Sprintf(" queue %d, subscription %d, target %d, sequences", op.Queue, op.Sub, op.Target)
 		for sequence := range op.Moves {
@@ -228,4 +233,13 @@ func (d *dumper) message(level int, what string, record []byte) {
 		s += fmt.Sprintf(", dead letter %+v", *l)
 	}
 	d.line(level, "%s", s)
+}
+
+// options names those that are set.
+func options(o txn.SubscriptionOptions) string {
+	s := fmt.Sprintf("{Filter:%s}", o.Filter)
+	if o.Own != 0 {
+		s += fmt.Sprintf(" own %#x of config %s", o.Own, config(o.Policy))
+	}
+	return s
 }

@@ -161,6 +161,18 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) {
 		b.CreateSubscriptionWith(1, "large", txn.StartLatest, txn.SubscriptionOptions{Filter: "size > 1000"})
 	})
+	w.commit(nil, func(b *txn.Builder) {
+		b.CreateSubscriptionWith(1, "strict", txn.StartLatest, txn.SubscriptionOptions{
+			Own: txn.FieldMaxDeliveries | txn.FieldRedeliveryDelay, Policy: txn.Config{MaxDeliveries: 3},
+		})
+	})
+	w.commit(nil, func(b *txn.Builder) {
+		b.AlterSubscription(1, 6, txn.SubscriptionChange{
+			Filter: true, Fields: txn.FieldMaxDeliveries | txn.FieldDeadLetter, Options: txn.SubscriptionOptions{
+				Filter: "size > 1", Own: txn.FieldDeadLetter, Policy: txn.Config{DeadLetter: 2},
+			},
+		})
+	})
 	w.commit(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })
 
 	w.beginTerm(2)

@@ -752,8 +752,7 @@ type CreateSubscriptionRequest struct {
 	// names line and column. FEATURE_MISSING while one of the nodes is of release 0.1.0.
 	//
 	// The active looks at messages when it reads them for a consumer, and acknowledges those that do not match. Until then they count in the
-	// subscription's `backlog` and in the queue's `messages`: with a filter these are upper bounds, and without a consumer they only grow. A
-	// filter cannot be altered: make another subscription.
+	// subscription's `backlog` and in the queue's `messages`: with a filter these are upper bounds, and without a consumer they only grow.
 	Filter string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
 	// If not 0: it begins with the first message from this sequence on that is stored, whatever the other subscriptions have acknowledged; at
 	// most one above the queue's last sequence, or BEYOND_END. Not with `start` or `start_time`. FEATURE_MISSING while one of the nodes is of
@@ -761,7 +760,9 @@ type CreateSubscriptionRequest struct {
 	StartSequence uint64 `protobuf:"varint,7,opt,name=start_sequence,json=startSequence,proto3" json:"start_sequence,omitempty"`
 	// If set: it begins with the first message that is stored and was published at this time or later, by the clocks of the nodes that accepted
 	// them; not in the future. Not with `start` or `start_sequence`. FEATURE_MISSING while one of the nodes is of release 0.1.0.
-	StartTime     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// What the subscription has for itself of the queue's configuration. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	Redelivery    *RedeliveryPolicy `protobuf:"bytes,9,opt,name=redelivery,proto3" json:"redelivery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -852,6 +853,13 @@ func (x *CreateSubscriptionRequest) GetStartTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *CreateSubscriptionRequest) GetRedelivery() *RedeliveryPolicy {
+	if x != nil {
+		return x.Redelivery
+	}
+	return nil
+}
+
 // CreateSubscriptionResponse holds the subscription.
 type CreateSubscriptionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -907,6 +915,144 @@ func (x *CreateSubscriptionResponse) GetCreated() bool {
 	return false
 }
 
+// AlterSubscriptionRequest changes a subscription.
+type AlterSubscriptionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Name of the subscription; empty means "default".
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Its new filter, as in CreateSubscriptionRequest.filter, if `update_mask` names it; empty: it gets all messages.
+	Filter string `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The new values of those of its fields that `update_mask` names. One that is named and not set is as the queue has it from then on.
+	Redelivery *RedeliveryPolicy `protobuf:"bytes,4,opt,name=redelivery,proto3" json:"redelivery,omitempty"`
+	// What is changed: "filter", "redelivery" (all of its fields), "redelivery.max_deliveries" and so on; "*" is all of it. INVALID_ARGUMENT
+	// for a name that is not known, and if it is empty.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,5,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after.
+	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterSubscriptionRequest) Reset() {
+	*x = AlterSubscriptionRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterSubscriptionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterSubscriptionRequest) ProtoMessage() {}
+
+func (x *AlterSubscriptionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterSubscriptionRequest.ProtoReflect.Descriptor instead.
+func (*AlterSubscriptionRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AlterSubscriptionRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *AlterSubscriptionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AlterSubscriptionRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *AlterSubscriptionRequest) GetRedelivery() *RedeliveryPolicy {
+	if x != nil {
+		return x.Redelivery
+	}
+	return nil
+}
+
+func (x *AlterSubscriptionRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *AlterSubscriptionRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// AlterSubscriptionResponse holds the subscription.
+type AlterSubscriptionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subscription as it is now.
+	Subscription  *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterSubscriptionResponse) Reset() {
+	*x = AlterSubscriptionResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterSubscriptionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterSubscriptionResponse) ProtoMessage() {}
+
+func (x *AlterSubscriptionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterSubscriptionResponse.ProtoReflect.Descriptor instead.
+func (*AlterSubscriptionResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AlterSubscriptionResponse) GetSubscription() *Subscription {
+	if x != nil {
+		return x.Subscription
+	}
+	return nil
+}
+
 // DeleteSubscriptionRequest removes a subscription.
 type DeleteSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -923,7 +1069,7 @@ type DeleteSubscriptionRequest struct {
 
 func (x *DeleteSubscriptionRequest) Reset() {
 	*x = DeleteSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[14]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1081,7 @@ func (x *DeleteSubscriptionRequest) String() string {
 func (*DeleteSubscriptionRequest) ProtoMessage() {}
 
 func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[14]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1094,7 @@ func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteSubscriptionRequest) GetQueue() string {
@@ -981,7 +1127,7 @@ type DeleteSubscriptionResponse struct {
 
 func (x *DeleteSubscriptionResponse) Reset() {
 	*x = DeleteSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[15]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1139,7 @@ func (x *DeleteSubscriptionResponse) String() string {
 func (*DeleteSubscriptionResponse) ProtoMessage() {}
 
 func (x *DeleteSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[15]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1152,7 @@ func (x *DeleteSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{17}
 }
 
 // PublishRequest is a batch of messages for one queue.
@@ -1024,7 +1170,7 @@ type PublishRequest struct {
 
 func (x *PublishRequest) Reset() {
 	*x = PublishRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[16]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1182,7 @@ func (x *PublishRequest) String() string {
 func (*PublishRequest) ProtoMessage() {}
 
 func (x *PublishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[16]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1195,7 @@ func (x *PublishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRequest.ProtoReflect.Descriptor instead.
 func (*PublishRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PublishRequest) GetQueue() string {
@@ -1088,7 +1234,7 @@ type PublishResponse struct {
 
 func (x *PublishResponse) Reset() {
 	*x = PublishResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[17]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1246,7 @@ func (x *PublishResponse) String() string {
 func (*PublishResponse) ProtoMessage() {}
 
 func (x *PublishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[17]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1259,7 @@ func (x *PublishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishResponse.ProtoReflect.Descriptor instead.
 func (*PublishResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PublishResponse) GetFirstSequence() uint64 {
@@ -1155,7 +1301,7 @@ type PublishStreamRequest struct {
 
 func (x *PublishStreamRequest) Reset() {
 	*x = PublishStreamRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[18]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1313,7 @@ func (x *PublishStreamRequest) String() string {
 func (*PublishStreamRequest) ProtoMessage() {}
 
 func (x *PublishStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[18]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1326,7 @@ func (x *PublishStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishStreamRequest.ProtoReflect.Descriptor instead.
 func (*PublishStreamRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PublishStreamRequest) GetCorrelation() uint64 {
@@ -1230,7 +1376,7 @@ type PublishStreamResponse struct {
 
 func (x *PublishStreamResponse) Reset() {
 	*x = PublishStreamResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[19]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1388,7 @@ func (x *PublishStreamResponse) String() string {
 func (*PublishStreamResponse) ProtoMessage() {}
 
 func (x *PublishStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[19]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1401,7 @@ func (x *PublishStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishStreamResponse.ProtoReflect.Descriptor instead.
 func (*PublishStreamResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PublishStreamResponse) GetCorrelation() uint64 {
@@ -1310,7 +1456,7 @@ type Submitted struct {
 
 func (x *Submitted) Reset() {
 	*x = Submitted{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1468,7 @@ func (x *Submitted) String() string {
 func (*Submitted) ProtoMessage() {}
 
 func (x *Submitted) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1481,7 @@ func (x *Submitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submitted.ProtoReflect.Descriptor instead.
 func (*Submitted) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Submitted) GetThrough() uint64 {
@@ -1363,7 +1509,7 @@ type RequestError struct {
 
 func (x *RequestError) Reset() {
 	*x = RequestError{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1521,7 @@ func (x *RequestError) String() string {
 func (*RequestError) ProtoMessage() {}
 
 func (x *RequestError) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1534,7 @@ func (x *RequestError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestError.ProtoReflect.Descriptor instead.
 func (*RequestError) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RequestError) GetCode() uint32 {
@@ -1432,7 +1578,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1590,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1603,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CommitRequest) GetOperations() []*Operation {
@@ -1491,7 +1637,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1649,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1662,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Operation) GetKind() isOperation_Kind {
@@ -1591,7 +1737,7 @@ type PublishOperation struct {
 
 func (x *PublishOperation) Reset() {
 	*x = PublishOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1749,7 @@ func (x *PublishOperation) String() string {
 func (*PublishOperation) ProtoMessage() {}
 
 func (x *PublishOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1762,7 @@ func (x *PublishOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishOperation.ProtoReflect.Descriptor instead.
 func (*PublishOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PublishOperation) GetQueue() string {
@@ -1655,7 +1801,7 @@ type AckOperation struct {
 
 func (x *AckOperation) Reset() {
 	*x = AckOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1813,7 @@ func (x *AckOperation) String() string {
 func (*AckOperation) ProtoMessage() {}
 
 func (x *AckOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1826,7 @@ func (x *AckOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckOperation.ProtoReflect.Descriptor instead.
 func (*AckOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AckOperation) GetQueue() string {
@@ -1735,7 +1881,7 @@ type ReleaseOperation struct {
 
 func (x *ReleaseOperation) Reset() {
 	*x = ReleaseOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1893,7 @@ func (x *ReleaseOperation) String() string {
 func (*ReleaseOperation) ProtoMessage() {}
 
 func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1906,7 @@ func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseOperation.ProtoReflect.Descriptor instead.
 func (*ReleaseOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReleaseOperation) GetQueue() string {
@@ -1806,7 +1952,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1964,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1977,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CommitResponse) GetLsn() uint64 {
@@ -1868,7 +2014,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2026,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2039,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OperationResult) GetFirstSequence() uint64 {
@@ -1938,7 +2084,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2096,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2109,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConsumeRequest) GetAttach() *Attach {
@@ -2039,7 +2185,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2197,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2210,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Attach) GetQueue() string {
@@ -2119,7 +2265,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2277,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2290,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2197,7 +2343,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2355,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2368,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReplayDeadLettersRequest) GetQueue() string {
@@ -2280,7 +2426,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2438,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2451,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
@@ -2344,7 +2490,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2502,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2515,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -2428,7 +2574,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2586,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2599,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -2493,7 +2639,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2651,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2664,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -2616,7 +2762,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2774,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2787,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -2674,7 +2820,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2832,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2845,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -2734,7 +2880,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2746,7 +2892,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2759,7 +2905,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -2784,7 +2930,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2942,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2955,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -2846,7 +2992,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +3004,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +3017,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -2901,7 +3047,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3059,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3072,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -2954,7 +3100,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3112,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3125,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3002,7 +3148,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3160,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3173,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -3055,7 +3201,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3067,7 +3213,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3080,7 +3226,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -3103,7 +3249,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3261,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3274,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -3162,7 +3308,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3320,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3333,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -3237,7 +3383,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3249,7 +3395,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3262,7 +3408,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -3315,7 +3461,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3327,7 +3473,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3340,7 +3486,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -3410,7 +3556,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"h\n" +
 	"\x12ListQueuesResponse\x12*\n" +
 	"\x06queues\x18\x01 \x03(\v2\x12.lockstep.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc8\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x87\x03\n" +
 	"\x19CreateSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
@@ -3420,10 +3566,25 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06filter\x18\x06 \x01(\tR\x06filter\x12%\n" +
 	"\x0estart_sequence\x18\a \x01(\x04R\rstartSequence\x129\n" +
 	"\n" +
-	"start_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\"u\n" +
+	"start_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12=\n" +
+	"\n" +
+	"redelivery\x18\t \x01(\v2\x1d.lockstep.v1.RedeliveryPolicyR\n" +
+	"redelivery\"u\n" +
 	"\x1aCreateSubscriptionResponse\x12=\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x19.lockstep.v1.SubscriptionR\fsubscription\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"x\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"\x8b\x02\n" +
+	"\x18AlterSubscriptionRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06filter\x18\x03 \x01(\tR\x06filter\x12=\n" +
+	"\n" +
+	"redelivery\x18\x04 \x01(\v2\x1d.lockstep.v1.RedeliveryPolicyR\n" +
+	"redelivery\x12;\n" +
+	"\vupdate_mask\x18\x05 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x121\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"Z\n" +
+	"\x19AlterSubscriptionResponse\x12=\n" +
+	"\fsubscription\x18\x01 \x01(\v2\x19.lockstep.v1.SubscriptionR\fsubscription\"x\n" +
 	"\x19DeleteSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
@@ -3583,7 +3744,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\rPreparedQueue\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1c\n" +
 	"\tpublishes\x18\x02 \x01(\x04R\tpublishes\x12\x12\n" +
-	"\x04acks\x18\x03 \x01(\x04R\x04acks2\x98\r\n" +
+	"\x04acks\x18\x03 \x01(\x04R\x04acks2\xfc\r\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -3594,7 +3755,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bGetQueue\x12\x1c.lockstep.v1.GetQueueRequest\x1a\x1d.lockstep.v1.GetQueueResponse\x12M\n" +
 	"\n" +
 	"ListQueues\x12\x1e.lockstep.v1.ListQueuesRequest\x1a\x1f.lockstep.v1.ListQueuesResponse\x12e\n" +
-	"\x12CreateSubscription\x12&.lockstep.v1.CreateSubscriptionRequest\x1a'.lockstep.v1.CreateSubscriptionResponse\x12e\n" +
+	"\x12CreateSubscription\x12&.lockstep.v1.CreateSubscriptionRequest\x1a'.lockstep.v1.CreateSubscriptionResponse\x12b\n" +
+	"\x11AlterSubscription\x12%.lockstep.v1.AlterSubscriptionRequest\x1a&.lockstep.v1.AlterSubscriptionResponse\x12e\n" +
 	"\x12DeleteSubscription\x12&.lockstep.v1.DeleteSubscriptionRequest\x1a'.lockstep.v1.DeleteSubscriptionResponse\x12D\n" +
 	"\aPublish\x12\x1b.lockstep.v1.PublishRequest\x1a\x1c.lockstep.v1.PublishResponse\x12Z\n" +
 	"\rPublishStream\x12!.lockstep.v1.PublishStreamRequest\x1a\".lockstep.v1.PublishStreamResponse(\x010\x01\x12A\n" +
@@ -3621,7 +3783,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -3637,151 +3799,161 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*ListQueuesResponse)(nil),         // 11: lockstep.v1.ListQueuesResponse
 	(*CreateSubscriptionRequest)(nil),  // 12: lockstep.v1.CreateSubscriptionRequest
 	(*CreateSubscriptionResponse)(nil), // 13: lockstep.v1.CreateSubscriptionResponse
-	(*DeleteSubscriptionRequest)(nil),  // 14: lockstep.v1.DeleteSubscriptionRequest
-	(*DeleteSubscriptionResponse)(nil), // 15: lockstep.v1.DeleteSubscriptionResponse
-	(*PublishRequest)(nil),             // 16: lockstep.v1.PublishRequest
-	(*PublishResponse)(nil),            // 17: lockstep.v1.PublishResponse
-	(*PublishStreamRequest)(nil),       // 18: lockstep.v1.PublishStreamRequest
-	(*PublishStreamResponse)(nil),      // 19: lockstep.v1.PublishStreamResponse
-	(*Submitted)(nil),                  // 20: lockstep.v1.Submitted
-	(*RequestError)(nil),               // 21: lockstep.v1.RequestError
-	(*CommitRequest)(nil),              // 22: lockstep.v1.CommitRequest
-	(*Operation)(nil),                  // 23: lockstep.v1.Operation
-	(*PublishOperation)(nil),           // 24: lockstep.v1.PublishOperation
-	(*AckOperation)(nil),               // 25: lockstep.v1.AckOperation
-	(*ReleaseOperation)(nil),           // 26: lockstep.v1.ReleaseOperation
-	(*CommitResponse)(nil),             // 27: lockstep.v1.CommitResponse
-	(*OperationResult)(nil),            // 28: lockstep.v1.OperationResult
-	(*ConsumeRequest)(nil),             // 29: lockstep.v1.ConsumeRequest
-	(*Attach)(nil),                     // 30: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 31: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 32: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 33: lockstep.v1.ReplayDeadLettersResponse
-	(*BrowseRequest)(nil),              // 34: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 35: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 36: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 37: lockstep.v1.SeekSubscriptionResponse
-	(*SetForwardsRequest)(nil),         // 38: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 39: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 40: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 41: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 42: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 43: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 44: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 45: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 46: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 47: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 48: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 49: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 50: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 51: lockstep.v1.Producer
-	(*Queue)(nil),                      // 52: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 53: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 54: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 55: google.protobuf.Timestamp
-	(*Subscription)(nil),               // 56: lockstep.v1.Subscription
-	(*Message)(nil),                    // 57: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 58: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 59: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 60: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 61: lockstep.v1.Forward
+	(*AlterSubscriptionRequest)(nil),   // 14: lockstep.v1.AlterSubscriptionRequest
+	(*AlterSubscriptionResponse)(nil),  // 15: lockstep.v1.AlterSubscriptionResponse
+	(*DeleteSubscriptionRequest)(nil),  // 16: lockstep.v1.DeleteSubscriptionRequest
+	(*DeleteSubscriptionResponse)(nil), // 17: lockstep.v1.DeleteSubscriptionResponse
+	(*PublishRequest)(nil),             // 18: lockstep.v1.PublishRequest
+	(*PublishResponse)(nil),            // 19: lockstep.v1.PublishResponse
+	(*PublishStreamRequest)(nil),       // 20: lockstep.v1.PublishStreamRequest
+	(*PublishStreamResponse)(nil),      // 21: lockstep.v1.PublishStreamResponse
+	(*Submitted)(nil),                  // 22: lockstep.v1.Submitted
+	(*RequestError)(nil),               // 23: lockstep.v1.RequestError
+	(*CommitRequest)(nil),              // 24: lockstep.v1.CommitRequest
+	(*Operation)(nil),                  // 25: lockstep.v1.Operation
+	(*PublishOperation)(nil),           // 26: lockstep.v1.PublishOperation
+	(*AckOperation)(nil),               // 27: lockstep.v1.AckOperation
+	(*ReleaseOperation)(nil),           // 28: lockstep.v1.ReleaseOperation
+	(*CommitResponse)(nil),             // 29: lockstep.v1.CommitResponse
+	(*OperationResult)(nil),            // 30: lockstep.v1.OperationResult
+	(*ConsumeRequest)(nil),             // 31: lockstep.v1.ConsumeRequest
+	(*Attach)(nil),                     // 32: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 33: lockstep.v1.ConsumeResponse
+	(*ReplayDeadLettersRequest)(nil),   // 34: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 35: lockstep.v1.ReplayDeadLettersResponse
+	(*BrowseRequest)(nil),              // 36: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 37: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 38: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 39: lockstep.v1.SeekSubscriptionResponse
+	(*SetForwardsRequest)(nil),         // 40: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 41: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 42: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 43: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 44: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 45: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 46: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 47: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 48: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 49: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 50: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 51: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 52: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 53: lockstep.v1.Producer
+	(*Queue)(nil),                      // 54: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 55: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 56: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 57: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 58: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 59: lockstep.v1.Subscription
+	(*Message)(nil),                    // 60: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 61: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 63: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 64: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	50, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	51, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	52, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	50, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	51, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	53, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	52, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	51, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	51, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	52, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	52, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	54, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	51, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	55, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	56, // 14: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	51, // 15: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	57, // 16: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	51, // 17: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	16, // 18: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	18, // 19: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	17, // 20: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	21, // 21: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	19, // 22: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	23, // 23: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	51, // 24: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	24, // 25: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	25, // 26: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	26, // 27: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	57, // 28: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	58, // 29: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	58, // 30: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	28, // 31: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	30, // 32: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	58, // 33: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	58, // 34: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	58, // 35: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	59, // 36: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	60, // 37: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	60, // 38: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	54, // 39: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	55, // 40: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	51, // 41: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	61, // 42: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	51, // 43: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	52, // 44: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	23, // 45: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	51, // 46: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	48, // 47: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	55, // 48: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	49, // 49: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	0,  // 50: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 51: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 52: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 53: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 54: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 55: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 56: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 57: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 58: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 59: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	22, // 60: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	29, // 61: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	32, // 62: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	34, // 63: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	36, // 64: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	38, // 65: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	40, // 66: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	42, // 67: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	44, // 68: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	46, // 69: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	1,  // 70: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 71: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 72: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 73: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 74: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 75: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 76: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 77: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 78: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 79: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	27, // 80: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	31, // 81: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	33, // 82: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	35, // 83: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	37, // 84: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	39, // 85: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	41, // 86: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	43, // 87: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	45, // 88: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	47, // 89: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	70, // [70:90] is the sub-list for method output_type
-	50, // [50:70] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	52, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	53, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	54, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	52, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	53, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	55, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	54, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	53, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	53, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	54, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	54, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	56, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	53, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	57, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	58, // 14: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	59, // 15: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	58, // 16: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	55, // 17: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	53, // 18: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 19: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	53, // 20: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 21: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	53, // 22: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	18, // 23: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	20, // 24: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	19, // 25: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	23, // 26: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	21, // 27: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	25, // 28: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	53, // 29: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	26, // 30: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	27, // 31: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	28, // 32: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	60, // 33: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	61, // 34: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	61, // 35: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	30, // 36: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	32, // 37: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	61, // 38: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	61, // 39: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	61, // 40: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	62, // 41: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	63, // 42: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	63, // 43: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	56, // 44: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	57, // 45: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	53, // 46: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 47: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	53, // 48: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	54, // 49: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	25, // 50: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	53, // 51: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	50, // 52: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	57, // 53: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	51, // 54: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	0,  // 55: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 56: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 57: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 58: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 59: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 60: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 61: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 62: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	16, // 63: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	18, // 64: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	20, // 65: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	24, // 66: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	31, // 67: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	34, // 68: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	36, // 69: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	38, // 70: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	40, // 71: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	42, // 72: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	44, // 73: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	46, // 74: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	48, // 75: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	1,  // 76: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 77: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 78: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 79: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 80: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 81: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 82: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 83: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	17, // 84: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	19, // 85: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	21, // 86: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	29, // 87: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	33, // 88: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	35, // 89: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	37, // 90: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	39, // 91: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	41, // 92: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	43, // 93: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	45, // 94: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	47, // 95: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	49, // 96: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	76, // [76:97] is the sub-list for method output_type
+	55, // [55:76] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -3790,12 +3962,12 @@ func file_lockstep_v1_queue_proto_init() {
 		return
 	}
 	file_lockstep_v1_types_proto_init()
-	file_lockstep_v1_queue_proto_msgTypes[23].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[25].OneofWrappers = []any{
 		(*Operation_Publish)(nil),
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[36].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[38].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
@@ -3806,7 +3978,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   50,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	QueueService_GetQueue_FullMethodName           = "/lockstep.v1.QueueService/GetQueue"
 	QueueService_ListQueues_FullMethodName         = "/lockstep.v1.QueueService/ListQueues"
 	QueueService_CreateSubscription_FullMethodName = "/lockstep.v1.QueueService/CreateSubscription"
+	QueueService_AlterSubscription_FullMethodName  = "/lockstep.v1.QueueService/AlterSubscription"
 	QueueService_DeleteSubscription_FullMethodName = "/lockstep.v1.QueueService/DeleteSubscription"
 	QueueService_Publish_FullMethodName            = "/lockstep.v1.QueueService/Publish"
 	QueueService_PublishStream_FullMethodName      = "/lockstep.v1.QueueService/PublishStream"
@@ -81,6 +82,10 @@ type QueueServiceClient interface {
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
 	// CreateSubscription adds a durable cursor to a queue.
 	CreateSubscription(ctx context.Context, in *CreateSubscriptionRequest, opts ...grpc.CallOption) (*CreateSubscriptionResponse, error)
+	// AlterSubscription changes the filter of a subscription, and what it has for itself of its queue's configuration. What the active reads
+	// from then on is matched by the new filter; what did not match the old one before is acknowledged and does not come back, and what a
+	// consumer has stays with it. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	AlterSubscription(ctx context.Context, in *AlterSubscriptionRequest, opts ...grpc.CallOption) (*AlterSubscriptionResponse, error)
 	// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue, all or none.
@@ -211,6 +216,16 @@ func (c *queueServiceClient) CreateSubscription(ctx context.Context, in *CreateS
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateSubscriptionResponse)
 	err := c.cc.Invoke(ctx, QueueService_CreateSubscription_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) AlterSubscription(ctx context.Context, in *AlterSubscriptionRequest, opts ...grpc.CallOption) (*AlterSubscriptionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AlterSubscriptionResponse)
+	err := c.cc.Invoke(ctx, QueueService_AlterSubscription_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -398,6 +413,10 @@ type QueueServiceServer interface {
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
 	// CreateSubscription adds a durable cursor to a queue.
 	CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error)
+	// AlterSubscription changes the filter of a subscription, and what it has for itself of its queue's configuration. What the active reads
+	// from then on is matched by the new filter; what did not match the old one before is acknowledged and does not come back, and what a
+	// consumer has stays with it. FEATURE_MISSING while one of the nodes is of release 0.1.0.
+	AlterSubscription(context.Context, *AlterSubscriptionRequest) (*AlterSubscriptionResponse, error)
 	// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue, all or none.
@@ -484,6 +503,9 @@ func (UnimplementedQueueServiceServer) ListQueues(context.Context, *ListQueuesRe
 }
 func (UnimplementedQueueServiceServer) CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateSubscription not implemented")
+}
+func (UnimplementedQueueServiceServer) AlterSubscription(context.Context, *AlterSubscriptionRequest) (*AlterSubscriptionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AlterSubscription not implemented")
 }
 func (UnimplementedQueueServiceServer) DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteSubscription not implemented")
@@ -667,6 +689,24 @@ func _QueueService_CreateSubscription_Handler(srv interface{}, ctx context.Conte
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(QueueServiceServer).CreateSubscription(ctx, req.(*CreateSubscriptionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_AlterSubscription_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AlterSubscriptionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).AlterSubscription(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_AlterSubscription_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).AlterSubscription(ctx, req.(*AlterSubscriptionRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -910,6 +950,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateSubscription",
 			Handler:    _QueueService_CreateSubscription_Handler,
+		},
+		{
+			MethodName: "AlterSubscription",
+			Handler:    _QueueService_AlterSubscription_Handler,
 		},
 		{
 			MethodName: "DeleteSubscription",

@@ -935,11 +935,16 @@ type Subscription struct {
 	InFlight uint64 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Consumers attached now (known on the active only).
 	Consumers uint32 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	// The filter that it was made with; empty if it gets all messages. With a filter `backlog` is an upper bound: messages that do not match are
-	// in it until the active has read them for a consumer.
-	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Its filter; empty if it gets all messages. With a filter `backlog` is an upper bound: messages that do not match are in it until the
+	// active has read them for a consumer.
+	Filter string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
+	// What it has for itself of the queue's configuration; not set if that is nothing.
+	Redelivery *RedeliveryPolicy `protobuf:"bytes,7,opt,name=redelivery,proto3" json:"redelivery,omitempty"`
+	// Of an `exclusive` queue: the consumer that gets messages, of those that are attached. Not set while none is, of other queues, and by
+	// nodes other than the active.
+	ActiveConsumer *ActiveConsumer `protobuf:"bytes,8,opt,name=active_consumer,json=activeConsumer,proto3" json:"active_consumer,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Subscription) Reset() {
@@ -1014,6 +1019,161 @@ func (x *Subscription) GetFilter() string {
 	return ""
 }
 
+func (x *Subscription) GetRedelivery() *RedeliveryPolicy {
+	if x != nil {
+		return x.Redelivery
+	}
+	return nil
+}
+
+func (x *Subscription) GetActiveConsumer() *ActiveConsumer {
+	if x != nil {
+		return x.ActiveConsumer
+	}
+	return nil
+}
+
+// RedeliveryPolicy is what a subscription has for itself of its queue's configuration. A field that is not set is as the queue has it, also
+// when that is altered; one that is set holds for the subscription, also when it is 0 or empty. Limits, units and meaning are those of the
+// fields of the same name in QueueConfig.
+type RedeliveryPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many times a message is given to a consumer at most, 1 to 1,000,000; 0: there is no limit.
+	MaxDeliveries *uint32 `protobuf:"varint,1,opt,name=max_deliveries,json=maxDeliveries,proto3,oneof" json:"max_deliveries,omitempty"`
+	// Name of the queue that messages are moved to which consumers could not deal with, and those that expire if the queue has
+	// `dead_letter_expired`. It must be there, cannot be deleted as long as it is named here, and must not lead back to this queue over the
+	// dead-letter queues of queues and subscriptions (DEAD_LETTER_CYCLE). Empty: they are dropped. What an `overflow` moves goes to the queue's.
+	DeadLetter *string `protobuf:"bytes,2,opt,name=dead_letter,json=deadLetter,proto3,oneof" json:"dead_letter,omitempty"`
+	// How long a message waits that was given back for the first time, up to 100 years; 0: not at all.
+	RedeliveryDelay *durationpb.Duration `protobuf:"bytes,3,opt,name=redelivery_delay,json=redeliveryDelay,proto3" json:"redelivery_delay,omitempty"`
+	// What `redelivery_delay` is multiplied with for each further time: 1 to 1000, with a resolution of a hundredth; 0 means 1.
+	RedeliveryMultiplier *float64 `protobuf:"fixed64,4,opt,name=redelivery_multiplier,json=redeliveryMultiplier,proto3,oneof" json:"redelivery_multiplier,omitempty"`
+	// The longest that a message waits, up to 100 years; 0: there is no limit.
+	RedeliveryMaxDelay *durationpb.Duration `protobuf:"bytes,5,opt,name=redelivery_max_delay,json=redeliveryMaxDelay,proto3" json:"redelivery_max_delay,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *RedeliveryPolicy) Reset() {
+	*x = RedeliveryPolicy{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedeliveryPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedeliveryPolicy) ProtoMessage() {}
+
+func (x *RedeliveryPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedeliveryPolicy.ProtoReflect.Descriptor instead.
+func (*RedeliveryPolicy) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RedeliveryPolicy) GetMaxDeliveries() uint32 {
+	if x != nil && x.MaxDeliveries != nil {
+		return *x.MaxDeliveries
+	}
+	return 0
+}
+
+func (x *RedeliveryPolicy) GetDeadLetter() string {
+	if x != nil && x.DeadLetter != nil {
+		return *x.DeadLetter
+	}
+	return ""
+}
+
+func (x *RedeliveryPolicy) GetRedeliveryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliveryDelay
+	}
+	return nil
+}
+
+func (x *RedeliveryPolicy) GetRedeliveryMultiplier() float64 {
+	if x != nil && x.RedeliveryMultiplier != nil {
+		return *x.RedeliveryMultiplier
+	}
+	return 0
+}
+
+func (x *RedeliveryPolicy) GetRedeliveryMaxDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RedeliveryMaxDelay
+	}
+	return nil
+}
+
+// ActiveConsumer is the consumer of an exclusive queue's subscription that gets messages.
+type ActiveConsumer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The address that its connection comes from, host:port.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Since when it is the one, by the clock of the active.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActiveConsumer) Reset() {
+	*x = ActiveConsumer{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActiveConsumer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActiveConsumer) ProtoMessage() {}
+
+func (x *ActiveConsumer) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActiveConsumer.ProtoReflect.Descriptor instead.
+func (*ActiveConsumer) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ActiveConsumer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ActiveConsumer) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // Queue describes a queue.
 type Queue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1048,7 +1208,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1220,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1233,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Queue) GetName() string {
@@ -1201,7 +1361,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1373,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1386,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Producer) GetId() string {
@@ -1272,7 +1432,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1444,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[9]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1457,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -1338,7 +1498,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1510,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1523,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -1412,7 +1572,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1584,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1597,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Forward) GetTo() string {
@@ -1543,14 +1703,31 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"priorities\x12\x1c\n" +
 	"\texclusive\x18\x0f \x01(\bR\texclusive\x12.\n" +
 	"\x13dead_letter_expired\x18\x10 \x01(\bR\x11deadLetterExpired\x12B\n" +
-	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\xa5\x01\n" +
+	"\x0ftemporary_grace\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0etemporaryGrace\"\xaa\x02\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
 	"\abacklog\x18\x03 \x01(\x04R\abacklog\x12\x1b\n" +
 	"\tin_flight\x18\x04 \x01(\x04R\binFlight\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\rR\tconsumers\x12\x16\n" +
-	"\x06filter\x18\x06 \x01(\tR\x06filter\"\x8d\x03\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\x12=\n" +
+	"\n" +
+	"redelivery\x18\a \x01(\v2\x1d.lockstep.v1.RedeliveryPolicyR\n" +
+	"redelivery\x12D\n" +
+	"\x0factive_consumer\x18\b \x01(\v2\x1b.lockstep.v1.ActiveConsumerR\x0eactiveConsumer\"\xee\x02\n" +
+	"\x10RedeliveryPolicy\x12*\n" +
+	"\x0emax_deliveries\x18\x01 \x01(\rH\x00R\rmaxDeliveries\x88\x01\x01\x12$\n" +
+	"\vdead_letter\x18\x02 \x01(\tH\x01R\n" +
+	"deadLetter\x88\x01\x01\x12D\n" +
+	"\x10redelivery_delay\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0fredeliveryDelay\x128\n" +
+	"\x15redelivery_multiplier\x18\x04 \x01(\x01H\x02R\x14redeliveryMultiplier\x88\x01\x01\x12K\n" +
+	"\x14redelivery_max_delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x12redeliveryMaxDelayB\x11\n" +
+	"\x0f_max_deliveriesB\x0e\n" +
+	"\f_dead_letterB\x18\n" +
+	"\x16_redelivery_multiplier\"\\\n" +
+	"\x0eActiveConsumer\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x8d\x03\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -1613,7 +1790,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                 // 1: lockstep.v1.Overflow
@@ -1625,45 +1802,52 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*SequenceRange)(nil),         // 7: lockstep.v1.SequenceRange
 	(*QueueConfig)(nil),           // 8: lockstep.v1.QueueConfig
 	(*Subscription)(nil),          // 9: lockstep.v1.Subscription
-	(*Queue)(nil),                 // 10: lockstep.v1.Queue
-	(*Producer)(nil),              // 11: lockstep.v1.Producer
-	(*Position)(nil),              // 12: lockstep.v1.Position
-	(*NotActive)(nil),             // 13: lockstep.v1.NotActive
-	(*Forward)(nil),               // 14: lockstep.v1.Forward
-	nil,                           // 15: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 16: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*RedeliveryPolicy)(nil),      // 10: lockstep.v1.RedeliveryPolicy
+	(*ActiveConsumer)(nil),        // 11: lockstep.v1.ActiveConsumer
+	(*Queue)(nil),                 // 12: lockstep.v1.Queue
+	(*Producer)(nil),              // 13: lockstep.v1.Producer
+	(*Position)(nil),              // 14: lockstep.v1.Position
+	(*NotActive)(nil),             // 15: lockstep.v1.NotActive
+	(*Forward)(nil),               // 16: lockstep.v1.Forward
+	nil,                           // 17: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 18: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	15, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	17, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	17, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	18, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	16, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	17, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	17, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	19, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	19, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	20, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	18, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	19, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	17, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	18, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	18, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	18, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	18, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	18, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	19, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	20, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	20, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	20, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	20, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	20, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	18, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
-	8,  // 18: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	9,  // 19: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	14, // 20: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	18, // 21: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 22: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	20, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	10, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	11, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
+	20, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	20, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	19, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	8,  // 23: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	9,  // 24: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	16, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	20, // 26: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 27: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -1678,13 +1862,14 @@ func file_lockstep_v1_types_proto_init() {
 		(*PropertyValue_DoubleValue)(nil),
 		(*PropertyValue_BytesValue)(nil),
 	}
+	file_lockstep_v1_types_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -18,6 +18,7 @@ queues:
   - name: events
     retention_age: 24h
     subscriptions: []
+  - name: large.dead
   - name: orders
     max_bytes: 64MiB
     max_deliveries: 5
@@ -28,6 +29,8 @@ queues:
       - name: billing
       - name: large
         filter: properties.total > 100
+        max_deliveries: 0
+        dead_letter: large.dead
     forwards:
       - to: events
         filter: subject == "order"
@@ -48,9 +51,10 @@ func TestDefinitions(t *testing.T) {
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "the pair is not as the file says")
 	require.Equal(t, `+ queue events  retention_age: 24h, subscriptions: none
++ queue large.dead
 + queue poison
 + queue orders  max_bytes: 64MiB, max_deliveries: 5, dead_letter: poison, ttl: 1h30m, overflow: drop-head, subscriptions: billing
-+ subscription large of orders  filter: properties.total > 100
++ subscription large of orders  filter: properties.total > 100, max_deliveries: 0, dead_letter: large.dead
 ~ forwards of orders  to events: copy if subject == "order"
 - queue old  with 2 messages
 `, stdout)
@@ -58,7 +62,7 @@ func TestDefinitions(t *testing.T) {
 	require.NotContains(t, c.OK("queue", "list"), "orders")
 
 	stdout = c.OK("definitions", "import", file)
-	require.Contains(t, stdout, "made 5 changes")
+	require.Contains(t, stdout, "made 6 changes")
 	require.Contains(t, stdout, "left alone without --prune: queue old\n")
 	require.Contains(t, c.OK("definitions", "import", file), "nothing to change")
 	q := c.Lines("queue", "show", "orders")[0]
@@ -68,24 +72,27 @@ func TestDefinitions(t *testing.T) {
 
 	c.OK("queue", "alter", "orders", "--ttl", "2h", "--dead-letter", "old")
 	c.OK("subscription", "create", "orders", "spare")
+	c.OK("subscription", "alter", "orders", "large", "--filter", "size > 3", "--inherit", "max-deliveries",
+		"--dead-letter", "", "--redelivery-delay", "3s")
 	stdout, _, code = c.Run("", "definitions", "diff", file)
 	require.Equal(t, cli.ExitError, code)
 	require.Equal(t, `~ queue orders  dead_letter: old -> poison, ttl: 2h -> 1h30m
+~ subscription large of orders  filter: size > 3 -> properties.total > 100, max_deliveries: - -> 0, dead_letter: "" -> large.dead, redelivery_delay: 3s -> -
 - subscription spare of orders
 - queue old  with 2 messages
 `, stdout)
 	// The operator is asked at a terminal, and is told what goes.
 	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "Make 3 changes, of which 2 delete something with 2 messages for good?")
+	require.Contains(t, stderr, "Make 4 changes, of which 2 delete something with 2 messages for good?")
 	stdout, stderr, code = c.Answering("y\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stdout, "made 3 changes")
+	require.Contains(t, stdout, "made 4 changes")
 	require.Equal(t, "the pair is as the file says\n", c.OK("definitions", "diff", file))
 	require.Equal(t, example, c.OK("definitions", "export"))
 	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue is its client's")
 
-	// A filter cannot be altered, nor can priorities: nothing is done.
+	// Priorities cannot be altered: nothing is done.
 	changed := filepath.Join(t.TempDir(), "changed.yaml")
 	require.NoError(t, os.WriteFile(changed, []byte(`version: 1
 queues:
@@ -95,7 +102,7 @@ queues:
 	stdout, stderr, code = c.Run("", "definitions", "import", changed)
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "nothing was done: the file asks for what cannot be altered")
-	require.Contains(t, stdout, "! subscription large of orders has another filter")
+	require.Contains(t, stdout, "~ subscription large of orders  filter: properties.total > 100 -> size > 3")
 	require.Contains(t, stdout, "! queue orders: priorities are decided when a queue is made")
 	require.NotContains(t, c.OK("queue", "list"), "more")
 

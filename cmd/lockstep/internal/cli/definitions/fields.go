@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,24 @@ func configFields() []configField {
 		fields[i] = configField{name: snakeCase(t.Field(i).Name), index: i}
 	}
 	return fields
+}
+
+// policyFields are those that a subscription can have for itself.
+func policyFields() []configField {
+	return slices.DeleteFunc(configFields(), func(f configField) bool {
+		return !slices.Contains(client.PolicyFields(), f.name)
+	})
+}
+
+// own is get for a field that a subscription has for itself: what a new queue has is written, too.
+func (f configField) own(c *client.QueueConfig) any {
+	if v := f.get(c); v != nil {
+		return v
+	}
+	if _, is := f.of(c).Interface().(time.Duration); is {
+		return "0s"
+	}
+	return f.of(c).Interface()
 }
 
 // snakeCase turns the name of a Go field into that of a key: DeadLetterExpired, TTL.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -26,6 +27,39 @@ var errFile = errors.New("not a file of definitions")
 // subscription is a subscription as it is defined.
 type subscription struct {
 	name, filter string
+	// policy has what the subscription has for itself of its queue's configuration, and own the names of that, each with
+	// a space behind it, in their order.
+	policy client.QueueConfig
+	own    string
+}
+
+// plain tells whether it is made together with its queue.
+func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
+
+// has tells whether it has a field for itself.
+func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
+
+// options are those that it is made with.
+func (s *subscription) options() client.SubscriptionOptions {
+	return client.SubscriptionOptions{Filter: s.filter, Redelivery: client.PolicyOf(s.policy, strings.Fields(s.own))}
+}
+
+// setOwn gives it fields for itself.
+func (s *subscription) setOwn(fields []string) {
+	s.own = ""
+	for _, f := range policyFields() {
+		if slices.Contains(fields, f.name) {
+			s.own += f.name + " "
+		}
+	}
+}
+
+func subscriptionOf(s client.Subscription) subscription {
+	sub := subscription{name: s.Name, filter: s.Filter}
+	var fields []string
+	sub.policy, fields = s.Redelivery.Config()
+	sub.setOwn(fields)
+	return sub
 }
 
 // queue is a queue as it is defined.
@@ -45,7 +79,7 @@ func isDefault(subs []subscription) bool {
 func fromClient(q client.Queue) queue {
 	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
 	for _, s := range q.Subscriptions {
-		d.subscriptions = append(d.subscriptions, subscription{s.Name, s.Filter})
+		d.subscriptions = append(d.subscriptions, subscriptionOf(s))
 	}
 	d.sort()
 	return d
@@ -79,6 +113,11 @@ func (q *queue) object() object {
 			sub := object{{"name", s.name}}
 			if s.filter != "" {
 				sub = append(sub, entry{"filter", s.filter})
+			}
+			for _, f := range policyFields() {
+				if s.has(f.name) {
+					sub = append(sub, entry{f.name, f.own(&s.policy)})
+				}
 			}
 			list = append(list, sub)
 		}
@@ -267,11 +306,12 @@ func (d *decoder) queue(n *yaml.Node) queue {
 	return q
 }
 
-// subscriptions are a list of names, or of names with filters.
+// subscriptions are a list of names, or of names with what the subscription has besides.
 func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	list := []subscription{}
 	for _, e := range d.sequence(n) {
 		var s subscription
+		var own []string
 		if e.Kind == yaml.ScalarNode {
 			s.name = d.scalar(e)
 		} else {
@@ -282,11 +322,20 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 				case "filter":
 					s.filter = d.scalar(v)
 				default:
-					return false
+					fields := policyFields()
+					at := slices.IndexFunc(fields, func(f configField) bool { return f.name == key })
+					if at < 0 {
+						return false
+					}
+					own = append(own, key)
+					if err := fields[at].set(&s.policy, d.scalar(v)); err != nil {
+						d.fail(v, "%v", err)
+					}
 				}
 				return true
 			})
 		}
+		s.setOwn(own)
 		if s.name == "" {
 			d.fail(e, "a subscription has no name")
 		}

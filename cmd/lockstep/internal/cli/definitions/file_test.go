@@ -17,7 +17,13 @@ import (
 // everything is a queue that has everything.
 func everything() queue {
 	q := queue{
-		name: "orders", subscriptions: []subscription{{"audit", ""}, {"eu", `properties.region == "eu"`}},
+		name: "orders", subscriptions: []subscription{
+			{name: "audit"}, {name: "eu", filter: `properties.region == "eu"`},
+			{
+				name: "strict", own: "max_deliveries dead_letter redelivery_delay ",
+				policy: client.QueueConfig{MaxDeliveries: 3},
+			},
+		},
 		forwards: []client.Forward{{To: "copies"}, {To: "moved", Move: true, Filter: "size > 10"}},
 	}
 	golden.FillStruct(&q.config)

@@ -18,6 +18,7 @@ const (
 	createQueue        = "create-queue"
 	alterQueue         = "alter-queue"
 	createSubscription = "create-subscription"
+	alterSubscription  = "alter-subscription"
 	setForwards        = "set-forwards"
 	deleteSubscription = "delete-subscription"
 	deleteQueue        = "delete-queue"
@@ -70,7 +71,7 @@ func (s *step) text() string {
 	var parts []string
 	for _, c := range s.Changes {
 		text := c.Field + ": " + c.To
-		if s.Action == alterQueue || c.From != "-" {
+		if s.Action == alterQueue || s.Action == alterSubscription || c.From != "-" {
 			text = fmt.Sprintf("%s: %s -> %s", c.Field, c.From, c.To)
 		}
 		parts = append(parts, text)
@@ -141,32 +142,40 @@ func compare(wanted []queue, there []client.Queue) plan {
 	return p
 }
 
-// targetsFirst puts dead-letter queues before the queues that name them; otherwise the order stays. What leads back to
-// itself, which no pair takes, comes as it is.
+// targetsFirst puts dead-letter queues before the queues that name them, themselves or in a subscription; otherwise the
+// order stays. What leads back to itself, which no pair takes, comes in some order.
 func targetsFirst(queues []queue) []queue {
 	byName := make(map[string]int, len(queues))
 	for i, q := range queues {
 		byName[q.name] = i
 	}
 	ordered, visited := make([]queue, 0, len(queues)), make([]bool, len(queues))
+	var visit func(at int)
+	visit = func(at int) {
+		if visited[at] {
+			return
+		}
+		visited[at] = true
+		for _, name := range queues[at].deadLetters() {
+			if target, is := byName[name]; is {
+				visit(target)
+			}
+		}
+		ordered = append(ordered, queues[at])
+	}
 	for i := range queues {
-		var chain []int
-		for at, is := i, true; is && !visited[at]; at, is = next(queues, byName, at) {
-			visited[at] = true
-			chain = append(chain, at)
-		}
-		slices.Reverse(chain)
-		for _, at := range chain {
-			ordered = append(ordered, queues[at])
-		}
+		visit(i)
 	}
 	return ordered
 }
 
-// next gives the dead-letter queue of a queue.
-func next(queues []queue, byName map[string]int, at int) (int, bool) {
-	i, is := byName[queues[at].config.DeadLetter]
-	return i, is
+// deadLetters are the dead-letter queues that a queue and its subscriptions name.
+func (q *queue) deadLetters() []string {
+	names := []string{q.config.DeadLetter}
+	for _, s := range q.subscriptions {
+		names = append(names, s.policy.DeadLetter)
+	}
+	return names
 }
 
 func (p *plan) create(want queue) {
@@ -182,16 +191,16 @@ func (p *plan) create(want queue) {
 	}
 	p.steps = append(p.steps, s)
 	for _, sub := range want.subscriptions {
-		if sub.filter != "" {
+		if !sub.plain() {
 			p.steps = append(p.steps, newSubscription(want.name, sub))
 		}
 	}
 }
 
-// plain are the names of the subscriptions without a filter, which are made together with the queue.
+// plain are the names of the subscriptions that have nothing but a name: they are made together with the queue.
 func (q *queue) plain() (names []string) {
 	for _, sub := range q.subscriptions {
-		if sub.filter == "" {
+		if sub.plain() {
 			names = append(names, sub.name)
 		}
 	}
@@ -199,11 +208,29 @@ func (q *queue) plain() (names []string) {
 }
 
 func newSubscription(queue string, sub subscription) step {
-	s := step{Action: createSubscription, Queue: queue, Subscription: sub.name, sub: sub}
-	if sub.filter != "" {
-		s.Changes = []change{{"filter", "-", sub.filter}}
+	return step{
+		Action: createSubscription, Queue: queue, Subscription: sub.name, sub: sub,
+		Changes: subscriptionChanges(&subscription{}, &sub),
 	}
-	return s
+}
+
+// subscriptionChanges are what is different of a subscription.
+func subscriptionChanges(from, to *subscription) (changes []change) {
+	if from.filter != to.filter {
+		changes = append(changes, change{"filter", cmp.Or(from.filter, "-"), cmp.Or(to.filter, "-")})
+	}
+	for _, f := range policyFields() {
+		text := func(s *subscription) string {
+			if !s.has(f.name) {
+				return "-"
+			}
+			return cmp.Or(fmt.Sprint(f.own(&s.policy)), `""`)
+		}
+		if a, b := text(from), text(to); a != b {
+			changes = append(changes, change{f.name, a, b})
+		}
+	}
+	return changes
 }
 
 func (p *plan) alter(want, have queue) {
@@ -236,9 +263,13 @@ func (p *plan) subscriptions(want queue, have client.Queue) {
 		switch {
 		case !found:
 			p.steps = append(p.steps, newSubscription(want.name, sub))
-		case is.Filter != sub.filter:
-			p.conflicts = append(p.conflicts, fmt.Sprintf("subscription %s of %s has another filter (%q, not %q), which cannot "+
-				"be altered: delete it, or give the other one another name", sub.name, want.name, is.Filter, sub.filter))
+		default:
+			have := subscriptionOf(is)
+			if changes := subscriptionChanges(&have, &sub); len(changes) > 0 {
+				p.steps = append(p.steps, step{
+					Action: alterSubscription, Queue: want.name, Subscription: sub.name, sub: sub, Changes: changes,
+				})
+			}
 		}
 	}
 	for _, s := range have.Subscriptions {
@@ -278,6 +309,22 @@ func forwardChanges(from, to []client.Forward) (changes []change) {
 	return changes
 }
 
+// alterSubscription has a subscription be as it is wanted.
+func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
+	o := s.sub.options()
+	what := client.SubscriptionChange{Redelivery: o.Redelivery}
+	for _, f := range policyFields() {
+		if !s.sub.has(f.name) {
+			what.Inherit = append(what.Inherit, f.name)
+		}
+	}
+	if slices.ContainsFunc(s.Changes, func(c change) bool { return c.Field == "filter" }) {
+		what.Filter = &o.Filter
+	}
+	_, err := c.AlterSubscription(ctx, s.Queue, s.Subscription, what)
+	return err
+}
+
 // do carries the step out.
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
@@ -288,7 +335,9 @@ func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	case alterQueue:
 		_, err = c.AlterQueue(ctx, s.Queue, s.want.config)
 	case createSubscription:
-		_, _, err = c.CreateSubscriptionWith(ctx, s.Queue, s.Subscription, client.SubscriptionOptions{Filter: s.sub.filter})
+		_, _, err = c.CreateSubscriptionWith(ctx, s.Queue, s.Subscription, s.sub.options())
+	case alterSubscription:
+		err = s.alterSubscription(ctx, c)
 	case setForwards:
 		_, err = c.SetForwards(ctx, s.Queue, s.want.forwards)
 	case deleteSubscription:

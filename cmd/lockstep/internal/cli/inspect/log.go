@@ -5,6 +5,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"path/filepath"
 	"strings"
 	"time"
@@ -286,7 +287,13 @@ func describeOp(op *txn.Op) string {
 		}
 		s += " with subscriptions " + strings.Join(names, ", ")
 	case txn.OpCreateSubscriptionWith:
-		s += fmt.Sprintf(" with filter %q", op.SubscriptionOptions().Filter)
+		s += optionsText(op.SubscriptionOptions())
+	case txn.OpAlterSubscription:
+		c := op.SubscriptionChange()
+		if c.Filter && c.Options.Filter == "" {
+			s += " without a filter"
+		}
+		s += optionsText(c.Options)
 	default:
 	}
 	return s
@@ -337,4 +344,15 @@ func printSegments(env *cli.Env, r wal.Report) error {
 		return errors.Join(errors.New("the log is not whole"), r.Problem)
 	}
 	return env.Print.Sentence("the log ends with LSN %d, term %d, and is whole", r.End.LSN, r.End.Term)
+}
+
+// optionsText says what a subscription has besides its name.
+func optionsText(o txn.SubscriptionOptions) (s string) {
+	if o.Filter != "" {
+		s = fmt.Sprintf(" with filter %q", o.Filter)
+	}
+	if o.Own != 0 {
+		s += fmt.Sprintf(" with %d settings instead of its queue's", bits.OnesCount64(uint64(o.Own)))
+	}
+	return s
 }

@@ -24,7 +24,7 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
 	q.Config.MaxDeliveries, q.Config.DeadLetter = 0, ""
 	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
-	require.NoError(t, p.Object(subscriptionState(q.Subscriptions[0])))
+	require.NoError(t, p.Object(newSubscriptionState(q.Subscriptions[0])))
 	require.NoError(t, p.Object(replayed{Moved: 1, Skipped: 2}))
 	golden.Text(t, "output.jsonl", b.String())
 }

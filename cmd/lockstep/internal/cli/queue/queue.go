@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -56,6 +57,27 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
+	// Redelivery is what it has instead of its queue's; nil if that is nothing.
+	Redelivery *policyState `json:"redelivery,omitempty"`
+	// Active is the consumer of an exclusive queue that gets messages.
+	Active *activeState `json:"active_consumer,omitempty"`
+}
+
+// activeState is the active consumer for programs.
+type activeState struct {
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"`
+}
+
+func newSubscriptionState(s client.Subscription) subscriptionState {
+	state := subscriptionState{
+		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers, Filter: s.Filter,
+		Redelivery: newPolicyState(s.Redelivery),
+	}
+	if s.Active != nil {
+		state.Active = &activeState{Address: s.Active.Address, Since: s.Active.Since.UTC()}
+	}
+	return state
 }
 
 func newQueueState(q client.Queue) queueState {
@@ -67,7 +89,7 @@ func newQueueState(q client.Queue) queueState {
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {
-		j.Subscriptions = append(j.Subscriptions, subscriptionState(s))
+		j.Subscriptions = append(j.Subscriptions, newSubscriptionState(s))
 	}
 	return j
 }
@@ -167,23 +189,27 @@ func showCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// hasFilter tells whether a subscription of the queue has a filter: otherwise tables have no column for it.
-func hasFilter(q client.Queue) bool {
-	return slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return s.Filter != "" })
-}
-
 func printSubscriptions(env *cli.Env, q client.Queue) error {
-	rows, filtered := make([][]any, 0, len(q.Subscriptions)), hasFilter(q)
-	for _, s := range q.Subscriptions {
-		row := []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
-		if filtered {
-			row = append(row, s.Filter)
-		}
-		rows = append(rows, row)
+	rows := make([][]any, len(q.Subscriptions))
+	for i, s := range q.Subscriptions {
+		rows[i] = []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
 	}
 	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
-	if filtered {
-		head = append(head, "Filter")
+	for _, column := range []struct { // only where some subscription has it
+		name string
+		text func(s client.Subscription) string
+	}{
+		{"Filter", func(s client.Subscription) string { return s.Filter }},
+		{"Instead of the queue's", func(s client.Subscription) string { return policyText(s.Redelivery) }},
+		{"Active consumer", func(s client.Subscription) string { return activeText(s.Active) }},
+	} {
+		if !slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return column.text(s) != "" }) {
+			continue
+		}
+		head = append(head, column.name)
+		for i, s := range q.Subscriptions {
+			rows[i] = append(rows[i], column.text(s))
+		}
 	}
 	return env.Print.Table(head, rows)
 }

@@ -16,41 +16,47 @@ import (
 func SubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
-		Short: "Create, list and delete subscriptions of a queue",
+		Short: "Create, alter, list and delete subscriptions of a queue",
 		Long: `A subscription is a durable cursor on a queue: it gets every message once, whatever other subscriptions do.
 A message is stored once, and kept until every subscription has acknowledged it.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
-	cmd.AddCommand(createSubscriptionCommand(env), listSubscriptionsCommand(env), deleteSubscriptionCommand(env))
+	cmd.AddCommand(createSubscriptionCommand(env), alterSubscriptionCommand(env), listSubscriptionsCommand(env), deleteSubscriptionCommand(env))
 	return cmd
 }
 
 func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var start string
 	var o client.SubscriptionOptions
+	var given policyFlags
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Add a subscription",
 		Long: `Add a subscription. With --filter it gets only the messages that match: an expression in CEL (https://cel.dev) over
 properties, message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at,
 deliver_at and size. The others are acknowledged when a consumer has the node read them, and count in the backlog until
-then. A filter cannot be changed.`,
+then.
+
+What is given of --max-deliveries, --dead-letter and the redelivery flags holds for this subscription instead of what its
+queue has.`,
 		Example: `  lockstep subscription create prices audit --start earliest
   lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
-  lockstep subscription create orders urgent --filter 'priority >= 7 || subject.startsWith("alarm.")'`,
+  lockstep subscription create orders urgent --filter 'priority >= 7 || subject.startsWith("alarm.")'
+  lockstep subscription create orders billing --max-deliveries 3 --dead-letter billing.dead`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if o.At, err = parsePlace("--start", start); err != nil {
 				return err
 			}
+			o.Redelivery = given.given(cmd)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				s, created, err := c.CreateSubscriptionWith(ctx, args[0], args[1], o)
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(subscriptionState(s)); err != nil {
+				if err := env.Print.Object(newSubscriptionState(s)); err != nil {
 					return err
 				}
 				if !created {
@@ -65,6 +71,7 @@ then. A filter cannot be changed.`,
 		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge, or "+
 			"that are retained; or from a sequence or a time on, as for queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
+	given.register(cmd)
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when it is there already")
 	return cmd
 }
@@ -115,7 +122,7 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 					return err
 				}
 				for _, s := range q.Subscriptions {
-					if err := env.Print.Object(subscriptionState(s)); err != nil {
+					if err := env.Print.Object(newSubscriptionState(s)); err != nil {
 						return err
 					}
 				}
@@ -139,17 +146,21 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 			err := env.Print.Object(struct {
 				Queue string `json:"queue"`
 				subscriptionState
-			}{q.Name, subscriptionState(s)})
+			}{q.Name, newSubscriptionState(s)})
 			if err != nil {
 				return err
 			}
-			rows = append(rows, []any{q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor, s.Filter})
+			rows = append(rows, []any{
+				q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor, s.Filter, policyText(s.Redelivery),
+				activeText(s.Active),
+			})
 		}
 	}
 	if len(rows) == 0 {
 		return env.Print.Sentence("no subscriptions")
 	}
 	return env.Print.Table([]string{
-		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter",
+		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter", "Instead of the queue's",
+		"Active consumer",
 	}, rows)
 }

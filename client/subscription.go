@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// RedeliveryPolicy is what a subscription has for itself of its queue's configuration. What is nil is as the queue has
+// it, also when that is altered; what is not holds for the subscription, also when it is 0 or empty. Limits and meaning
+// are those of the fields of QueueConfig.
+type RedeliveryPolicy struct {
+	// MaxDeliveries is how many times a message is given to a consumer at most; 0: there is no limit.
+	MaxDeliveries *uint32
+	// DeadLetter names the queue that messages are moved to which consumers could not deal with, and those that expire
+	// if the queue has DeadLetterExpired; empty: they are dropped.
+	DeadLetter *string
+	// RedeliveryDelay is how long a message waits that was given back for the first time.
+	RedeliveryDelay *time.Duration
+	// RedeliveryMultiplier is what it is multiplied with for each further time.
+	RedeliveryMultiplier *float64
+	// RedeliveryMaxDelay is the longest that a message waits; 0: there is no limit.
+	RedeliveryMaxDelay *time.Duration
+}
+
+// Names of the fields of a RedeliveryPolicy, for SubscriptionChange.Inherit.
+const (
+	PolicyMaxDeliveries        = "max_deliveries"
+	PolicyDeadLetter           = "dead_letter"
+	PolicyRedeliveryDelay      = "redelivery_delay"
+	PolicyRedeliveryMultiplier = "redelivery_multiplier"
+	PolicyRedeliveryMaxDelay   = "redelivery_max_delay"
+)
+
+// PolicyFields are the names of all fields of a RedeliveryPolicy.
+func PolicyFields() []string {
+	return []string{
+		PolicyMaxDeliveries, PolicyDeadLetter, PolicyRedeliveryDelay, PolicyRedeliveryMultiplier, PolicyRedeliveryMaxDelay,
+	}
+}
+
+// Config gives the policy as fields of a QueueConfig, and the names of those that are set.
+func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
+	if p.MaxDeliveries != nil {
+		c.MaxDeliveries, set = *p.MaxDeliveries, append(set, PolicyMaxDeliveries)
+	}
+	if p.DeadLetter != nil {
+		c.DeadLetter, set = *p.DeadLetter, append(set, PolicyDeadLetter)
+	}
+	if p.RedeliveryDelay != nil {
+		c.RedeliveryDelay, set = *p.RedeliveryDelay, append(set, PolicyRedeliveryDelay)
+	}
+	if p.RedeliveryMultiplier != nil {
+		c.RedeliveryMultiplier, set = *p.RedeliveryMultiplier, append(set, PolicyRedeliveryMultiplier)
+	}
+	if p.RedeliveryMaxDelay != nil {
+		c.RedeliveryMaxDelay, set = *p.RedeliveryMaxDelay, append(set, PolicyRedeliveryMaxDelay)
+	}
+	return c, set
+}
+
+// PolicyOf gives those fields of a configuration that are named as a policy: the reverse of RedeliveryPolicy.Config.
+func PolicyOf(c QueueConfig, set []string) (p RedeliveryPolicy) {
+	if slices.Contains(set, PolicyMaxDeliveries) {
+		p.MaxDeliveries = &c.MaxDeliveries
+	}
+	if slices.Contains(set, PolicyDeadLetter) {
+		p.DeadLetter = &c.DeadLetter
+	}
+	if slices.Contains(set, PolicyRedeliveryDelay) {
+		p.RedeliveryDelay = &c.RedeliveryDelay
+	}
+	if slices.Contains(set, PolicyRedeliveryMultiplier) {
+		p.RedeliveryMultiplier = &c.RedeliveryMultiplier
+	}
+	if slices.Contains(set, PolicyRedeliveryMaxDelay) {
+		p.RedeliveryMaxDelay = &c.RedeliveryMaxDelay
+	}
+	return p
+}
+
+func (p RedeliveryPolicy) check() error {
+	c, _ := p.Config()
+	return c.check()
+}
+
+func (p RedeliveryPolicy) toProto() *pb.RedeliveryPolicy {
+	if p == (RedeliveryPolicy{}) {
+		return nil
+	}
+	out := &pb.RedeliveryPolicy{
+		MaxDeliveries: p.MaxDeliveries, DeadLetter: p.DeadLetter, RedeliveryMultiplier: p.RedeliveryMultiplier,
+	}
+	if p.RedeliveryDelay != nil {
+		out.RedeliveryDelay = durationpb.New(*p.RedeliveryDelay)
+	}
+	if p.RedeliveryMaxDelay != nil {
+		out.RedeliveryMaxDelay = durationpb.New(*p.RedeliveryMaxDelay)
+	}
+	return out
+}
+
+func policyFromProto(in *pb.RedeliveryPolicy) (p RedeliveryPolicy) {
+	if in == nil {
+		return p
+	}
+	p.MaxDeliveries, p.DeadLetter, p.RedeliveryMultiplier = in.MaxDeliveries, in.DeadLetter, in.RedeliveryMultiplier
+	if in.RedeliveryDelay != nil {
+		d := in.GetRedeliveryDelay().AsDuration()
+		p.RedeliveryDelay = &d
+	}
+	if in.RedeliveryMaxDelay != nil {
+		d := in.GetRedeliveryMaxDelay().AsDuration()
+		p.RedeliveryMaxDelay = &d
+	}
+	return p
+}
+
+func subscriptionFromProto(s *pb.Subscription) Subscription {
+	out := Subscription{
+		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(),
+		Consumers: s.GetConsumers(), Filter: s.GetFilter(), Redelivery: policyFromProto(s.GetRedelivery()),
+	}
+	if a := s.GetActiveConsumer(); a != nil {
+		out.Active = &ActiveConsumer{Address: a.GetAddress(), Since: a.GetSince().AsTime()}
+	}
+	return out
+}
+
+// SubscriptionChange says what AlterSubscription changes. What is not set stays as it is.
+type SubscriptionChange struct {
+	// Filter, if not nil, replaces the filter; empty: the subscription gets all messages. What was read for a consumer
+	// before and did not match the old one is acknowledged, and does not come back.
+	Filter *string
+	// Redelivery has what the subscription has for itself from then on.
+	Redelivery RedeliveryPolicy
+	// Inherit names what is as the queue has it from then on: PolicyMaxDeliveries and so on.
+	Inherit []string
+}
+
+// AlterSubscription changes a subscription. Errors: ErrQueueNotFound, also when the dead-letter queue is not there,
+// ErrSubscriptionNotFound, ErrInvalid, also when dead letters would come back to their queue or nothing is changed,
+// ErrRefused while one of the nodes is of release 0.1.0, ErrUnavailable.
+func (c *Client) AlterSubscription(
+	ctx context.Context, queue, name string, what SubscriptionChange, as ...*Request,
+) (Subscription, error) {
+	if err := what.Redelivery.check(); err != nil {
+		return Subscription{}, err
+	}
+	req := &pb.AlterSubscriptionRequest{
+		Queue: queue, Name: name, Redelivery: what.Redelivery.toProto(), UpdateMask: &fieldmaskpb.FieldMask{},
+	}
+	if what.Filter != nil {
+		req.Filter = *what.Filter
+		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "filter")
+	}
+	_, set := what.Redelivery.Config()
+	for _, field := range what.Inherit {
+		if slices.Contains(set, field) {
+			return Subscription{}, fmt.Errorf("%w: %s is to be set, and to be as the queue has it", ErrInvalid, field)
+		}
+	}
+	for _, field := range slices.Concat(set, what.Inherit) {
+		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "redelivery."+field)
+	}
+	resp, err := change(ctx, c, "alter subscription "+name+" of "+queue, req, as,
+		pb.QueueServiceClient.AlterSubscription)
+	return subscriptionFromProto(resp.GetSubscription()), err
+}

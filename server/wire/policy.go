@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// policyPath begins the names of the fields of a pb.RedeliveryPolicy in a mask.
+const policyPath = "redelivery"
+
+// Policy converts what a subscription has for itself of its queue's configuration, but for the dead-letter queue, of
+// which only the store knows the number. own names what it has. The error wraps ErrInvalid and names the field.
+func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
+	if in == nil {
+		return 0, values, nil
+	}
+	values, err = Config(&pb.QueueConfig{
+		MaxDeliveries: in.GetMaxDeliveries(), RedeliveryDelay: in.GetRedeliveryDelay(),
+		RedeliveryMultiplier: in.GetRedeliveryMultiplier(), RedeliveryMaxDelay: in.GetRedeliveryMaxDelay(),
+	})
+	for field, set := range map[txn.ConfigMask]bool{
+		txn.FieldMaxDeliveries: in.MaxDeliveries != nil, txn.FieldDeadLetter: in.DeadLetter != nil,
+		txn.FieldRedeliveryDelay:      in.RedeliveryDelay != nil,
+		txn.FieldRedeliveryMultiplier: in.RedeliveryMultiplier != nil,
+		txn.FieldRedeliveryMaxDelay:   in.RedeliveryMaxDelay != nil,
+	} {
+		if set {
+			own |= field
+		}
+	}
+	return own, values, err
+}
+
+// PolicyToProto converts what a subscription has for itself; nil if that is nothing. deadLetter is the name of its
+// dead-letter queue.
+func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
+	if o.Own == 0 {
+		return nil
+	}
+	all, out := ConfigToProto(&o.Policy, deadLetter), &pb.RedeliveryPolicy{}
+	if o.Own&txn.FieldMaxDeliveries != 0 {
+		out.MaxDeliveries = &all.MaxDeliveries
+	}
+	if o.Own&txn.FieldDeadLetter != 0 {
+		out.DeadLetter = &all.DeadLetter
+	}
+	if o.Own&txn.FieldRedeliveryMultiplier != 0 {
+		out.RedeliveryMultiplier = &all.RedeliveryMultiplier
+	}
+	if o.Own&txn.FieldRedeliveryDelay != 0 {
+		out.RedeliveryDelay = ownDuration(all.GetRedeliveryDelay())
+	}
+	if o.Own&txn.FieldRedeliveryMaxDelay != 0 {
+		out.RedeliveryMaxDelay = ownDuration(all.GetRedeliveryMaxDelay())
+	}
+	return out
+}
+
+// ownDuration sends 0, too: that it is set says something.
+func ownDuration(d *durationpb.Duration) *durationpb.Duration {
+	if d == nil {
+		return &durationpb.Duration{}
+	}
+	return d
+}
+
+// SubscriptionMask converts the names of what is to be changed of a subscription. The error wraps ErrInvalid.
+func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.ConfigMask, err error) {
+	names := ConfigFields()
+	for _, path := range in.GetPaths() {
+		known := false
+		switch path {
+		case "*":
+			filter, fields, known = true, txn.PolicyFields, true
+		case "filter":
+			filter, known = true, true
+		case policyPath:
+			fields, known = txn.PolicyFields, true
+		}
+		for i, name := range names {
+			field := txn.ConfigMask(1) << i
+			if txn.PolicyFields&field != 0 && path == policyPath+"."+name {
+				fields |= field
+				known = true
+			}
+		}
+		if !known {
+			return false, 0, fmt.Errorf("%w: update_mask: %.100q is nothing that can be altered of a subscription; \"filter\", "+
+				"\"redelivery\" and its fields are, such as \"redelivery.max_deliveries\"", ErrInvalid,
+				strings.ToValidUTF8(path, "?"))
+		}
+	}
+	if !filter && fields == 0 {
+		return false, 0, fmt.Errorf("%w: update_mask names nothing: \"filter\" and \"redelivery\" can be altered", ErrInvalid)
+	}
+	return filter, fields, nil
+}

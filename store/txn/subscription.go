@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package txn
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// SubscriptionOptions are what a subscription may have besides its name. The zero value has none.
+type SubscriptionOptions struct {
+	// Filter is the expression that its messages have to match, 1 to MaxFilterBytes bytes; "" for all messages. The log
+	// and the state keep it as it is, and do not look into it.
+	Filter string
+	// Own names those of the PolicyFields that the subscription has for itself: Policy has them, also those that are 0,
+	// and nothing else. The others are those of its queue.
+	Own    ConfigMask
+	Policy Config
+}
+
+// Tags of options, as stored.
+const (
+	optionFilter = 1
+	optionPolicy = 2
+)
+
+// alterFilter is the flag of an OpAlterSubscription that replaces the filter.
+const alterFilter = 1
+
+// AppendSubscriptionOptions appends the encoding of those that are set, which DecodeSubscriptionOptions reads: for each
+// a tag, a length and its bytes, in the order of the tags.
+func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
+	if o.Filter != "" {
+		dst = appendString(append(dst, optionFilter), o.Filter)
+	}
+	if o.Own == 0 {
+		return dst
+	}
+	policy := binary.AppendUvarint(nil, uint64(o.Own))
+	for field, v := range o.Policy.Values {
+		if o.Own&field != 0 {
+			policy = binary.AppendUvarint(policy, v)
+		}
+	}
+	dst = binary.AppendUvarint(append(dst, optionPolicy), uint64(len(policy)))
+	return append(dst, policy...)
+}
+
+// DecodeSubscriptionOptions reads all of b. The errors wrap ErrMalformed or ErrNewerVersion.
+func DecodeSubscriptionOptions(b []byte) (o SubscriptionOptions, err error) {
+	d := decoder{b: b}
+	for last := byte(0); len(d.b) > 0; {
+		tag := d.u8()
+		switch {
+		case tag <= last:
+			d.fail("options of a subscription out of order")
+		case tag == optionFilter:
+			if o.Filter = string(d.bytes(MaxFilterBytes)); o.Filter == "" {
+				d.fail("an empty filter")
+			}
+		case tag == optionPolicy:
+			in := decoder{b: d.bytes(MaxFilterBytes), err: d.err}
+			in.policy(&o)
+			d.err = in.err
+		default:
+			return o, fmt.Errorf("%w: option %d of a subscription", ErrNewerVersion, tag)
+		}
+		last = tag
+	}
+	return o, d.err
+}
+
+// policy reads the fields that a subscription has for itself.
+func (d *decoder) policy(o *SubscriptionOptions) {
+	o.Own = ConfigMask(d.uvarint())
+	switch {
+	case d.err != nil:
+		return
+	case o.Own == 0:
+		d.fail("an empty policy")
+	case o.Own&^PolicyFields != 0:
+		d.err = fmt.Errorf("%w: fields %#x of a subscription", ErrNewerVersion, o.Own&^PolicyFields)
+		return
+	}
+	for i, f := range configFields {
+		if o.Own>>i&1 == 0 {
+			continue
+		}
+		v := d.uvarint()
+		if v > f.most {
+			d.fail("a subscription's policy that is impossible")
+		}
+		*f.of(&o.Policy) = v
+	}
+	if d.err == nil && len(d.b) > 0 {
+		d.fail("bytes after a policy")
+	}
+}
+
+// checkOptions fails the transaction for options that DecodeSubscriptionOptions would not read.
+func (b *Builder) checkOptions(o *SubscriptionOptions) {
+	if len(o.Filter) > MaxFilterBytes {
+		b.fail(fmt.Errorf("%w: a filter of %d bytes, the limit is %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
+	}
+	if o.Own&^PolicyFields != 0 || o.Policy != (Config{}).With(o.Policy, o.Own) {
+		b.fail(fmt.Errorf("%w: a subscription with a field that is its queue's", ErrMalformed))
+	}
+	for i, f := range configFields {
+		if v := *f.of(&o.Policy); v > f.most {
+			b.fail(fmt.Errorf("%w: field %d of a subscription is %d, the limit is %d", ErrMalformed, i, v, f.most))
+		}
+	}
+}
+
+// SubscriptionChange says which options an OpAlterSubscription changes, and what they are then.
+type SubscriptionChange struct {
+	// Filter: the filter is replaced.
+	Filter bool
+	// Fields of the policy that are changed: the subscription has those for itself that Options.Own names, and the others
+	// follow its queue from then on.
+	Fields ConfigMask
+	// Options has the new values.
+	Options SubscriptionOptions
+}
+
+// Apply gives the options of a subscription after the change.
+func (c *SubscriptionChange) Apply(o SubscriptionOptions) SubscriptionOptions {
+	if c.Filter {
+		o.Filter = c.Options.Filter
+	}
+	o.Own = o.Own&^c.Fields | c.Options.Own
+	o.Policy = Config{}.With(o.Policy.With(c.Options.Policy, c.Fields), o.Own)
+	return o
+}
+
+// AlterSubscription changes options of a subscription.
+func (b *Builder) AlterSubscription(queue uint64, sub uint32, c SubscriptionChange) {
+	b.checkOptions(&c.Options)
+	if err := c.check(); err != nil {
+		b.fail(err)
+	}
+	flags := byte(0)
+	if c.Filter {
+		flags = alterFilter
+	}
+	b.begin(OpAlterSubscription)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.buf = binary.AppendUvarint(append(b.buf, flags), uint64(c.Fields))
+	b.buf = AppendSubscriptionOptions(b.buf, c.Options)
+	b.end()
+}
+
+func (c *SubscriptionChange) check() error {
+	if c.Fields&^PolicyFields != 0 || c.Options.Own&^c.Fields != 0 || !c.Filter && c.Options.Filter != "" ||
+		!c.Filter && c.Fields == 0 {
+		return fmt.Errorf("%w: a change of a subscription that changes nothing, or what it does not name", ErrMalformed)
+	}
+	return nil
+}
+
+// alterSubscription keeps what is behind the subscription in Raw, and checks it.
+func (o *Op) alterSubscription(d *decoder) {
+	o.Queue, o.Sub = d.uvarint(), d.sub()
+	o.Raw, d.b = d.b, nil
+	if _, err := o.subscriptionChange(); d.err == nil {
+		d.err = err
+	}
+}
+
+func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
+	d := decoder{b: o.Raw}
+	flags := d.u8()
+	c.Filter, c.Fields = flags&alterFilter != 0, ConfigMask(d.uvarint())
+	if d.err != nil {
+		return c, d.err
+	}
+	if flags&^alterFilter != 0 || c.Fields&^PolicyFields != 0 {
+		return c, fmt.Errorf("%w: a change of a subscription", ErrNewerVersion)
+	}
+	if c.Options, err = DecodeSubscriptionOptions(d.b); err != nil {
+		return c, err
+	}
+	return c, c.check()
+}
+
+// SubscriptionChange is what an OpAlterSubscription changes, which was checked when the operation was read.
+func (o *Op) SubscriptionChange() (c SubscriptionChange) {
+	if o.Code == OpAlterSubscription {
+		c, _ = o.subscriptionChange()
+	}
+	return c
+}
