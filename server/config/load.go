@@ -154,11 +154,18 @@ func (l *loader) environment(environ []string) error {
 		if as, ok := byName[name]; ok {
 			key := l.keys[as]
 			y.set(key, value, name, envName(key), "environment variable "+name)
-		} else if name != envAddr && name != envConfig {
+		} else if !slices.Contains(ofCommands(), name) {
 			y.strangeVariable(name, byName)
 		}
 	}
 	return y.err()
+}
+
+// ofCommands are the variables of the command line itself, which are no settings of a node.
+func ofCommands() []string {
+	return []string{
+		envAddr, envConfig, envPrefix + "TOKEN", envPrefix + "TOKEN_FILE", envPrefix + "PROFILE", envPrefix + "PROFILES",
+	}
 }
 
 // strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a

@@ -36,11 +36,11 @@ type Env struct {
 	// Timeout bounds a command that asks one question.
 	Timeout time.Duration
 
-	addr    string
-	output  string
-	patient bool // --timeout was given: wait so long, whatever is wrong
-	tls     struct{ ca, cert, key string }
-	started bool // a command began: what fails from now on is no wrong usage
+	flags      flagValues
+	connection *Connection // once it is known
+	output     string
+	patient    bool // --timeout was given: wait so long, whatever is wrong
+	started    bool // a command began: what fails from now on is no wrong usage
 }
 
 // Errors that decide over the exit code, or that several commands return.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -18,30 +17,32 @@ var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, 
 
 // Addresses are the nodes to talk to.
 func (env *Env) Addresses() ([]string, error) {
-	var list []string
-	for s := range strings.SplitSeq(env.addr, ",") {
-		if s = strings.TrimSpace(s); s != "" {
-			list = append(list, s)
-		}
+	c, err := env.Connection()
+	if err != nil {
+		return nil, err
 	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: --addr names no node", ErrUsage)
-	}
-	return list, nil
+	return c.List()
 }
 
 // WithClient runs fn with a client of the pair.
 func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
-	addrs, err := env.Addresses()
+	connection, err := env.Connection()
 	if err != nil {
 		return err
 	}
-	c, err := client.Open(ctx, client.Options{
-		Addresses: addrs, FailFast: !env.patient,
-		TLSFiles: client.TLSFiles{CA: env.tls.ca, Cert: env.tls.cert, Key: env.tls.key},
-	})
+	return env.With(ctx, connection, fn)
+}
+
+// With is WithClient for another connection.
+func (env *Env) With(ctx context.Context, connection Connection, fn func(context.Context, *client.Client) error) error {
+	o, err := connection.Options()
+	if err != nil {
+		return err
+	}
+	o.FailFast = !env.patient
+	c, err := client.Open(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
-		return fmt.Errorf("%w: --addr, --tls: %w", ErrUsage, err)
+		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)
 	}
 	if err != nil {
 		return err

@@ -72,15 +72,15 @@ func globalFlags(env *Env, root *cobra.Command) {
 		addr = v
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&env.addr, "addr", addr, "addresses of the nodes, comma-separated (environment: "+EnvAddr+")")
+	f.StringVar(&env.flags.Addresses, "addr", addr, "addresses of the nodes, comma-separated (environment: "+EnvAddr+")")
 	for _, o := range []struct {
 		value          *string
 		name, env, say string
 	}{
-		{&env.tls.ca, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked " +
+		{&env.flags.CA, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked " +
 			"against; turns TLS on"},
-		{&env.tls.cert, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
-		{&env.tls.key, "tls-key", envTLSKey, "file with the key of that certificate"},
+		{&env.flags.Certificate, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
+		{&env.flags.Key, "tls-key", envTLSKey, "file with the key of that certificate"},
 	} {
 		value, ok := env.Lookup(o.env)
 		if !ok {
@@ -88,6 +88,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 		}
 		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
 	}
+	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
 		"how long to look for a node that can do it; if it is given, also while no node listens at any address")

@@ -47,6 +47,8 @@ type CLI struct {
 	T *testing.T
 	// Addr is what --addr is, by way of the environment; empty: not set.
 	Addr string
+	// Env are further variables of the environment.
+	Env map[string]string
 }
 
 // Run runs one command line and returns what it printed, and its exit code.
@@ -63,7 +65,13 @@ func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int)
 func (c CLI) Process(stdin io.Reader, stdout, stderr io.Writer) cli.Process {
 	return cli.Process{
 		Stdin: stdin, Stdout: stdout, Stderr: stderr,
-		Lookup: func(name string) (string, bool) { return c.Addr, name == cli.EnvAddr && c.Addr != "" },
+		Lookup: func(name string) (string, bool) {
+			if name == cli.EnvAddr && c.Addr != "" {
+				return c.Addr, true
+			}
+			value, ok := c.Env[name]
+			return value, ok
+		},
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/message"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/operate"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/profile"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/queue"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/settings"
@@ -43,6 +44,7 @@ func Root(env *cli.Env) *cobra.Command {
 		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
 		transaction.Command(env),
+		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
 		message.RequestCommand(env),
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),

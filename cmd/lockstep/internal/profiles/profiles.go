@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package profiles keeps how pairs are reached, and by whom, in a file of the user.
+package profiles
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Environment variables.
+const (
+	// EnvFile names the file, in place of lockstep/config.yaml in the user's directory for configuration.
+	EnvFile = "LOCKSTEP_PROFILES"
+	// EnvProfile names the profile to use.
+	EnvProfile = "LOCKSTEP_PROFILE"
+)
+
+var (
+	// ErrNoProfile is returned when there is no profile of that name.
+	ErrNoProfile = errors.New("no such profile")
+	// ErrFile is returned when the file cannot be used.
+	ErrFile = errors.New("profiles")
+)
+
+// Profile is one way to a pair.
+type Profile struct {
+	// Addresses of the nodes, host:port.
+	Addresses []string `yaml:"addresses"`
+	// CA, Certificate and Key are files in PEM.
+	CA          string `yaml:"ca,omitempty"`
+	Certificate string `yaml:"certificate,omitempty"`
+	Key         string `yaml:"key,omitempty"`
+	// Token is shown to the nodes; TokenFile has it instead.
+	Token     string `yaml:"token,omitempty"`
+	TokenFile string `yaml:"token_file,omitempty"`
+}
+
+// File is all profiles of a user.
+type File struct {
+	// Current is the name of the one that is used; empty: none.
+	Current string `yaml:"current,omitempty"`
+	// Profiles by their names.
+	Profiles map[string]Profile `yaml:"profiles"`
+
+	path string
+}
+
+// Path finds where the file is, from the environment; empty if the environment does not say.
+func Path(lookup func(string) (string, bool)) string {
+	if path, ok := lookup(EnvFile); ok && path != "" {
+		return path
+	}
+	home := "HOME"
+	if runtime.GOOS == "windows" {
+		home = "AppData"
+	}
+	if dir, ok := lookup(home); !ok || dir == "" {
+		return ""
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "lockstep", "config.yaml")
+}
+
+// Load reads the file; one that is not there has no profiles. Errors: ErrFile, also if it has a token and others than
+// its owner may read it.
+func Load(path string) (*File, error) {
+	f := &File{Profiles: make(map[string]Profile), path: path}
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || path == "" {
+		return f, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	if err := dec.Decode(f); err != nil && len(bytes.TrimSpace(raw)) > 0 {
+		// The text of the error may have a part of a token.
+		return nil, fmt.Errorf("%w: %s is no file of profiles in YAML; mend it, or delete it and log in again", ErrFile,
+			path)
+	}
+	if f.Profiles == nil {
+		f.Profiles = make(map[string]Profile)
+	}
+	if err := f.checkMode(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkMode wants that only the owner may read tokens.
+func (f *File) checkMode() error {
+	secret := false
+	for _, p := range f.Profiles {
+		secret = secret || p.Token != ""
+	}
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	const others = 0o077
+	if secret && runtime.GOOS != "windows" && info.Mode().Perm()&others != 0 {
+		return fmt.Errorf("%w: %s has tokens, and others may read it (mode %04o): run chmod 600 %s, and make new tokens if "+
+			"others had a chance to", ErrFile, f.path, info.Mode().Perm(), f.path)
+	}
+	return nil
+}
+
+// Save writes the file, which only its owner may read.
+func (f *File) Save() error {
+	if f.path == "" {
+		return fmt.Errorf("%w: it is not known where the file is: set %s", ErrFile, EnvFile)
+	}
+	raw, err := yaml.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	dir := filepath.Dir(f.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	temporary, err := os.CreateTemp(dir, ".config-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	_, err = temporary.Write(raw)
+	err = errors.Join(err, temporary.Sync(), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), f.path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary.Name()) // the first error is told
+		return fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	return nil
+}
+
+// Where the file is.
+func (f *File) Where() string { return f.path }
+
+// Get returns a profile. Errors: ErrNoProfile.
+func (f *File) Get(name string) (Profile, error) {
+	p, ok := f.Profiles[name]
+	if !ok {
+		names := strings.Join(f.Names(), ", ")
+		if names == "" {
+			return p, fmt.Errorf("%w: %q; there is none yet: make one with lockstep login", ErrNoProfile, name)
+		}
+		return p, fmt.Errorf("%w: %q; there are %s", ErrNoProfile, name, names)
+	}
+	return p, nil
+}
+
+// Names of all profiles, sorted.
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
+
+// CheckName tells whether a profile can have that name.
+func CheckName(name string) error {
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
+		return fmt.Errorf("%w: %q cannot be the name of a profile: letters, digits, dots, - and _, up to 63", ErrFile, name)
+	}
+	return nil
+}
+
+// Masked shows what kind of token it is, and its last characters, but never enough to use it.
+func Masked(token string) string {
+	const shown, least = 4, 24
+	switch {
+	case token == "":
+		return ""
+	case len(token) < least:
+		return "****"
+	case strings.HasPrefix(token, "lsk_"):
+		return "lsk_****" + token[len(token)-shown:]
+	}
+	return "****" + token[len(token)-shown:]
+}
