@@ -5,7 +5,7 @@ package client
 import (
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/tlsfiles"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
 // TLSFiles names files in PEM. They are looked at when a connection is made, once a second at most, and read again if

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-mq/lockstep/tlsfiles"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
 // Values of tls.client-auth.

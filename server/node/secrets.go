@@ -12,11 +12,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/secretfile"
 	"github.com/lockstep-mq/lockstep/server/state"
-	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // certificateWarning is how long before its end a certificate is told.

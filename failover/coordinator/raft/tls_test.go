@@ -16,8 +16,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/test/certs"
-	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // issue makes a voter's certificate for the host in its address.

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/test/certs"
-	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // mounted is a directory of files as Kubernetes mounts a secret: names that lead through one link, which is swapped.
