@@ -52,11 +52,12 @@ type dispatcher struct {
 	overdue   sequences // expired before they were sent
 	ttl       int64     // of the queue, in milliseconds; 0 for none
 	// could not be read; tried again now and then, and skipped meanwhile so that they hold up no other message
-	damaged   sequences
-	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
-	reading   bool // a read is going on, outside the lock
-	pending   settlement
-	skipped   skipped
+	damaged    sequences
+	committing settlement // what the settling goroutine has taken and not yet committed; only what is answered
+	returning  bool       // a lost consumer's messages are about to be given back: nothing newer goes out before them
+	reading    bool       // a read is going on, outside the lock
+	pending    settlement
+	skipped    skipped
 	// deadWait: it is not yet time to try again to move the dead messages that are pending. deadFull: it was said why.
 	deadWait, deadFull bool
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.

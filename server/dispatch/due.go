@@ -63,15 +63,18 @@ func (d *dispatcher) due(sequences []uint64) {
 }
 
 // giveDue has those of the messages delivered that reading has passed; it finds the others. A read may have found some
-// already, between the moment in which they could be read and this call: what a consumer has stays with it, and what
-// waits for one waits once. The dispatcher's lock is held.
+// already, between the moment in which they could be read and this call: what a consumer has stays with it, what waits
+// for one waits once, and what a consumer has answered goes the way of its answer. The dispatcher's lock is held.
 func (d *dispatcher) giveDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
-		return !d.order.passed(sequence) || slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
-			_, has := c.inFlight[sequence]
-			return has
-		})
+		_, later := d.later.at[sequence]
+		return later || !d.order.passed(sequence) || d.damaged.has(sequence) || d.overdue.has(sequence) ||
+			slices.ContainsFunc(d.consumers, func(c *Consumer) bool {
+				_, has := c.inFlight[sequence]
+				return has
+			})
 	})
+	passed = d.pending.without(d.committing.without(passed))
 	d.order.unread(asRanges(passed))
 	d.giveBack(passed)
 }

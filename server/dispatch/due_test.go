@@ -188,3 +188,52 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestDueWhileAnswered: a message that a consumer has got and answered before the dispatcher is told that its time has
+// come is not delivered again by that: neither while the answer waits to be committed, nor while it is being committed,
+// nor while it waits for its redelivery delay.
+func TestDueWhileAnswered(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer dispatch.Answers
+		delay  time.Duration // of the redelivery
+		again  []uint64
+	}{
+		"nack":           {answer: dispatch.Answers{Nacks: one(1)}, again: []uint64{1}},
+		"nack, to wait":  {answer: dispatch.Answers{Nacks: one(1)}, delay: time.Hour},
+		"acknowledged":   {answer: dispatch.Answers{Acks: one(1)}},
+		"to be rejected": {answer: dispatch.Answers{Rejects: one(1)}},
+	} {
+		for _, prioritized := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, limits())
+				f.ctx = t.Context() // without its time-out
+				f.queue.prioritized, f.queue.delay = prioritized, c.delay
+				f.queue.publish(string(timed(t, txn.Attributes{Subject: "s"})), string(timed(t, txn.Attributes{Subject: "s"})))
+				consumer := f.attach(100)
+				require.Equal(t, []uint64{1, 2}, sequences(f.take(consumer, 2)))
+				hold := make(chan struct{})
+				f.queue.mu.Lock()
+				f.queue.hold = hold
+				f.queue.mu.Unlock()
+				require.NoError(t, consumer.Settle(f.ctx, dispatch.Answers{Nacks: one(2)})) // is being committed
+				synctest.Wait()
+				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // waits
+				f.registry.Due(1, []uint64{1, 2})
+				synctest.Wait()
+				f.nothing(consumer)
+				f.queue.mu.Lock()
+				f.queue.hold = nil
+				f.queue.mu.Unlock()
+				close(hold)
+				synctest.Wait()
+				f.registry.Due(1, []uint64{1, 2})
+				want := c.again
+				if c.delay == 0 {
+					want = append(want, 2)
+				}
+				require.ElementsMatch(t, want, sequences(f.take(consumer, len(want))), "%s, priorities %v", name, prioritized)
+				f.nothing(consumer)
+			})
+		}
+	}
+}

@@ -14,6 +14,11 @@ func newSequences() sequences { return sequences{member: make(map[uint64]struct{
 
 func (s *sequences) len() int { return len(s.member) }
 
+func (s *sequences) has(sequence uint64) bool {
+	_, there := s.member[sequence]
+	return there
+}
+
 func (s *sequences) push(sequence uint64) {
 	if _, there := s.member[sequence]; there {
 		return

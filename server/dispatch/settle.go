@@ -55,6 +55,36 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
+// without removes what is answered from sequences, which it changes.
+func (s *settlement) without(sequences []uint64) []uint64 {
+	if len(sequences) == 0 || s.empty() {
+		return sequences
+	}
+	slices.Sort(sequences)
+	answered := make([]bool, len(sequences))
+	mark := func(first, last uint64) {
+		for i, _ := slices.BinarySearch(sequences, first); i < len(sequences) && sequences[i] <= last; i++ {
+			answered[i] = true
+		}
+	}
+	for _, r := range s.acks {
+		mark(r.First, r.Last)
+	}
+	for _, sequence := range s.releases {
+		mark(sequence, sequence)
+	}
+	for _, m := range s.dead {
+		mark(m.sequence, m.sequence)
+	}
+	kept := sequences[:0]
+	for i, sequence := range sequences {
+		if !answered[i] {
+			kept = append(kept, sequence)
+		}
+	}
+	return kept
+}
+
 // checkDelivered refuses sequences that the queue has not reached.
 func (d *dispatcher) checkDelivered(a *Answers) error {
 	highest := uint64(0)
@@ -138,6 +168,10 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	if d.deadWait {
 		d.keepDead(&batch)
 	}
+	// Read by others while the batch is being committed, which changes its lists.
+	d.committing = settlement{
+		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
+	}
 	if !batch.empty() {
 		close(d.room)
 		d.room = make(chan struct{})
@@ -166,6 +200,7 @@ func (d *dispatcher) committed(batch *settlement) {
 	if d.stopped != nil {
 		return
 	}
+	d.committing = settlement{}
 	d.forget(merged(batch.foreign))
 	d.giveBackLater(batch.releases, batch.delays)
 	if batch.returns {

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,4 +42,30 @@ func BenchmarkExpire(b *testing.B) {
 			require.Zero(b, q.Messages())
 		})
 	}
+}
+
+// TestCheckpointTakesTheScheduleAsItIs: what a checkpoint does while it holds up transactions does not depend on how much
+// of the schedule has changed.
+func TestCheckpointTakesTheScheduleAsItIs(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{}, "s")
+	allocated := func(entries int) uint64 {
+		for i := range entries {
+			d.s.schedule.add(txn.Due{TimeMS: 1, Queue: q.id, Sequence: uint64(i + 1), Kind: txn.DueExpire})
+			d.s.schedule.remove(txn.Due{TimeMS: 2, Queue: q.id, Sequence: uint64(i + 1), Kind: txn.DueExpire})
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		batch := d.s.Collect(0, true)
+		runtime.ReadMemStats(&after)
+		puts := 0
+		for range batch.Schedule.Puts {
+			puts++
+		}
+		require.Equal(t, entries, puts)
+		d.s.ScheduleWritten()
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	few := allocated(10)
+	require.Less(t, allocated(100_000), few+100_000, "one byte for each entry would be more")
 }
