@@ -65,6 +65,8 @@ var (
 	// ErrHeuristic is returned when a prepared transaction was decided the other way before, by an operator or the
 	// time-out txn.prepared-timeout. The text says how.
 	ErrHeuristic = errors.New("the transaction was decided otherwise, without its coordinator")
+	// ErrNoRule is returned when there is no such rule, role, token or quota.
+	ErrNoRule = errors.New("no such rule, role, token or quota")
 	// ErrDataLoss is returned when stored data is damaged.
 	ErrDataLoss = errors.New("stored data is damaged")
 	// ErrInternal is returned when a node failed in a way that it cannot explain, or does not know the request.

@@ -57,10 +57,15 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED, pb.ErrorReason_ERROR_REASON_MESSAGE_RESERVED:
 		return true, ErrProcessed
-	case pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED:
+	case pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE,
+		pb.ErrorReason_ERROR_REASON_LOCK_OUT:
 		return true, ErrRefused
 	case pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED, pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED:
 		return true, ErrUnauthenticated
+	case pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND:
+		return true, ErrNoRule
+	case pb.ErrorReason_ERROR_REASON_QUOTA:
+		return true, ErrLimit
 	case pb.ErrorReason_ERROR_REASON_XID_NOT_FOUND:
 		return true, ErrNoTransaction
 	case pb.ErrorReason_ERROR_REASON_XID_DECIDED:

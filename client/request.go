@@ -60,6 +60,17 @@ func change[Req any, Resp any, R interface {
 	ctx context.Context, c *Client, op string, req R, as []*Request,
 	method func(pb.QueueServiceClient, context.Context, R, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
+	return changeBy(ctx, c, op, req, as, queues, method)
+}
+
+// changeBy is change with any service.
+func changeBy[Req any, Resp any, Service any, R interface {
+	*Req
+	proto.Message
+}](
+	ctx context.Context, c *Client, op string, req R, as []*Request, service func(*grpc.ClientConn) Service,
+	method func(Service, context.Context, R, ...grpc.CallOption) (*Resp, error),
+) (resp *Resp, err error) {
 	r := &Request{}
 	if len(as) > 1 {
 		return nil, fmt.Errorf("%s: %w: %d Requests for one call", op, ErrInvalid, len(as))
@@ -72,7 +83,7 @@ func change[Req any, Resp any, R interface {
 	err = c.doAs(ctx, op, &r.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
 		attempt := proto.CloneOf(req)
 		setProducer(attempt.ProtoReflect(), p)
-		resp, err = method(queues(cc), ctx, attempt)
+		resp, err = method(service(cc), ctx, attempt)
 		return err
 	})
 	r.done = err == nil

@@ -56,6 +56,17 @@ func (s *Store) PreparedList(after uint64, limit int) (list []PreparedInfo, tota
 	return list, s.state.PreparedCount(), uint64(s.state.PreparedBytes()), nil
 }
 
+// PreparedQueues describes what the prepared transaction of a name will do in which queues; nothing if there is none.
+func (s *Store) PreparedQueues(xid string) []PreparedQueue {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	p := s.state.Prepared(xid)
+	if p == nil {
+		return nil
+	}
+	return preparedInfo(s.state, p).Queues
+}
+
 // OldestPrepared gives the name, the LSN and the time of the transaction that has waited longest for a decision; ok is
 // false if there is none. It costs nothing while no transaction waits.
 func (s *Store) OldestPrepared() (xid string, number uint64, timeMS int64, ok bool) {

@@ -96,6 +96,19 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.MaintenanceService_RestartNode_FullMethodName:    operates(true),
 	pb.MaintenanceService_ReportNode_FullMethodName:     operates(false),
 
+	// Who may do what.
+	pb.AccessService_WhoAmI_FullMethodName:      {Anyone: true},
+	pb.AccessService_ListAccess_FullMethodName:  operates(false),
+	pb.AccessService_TestAccess_FullMethodName:  operates(false),
+	pb.AccessService_Grant_FullMethodName:       operates(true),
+	pb.AccessService_Revoke_FullMethodName:      operates(true),
+	pb.AccessService_PutRole_FullMethodName:     operates(true),
+	pb.AccessService_DeleteRole_FullMethodName:  operates(true),
+	pb.AccessService_CreateToken_FullMethodName: operates(true),
+	pb.AccessService_RevokeToken_FullMethodName: operates(true),
+	pb.AccessService_PutQuota_FullMethodName:    operates(true),
+	pb.AccessService_DeleteQuota_FullMethodName: operates(true),
+
 	// Between the nodes.
 	pb.ReplicationService_Replicate_FullMethodName:     needPeer,
 	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer,

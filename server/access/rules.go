@@ -4,8 +4,19 @@ package access
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
 var (
@@ -15,25 +26,391 @@ var (
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when what a caller has shown of itself is not true, or not any more.
 	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrNotFound is returned when there is no such rule, role, token or quota.
+	ErrNotFound = errors.New("not found among the rules")
+	// ErrInUse is returned when a token has the name of another one, or when rules have the role that is to go.
+	ErrInUse = errors.New("in use among the rules")
+	// ErrLockOut is returned when the caller would lose its own right to operate.
+	ErrLockOut = errors.New("this would lock the caller out")
 )
 
-// Rules are what the pair has been told of who may do what. Without any rule everything is allowed but what only the
-// other node may do. A nil *Rules has none.
-type Rules struct{}
+// Rules are what the pair has been told of who may do what. Before the first rule everything is allowed, unless
+// Setting.Deny is set, but what only the other node may do; from then on, what no rule gives is denied, also when the
+// last rule was revoked. A nil *Rules has none, and so has the zero one. Its methods may be called from any goroutine.
+type Rules struct {
+	current atomic.Pointer[compiled]
 
-// May tells whether an identity has a right: on a queue if it is a right on queues (an empty name: on any queue at
-// all), or else on the pair. The error is an ErrDenied that says what is missing.
-func (r *Rules) May(id *Identity, right Right, queue string) error {
-	if right&Peer != 0 && !id.Peer {
-		return fmt.Errorf("%w: only the other node of the pair may call this", ErrDenied)
+	mu      sync.Mutex // guards what follows, and changes of current
+	setting Setting
+	changed chan struct{}
+}
+
+// Setting is what the node's configuration says beside the rules.
+type Setting struct {
+	// Deny what no rule gives also before the first rule.
+	Deny bool
+	// Operators are globs of principals that may always do everything.
+	Operators []string
+}
+
+// compiled is a table with a setting, and what was found in it for identities.
+type compiled struct {
+	table   *Table
+	setting Setting
+	open    bool // everybody may do everything
+
+	mu     sync.RWMutex
+	grants map[identityName]*grants // bounded by maxIdentities
+}
+
+// What is remembered is bounded: what is beyond it is looked up again.
+const (
+	maxIdentities = 10_000
+	maxQueues     = 1000 // of one identity
+)
+
+// grants is what the rules give to one identity.
+type grants struct {
+	all    bool  // everything
+	pair   Right // on the pair
+	any    Right // on some queue
+	queues []queueGrant
+
+	mu    sync.RWMutex
+	cache map[string]Right
+}
+
+type queueGrant struct {
+	pattern string
+	rights  Right
+}
+
+// Configure sets what the node's configuration says.
+func (r *Rules) Configure(s Setting) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setting = s
+	r.swap(r.Table())
+}
+
+// Load takes the access table as the store has it. The error tells what in it cannot be read, and gives nothing.
+func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
+	t, err := Compile(version, entries)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.Table(); old != nil {
+		t.generation = old.generation
+	}
+	r.swap(t)
+	return err
+}
+
+// swap makes a table the one that holds. mu is held.
+func (r *Rules) swap(t *Table) {
+	next := new(Table)
+	if t != nil {
+		*next = *t
+	}
+	next.generation++
+	r.current.Store(newCompiled(next, r.setting))
+	if r.changed != nil {
+		close(r.changed)
+	}
+	r.changed = make(chan struct{})
+}
+
+func newCompiled(t *Table, s Setting) *compiled {
+	return &compiled{table: t, setting: s, open: !t.Closed() && !s.Deny, grants: make(map[identityName]*grants)}
+}
+
+// Changed is closed when the rules change next.
+func (r *Rules) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changed == nil {
+		r.changed = make(chan struct{})
+	}
+	return r.changed
+}
+
+// Generation is another number after each change of the rules.
+func (r *Rules) Generation() uint64 {
+	if c := r.get(); c != nil {
+		return c.table.generation
+	}
+	return 0
+}
+
+// Table that holds now; nil before the first one was loaded.
+func (r *Rules) Table() *Table {
+	if c := r.get(); c != nil {
+		return c.table
 	}
 	return nil
 }
 
-// Known tells whether an identity has any right at all.
-func (r *Rules) Known(*Identity) error { return nil }
+// Open tells whether everybody may do everything.
+func (r *Rules) Open() bool {
+	c := r.get()
+	return c == nil || c.open
+}
+
+// Setting that holds.
+func (r *Rules) Setting() Setting {
+	if c := r.get(); c != nil {
+		return c.setting
+	}
+	return Setting{}
+}
+
+func (r *Rules) get() *compiled {
+	if r == nil {
+		return nil
+	}
+	return r.current.Load()
+}
+
+// With is the rules that would hold with another table, under the same setting.
+func (r *Rules) With(t *Table) *Rules {
+	next := &Rules{setting: r.Setting()}
+	next.current.Store(newCompiled(t, next.setting))
+	return next
+}
+
+// Token finds out whose token has that SHA-256. An expiry of zero: it does not expire.
+func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
+	return r.Table().Token(sum)
+}
+
+// PeerSecret is what one node of the pair shows to the other one, if they have nothing better; nil if they have none.
+// It must not be changed.
+func (r *Rules) PeerSecret() []byte {
+	if t := r.Table(); t != nil {
+		return t.peer
+	}
+	return nil
+}
+
+// IsPeerSecret tells whether a secret is the one of the pair.
+func (r *Rules) IsPeerSecret(shown []byte) bool {
+	own := r.PeerSecret()
+	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
+}
+
+// May tells whether an identity has all of some rights: on a queue if they are rights on queues (an empty name: on any
+// queue at all), or else on the pair. The error is a *DeniedError.
+func (r *Rules) May(id *Identity, right Right, name string) error {
+	if right&Peer != 0 && !id.Peer {
+		return fmt.Errorf("%w: only the other node of the pair may call this", ErrDenied)
+	}
+	c := r.get()
+	if c == nil || c.open {
+		return nil
+	}
+	g := c.of(id)
+	switch {
+	case g.all, right&^Peer == 0:
+		return nil
+	case right&QueueRights == 0:
+		if g.pair&right == right&^Peer {
+			return nil
+		}
+	case name == "":
+		if g.any&right != 0 {
+			return nil
+		}
+	case g.on(name)&right == right:
+		return nil
+	}
+	return denied(id, right, name)
+}
+
+// MayAny is May for at least one of some rights on a queue.
+func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
+	c := r.get()
+	if c == nil || c.open {
+		return nil
+	}
+	if g := c.of(id); g.all || g.on(name)&rights != 0 {
+		return nil
+	}
+	return denied(id, rights, name)
+}
+
+// Known tells whether an identity has any right at all. The error is a *DeniedError.
+func (r *Rules) Known(id *Identity) error {
+	c := r.get()
+	if c == nil || c.open {
+		return nil
+	}
+	if g := c.of(id); g.all || g.any|g.pair != 0 {
+		return nil
+	}
+	return denied(id, 0, "")
+}
 
 // Check is May for the caller that a context carries.
 func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
+	if r.Open() && right&Peer == 0 {
+		return nil
+	}
 	return r.May(FromContext(ctx), right, queue)
+}
+
+// CheckAny is MayAny for the caller that a context carries.
+func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error {
+	if r.Open() {
+		return nil
+	}
+	return r.MayAny(FromContext(ctx), rights, queue)
+}
+
+// of finds what the rules give to an identity.
+func (c *compiled) of(id *Identity) *grants {
+	key := id.key()
+	c.mu.RLock()
+	g := c.grants[key]
+	c.mu.RUnlock()
+	if g != nil {
+		return g
+	}
+	g = c.grant(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.grants) >= maxIdentities {
+		clear(c.grants)
+	}
+	c.grants[key] = g
+	return g
+}
+
+// key tells identities apart that rules may tell apart.
+func (id *Identity) key() identityName {
+	name := identityName{principal: id.Principal, peer: id.Peer}
+	if len(id.Groups) > 0 {
+		var b strings.Builder
+		for _, g := range id.Groups {
+			b.WriteString(strconv.Quote(g))
+		}
+		name.groups = b.String()
+	}
+	return name
+}
+
+type identityName struct {
+	principal, groups string
+	peer              bool
+}
+
+func (c *compiled) grant(id *Identity) *grants {
+	g := &grants{cache: make(map[string]Right)}
+	if id.Peer {
+		g.pair = Operate | Audit // what a node asks of the other one for an operator
+	}
+	g.all = slices.ContainsFunc(c.setting.Operators, func(glob string) bool { return matchPrincipal(glob, id.Principal) })
+	for i := range c.table.rules {
+		r := &c.table.rules[i]
+		if !r.matches(id) {
+			continue
+		}
+		g.pair |= r.pair
+		g.any |= r.queues
+		if r.queues != 0 {
+			g.queues = append(g.queues, queueGrant{r.GetQueue(), r.queues})
+		}
+	}
+	return g
+}
+
+// on finds the rights on a queue.
+func (g *grants) on(name string) Right {
+	if len(g.queues) == 0 {
+		return 0
+	}
+	g.mu.RLock()
+	rights, known := g.cache[name]
+	g.mu.RUnlock()
+	if known {
+		return rights
+	}
+	for i := range g.queues {
+		if q := &g.queues[i]; q.rights&^rights != 0 && MatchGlob(q.pattern, name) {
+			rights |= q.rights
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.cache) >= maxQueues {
+		clear(g.cache)
+	}
+	g.cache[name] = rights
+	return rights
+}
+
+// DeniedError says who may not do what. It is an ErrDenied.
+type DeniedError struct {
+	// Principal and Groups of the caller.
+	Principal string
+	Groups    []string
+	// Right that is missing; 0: all of them.
+	Right Right
+	// Queue that it is missing on; empty for a right on the pair, or on any queue.
+	Queue string
+}
+
+func denied(id *Identity, right Right, name string) error {
+	return &DeniedError{Principal: id.Principal, Groups: id.Groups, Right: right, Queue: name}
+}
+
+// Error says who, what, on which queue, and what to do.
+func (e *DeniedError) Error() string {
+	var b strings.Builder
+	b.WriteString(ErrDenied.Error() + ": ")
+	if e.Principal == Anonymous {
+		b.WriteString("the call shows neither a client certificate nor a token, and an anonymous caller")
+	} else {
+		fmt.Fprintf(&b, "%q", e.Principal)
+		if len(e.Groups) > 0 {
+			fmt.Fprintf(&b, " (in the groups %s)", strings.Join(e.Groups, ", "))
+		}
+	}
+	if e.Right == 0 {
+		b.WriteString(" has no rights at all")
+	} else {
+		b.WriteString(" has no right to " + strings.ReplaceAll(e.Right.String(), ",", " or "))
+		switch {
+		case e.Queue != "":
+			fmt.Fprintf(&b, " queue %q", e.Queue)
+		case e.Right&QueueRights != 0:
+			b.WriteString(" any queue")
+		}
+	}
+	if e.Principal == Anonymous {
+		b.WriteString("; log in, or show a certificate")
+	} else {
+		b.WriteString("; an operator can give it: lockstep access grant --help")
+	}
+	return b.String()
+}
+
+// Is makes errors.Is(err, ErrDenied) true.
+func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
+
+// About is the rules that are about an identity, and those of Setting.Operators that are.
+func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string) {
+	c := r.get()
+	if c == nil {
+		return nil, nil
+	}
+	for i := range c.table.rules {
+		if c.table.rules[i].matches(id) {
+			rules = append(rules, c.table.rules[i].AccessRule)
+		}
+	}
+	for _, glob := range c.setting.Operators {
+		if matchPrincipal(glob, id.Principal) {
+			operators = append(operators, glob)
+		}
+	}
+	return rules, operators
 }

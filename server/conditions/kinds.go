@@ -56,6 +56,7 @@ const (
 	CallersNotLetIn    Kind = "callers-not-let-in"
 	IssuerKeysMissing  Kind = "issuer-keys-missing"
 	AuditTrouble       Kind = "audit-trouble"
+	AccessOpen         Kind = "access-open"
 	ClocksApart        Kind = "clocks-apart"
 	DifferentReleases  Kind = "different-releases"
 )

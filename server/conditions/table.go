@@ -415,6 +415,13 @@ func ofTheMachine() []Definition {
 				"records, and `lockstep_audit_records_lost_total` how many are not in the file.",
 		},
 		{
+			Kind: AccessOpen, Severity: Warning, Scope: OfNode,
+			Cause: "Other machines reach this node, and everybody who does may do everything: there was never a rule of who " +
+				"may do what, and `access.mode` is `open`.",
+			Action: "Say who may do what: docs/security.md. The first rule, or `access.mode: deny` on both nodes, ends " +
+				"the condition.",
+		},
+		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
 			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, " +
 				"but expiry, schedules and times in logs do.",

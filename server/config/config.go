@@ -30,6 +30,7 @@ type Config struct {
 	PeerToken   string      `key:"peer-token-file" usage:"file with a secret that only the two nodes have, one per line: the first is shown to the other node, each is accepted from it. For a pair without TLS, or without certificates of clients"`
 	Insecure    bool        `key:"insecure" usage:"listen without TLS on addresses that other machines reach: it is meant"`
 	Auth        Auth        `key:"auth"`
+	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
 	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" usage:"with sync=interval: how often the log is synced"`
@@ -61,6 +62,12 @@ type Config struct {
 // Node names the node.
 type Node struct {
 	Name string `key:"name" usage:"name of the node in status and logs; default: the host's name"`
+}
+
+// Access says what holds beside the rules of who may do what, which the pair keeps itself.
+type Access struct {
+	Mode      string   `key:"mode" usage:"what holds until the pair has its first rule of who may do what: open lets everybody do everything, deny only access.operators"`
+	Operators []string `key:"operators" usage:"principals, or globs such as ops-*, that may always do everything, comma-separated or a list: so that the rules cannot lock the operators out. The same on both nodes"`
 }
 
 // Data says where the store is.
@@ -248,6 +255,7 @@ func Default() Config {
 		Auth: Auth{JWT: JWT{
 			PrincipalClaim: "sub", GroupsClaim: "groups", ClockSkew: Duration(time.Minute),
 		}},
+		Access:    Access{Mode: "open"},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},

@@ -128,6 +128,12 @@ func (c *Config) checkNode(k *checker) {
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)
 	}
+	k.oneOf("access.mode", c.Access.Mode, "open", "deny")
+	for _, o := range c.Access.Operators {
+		if len(o) > 255 {
+			k.fail("access.operators", "%.40q… has %d bytes, a principal has up to 255", o, len(o))
+		}
+	}
 	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	k.oneOf("log.format", c.Log.Format, "text", "json")
 }

@@ -103,6 +103,7 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 		l.replication(&f, &pair)
 	}
 	l.writes(&f)
+	l.access(&f)
 	l.disk(&f, &pair)
 	l.content(&f)
 	if xid, _, timeMS, ok := l.n.store.OldestPrepared(); ok {

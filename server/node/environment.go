@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -28,6 +29,8 @@ type Environment struct {
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string
+	// Authenticators are asked who calls before the node's own ones.
+	Authenticators []gate.Authenticator
 }
 
 func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {

@@ -5,9 +5,11 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -45,7 +47,8 @@ func (n *node) startArchive() (stop func() error, err error) {
 
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
-	n.peers = peers.NewPeers(n.environment.dialOptions(n.dialOptions)...)
+	n.peers = peers.NewPeers(append(slices.Clip(n.environment.dialOptions(n.dialOptions)),
+		grpc.WithPerRPCCredentials(peerSecret{n.rules}))...)
 	var restart func()
 	if n.canRestart {
 		restart = func() {

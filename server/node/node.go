@@ -104,6 +104,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
+	n.fs = o.FS
 	if n.store, err = openStore(cfg, o.FS, o.Environment.BootID, n.storeEvent); err != nil {
 		return err
 	}
@@ -174,6 +175,8 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
 	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
+	n.rules = new(access.Rules)
+	n.setAccess()
 	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
@@ -186,6 +189,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 type node struct {
 	cfg       config.Config
 	log       *zap.Logger
+	fs        vfs.FS
 	version   string
 	startedAt time.Time
 	advertise string
@@ -279,6 +283,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	grpcServer := n.newServer()
 	n.connections = n.admit(listener)
 	n.settings.Apply() // before a client is served
+	n.loadAccess()
 	var running sync.WaitGroup
 	defer running.Wait()
 
@@ -291,6 +296,9 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	running.Go(func() { n.secrets.run(ctx, n.reloads, n.log) })
 	running.Go(func() { n.explain(ctx) })
 	running.Go(func() { n.settings.Run(ctx) })
+	running.Go(func() { n.watchAccess(ctx) })
+	running.Go(func() { n.queues.WatchQuotas(ctx) })
+	running.Go(func() { n.watchReset(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })

@@ -84,6 +84,12 @@ func start(t *testing.T, c config.Config) *testNode {
 // startOn runs it on a filesystem of the test's.
 func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	t.Helper()
+	return startIn(t, c, node.Options{FS: fs})
+}
+
+// startIn runs it with more options of the test's.
+func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &testNode{t: t, config: c, cancel: cancel, done: make(chan struct{})}
 	ready := make(chan node.Ready, 1)
@@ -93,10 +99,8 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	}
 	go func() {
 		defer close(n.done)
-		n.err = node.Run(ctx, c, logger, node.Options{
-			Version: "test", FS: fs,
-			OnReady: func(r node.Ready) { ready <- r },
-		})
+		o.Version, o.OnReady = "test", func(r node.Ready) { ready <- r }
+		n.err = node.Run(ctx, c, logger, o)
 	}()
 	t.Cleanup(n.stop)
 	select {

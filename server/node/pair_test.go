@@ -77,6 +77,16 @@ func TestStandbySendsClientsAway(t *testing.T) {
 		"prepare":           func() error { return standby.prepare("x", ackOp("q", 1, 1)) },
 		"commit prepared":   func() error { return standby.commitPrepared("x") },
 		"rollback prepared": func() error { return standby.rollbackPrepared("x") },
+		"grant": func() error {
+			_, err := standby.access().Grant(ctx, &pb.GrantRequest{Rule: &pb.AccessRule{
+				Principal: "anonymous", Rights: []pb.AccessRight{mayOperate},
+			}})
+			return err
+		},
+		"list access": func() error {
+			_, err := standby.access().ListAccess(ctx, &pb.ListAccessRequest{})
+			return err
+		},
 		"list prepared": func() error {
 			_, err := q.ListPrepared(ctx, &pb.ListPreparedRequest{})
 			return err
@@ -97,7 +107,8 @@ func TestStandbySendsClientsAway(t *testing.T) {
 		"consume":        func() error { return stream(q.Consume(ctx)) },
 		"publish stream": func() error { return stream(q.PublishStream(ctx)) },
 	}
-	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams))
+	const ofAccess = 2 // a change and a look stand for the others
+	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+ofAccess)
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			err := call()

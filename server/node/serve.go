@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.uber.org/zap"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -13,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
-	"github.com/lockstep-mq/lockstep/server/access"
+	accessrpc "github.com/lockstep-mq/lockstep/server/access/rpc"
 	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -24,15 +25,18 @@ import (
 
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() server.Registrar {
-	n.rules = new(access.Rules)
-	o := gate.Options{Rules: n.rules, Observe: n.audit.Observe}
+	o := gate.Options{
+		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
+	}
 	if i := n.identification(); i != nil {
 		o.Authenticators, o.Stranger = append(o.Authenticators, i.Authenticate), i.Stranger
+	} else {
+		o.Authenticators = append(o.Authenticators, n.ofPeerSecret)
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
 	n.gate = gate.New(o)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
-	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)
+	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
@@ -42,6 +46,9 @@ func (n *node) newServer() server.Registrar {
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))
 	pb.RegisterAuditServiceServer(s, audit.NewService(n.audit, n.closing))
+	pb.RegisterAccessServiceServer(s, accessrpc.New(accessrpc.Options{
+		Serving: n.serving, Store: n.store, Rules: n.rules, Load: n.loadAccess, Used: n.queues.QuotaUse, Alone: n.alone(),
+	}))
 	pb.RegisterReplicationServiceServer(s,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(s, n.health)

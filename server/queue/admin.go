@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
@@ -22,6 +23,9 @@ func (s *Service) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 }
 
 func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetName(), req.GetConfig()); err != nil {
+		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err
@@ -43,6 +47,11 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	}
 	if err == nil && o.prior == nil {
 		err = s.checkNewQueue(req.GetName(), o.retry)
+	}
+	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
+		s.createMu.Lock() // until it is there, and counts
+		defer s.createMu.Unlock()
+		err = s.mayCreate(req.GetName())
 	}
 	var result *txn.Result
 	if err == nil {
@@ -90,6 +99,9 @@ func (s *Service) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 }
 
 func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetName(), req.GetConfig()); err != nil {
+		return nil, err
+	}
 	mask, err := configMask(req.GetUpdateMask())
 	if err != nil {
 		return nil, err
@@ -118,6 +130,9 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 
 // DeleteQueue removes a queue with all of its messages and subscriptions.
 func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
+		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
+	}
 	_, result, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
 		b.DeleteQueue(id, req.GetIfEmpty())
 	})
@@ -163,6 +178,9 @@ func (s *Service) changeFound(
 
 // PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
 func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
+		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
+	}
 	_, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetName())
@@ -177,7 +195,10 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 }
 
 // GetQueue describes one queue.
-func (s *Service) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+func (s *Service) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	if err := s.maySee(ctx, req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, s.status(err)
@@ -189,8 +210,8 @@ func (s *Service) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQ
 	return &pb.GetQueueResponse{Queue: described}, nil
 }
 
-// ListQueues describes queues in the order of their names.
-func (s *Service) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
+// ListQueues describes queues in the order of their names: those that the caller has any right on.
+func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, s.status(err)
@@ -207,21 +228,33 @@ func (s *Service) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.
 	if size == 0 || size > maxPageSize {
 		size = maxPageSize
 	}
-	infos, more, err := s.store.Queues(store.QueueRange{
-		Prefix: req.GetPrefix(), After: after, MaxQueues: size, MaxSubscriptions: maxPageSubscriptions,
-	})
-	if err != nil {
-		return nil, s.status(err)
-	}
 	resp := &pb.ListQueuesResponse{}
-	for i := range infos {
-		resp.Queues = append(resp.Queues, queueToProto(&infos[i], session))
-	}
-	if more {
-		resp.NextPageToken = encodePageToken(infos[len(infos)-1].Name)
+	for looks, more := 0, true; more && len(resp.GetQueues()) < size && looks < maxListLooks; looks++ {
+		var infos []store.QueueInfo
+		infos, more, err = s.store.Queues(store.QueueRange{
+			Prefix: req.GetPrefix(), After: after, MaxQueues: size - len(resp.GetQueues()),
+			MaxSubscriptions: maxPageSubscriptions,
+		})
+		if err != nil {
+			return nil, s.status(err)
+		}
+		for i := range infos {
+			if s.maySee(ctx, infos[i].Name) == nil {
+				resp.Queues = append(resp.Queues, queueToProto(&infos[i], session))
+			}
+		}
+		resp.NextPageToken = ""
+		if more {
+			after = infos[len(infos)-1].Name
+			resp.NextPageToken = encodePageToken(after)
+		}
 	}
 	return resp, nil
 }
+
+// maxListLooks is how many pages are looked at for one that the caller may see. With less than a page in the end, there
+// is a page token all the same.
+const maxListLooks = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
 

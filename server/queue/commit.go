@@ -60,6 +60,11 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		}
 		return committed(req, &prior.Result)
 	}
+	wait, err := s.mayTransact(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	defer hold(ctx, wait, session.Ended())
 	buf := s.buffer()
 	defer s.release(buf)
 	if err := s.encodeOperations(buf, producer, ops); err != nil {

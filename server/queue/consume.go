@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -59,6 +60,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if attach == nil {
 		return fmt.Errorf("%w: the first request of a consumer must hold `attach`", wire.ErrInvalid)
 	}
+	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
 	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
 	if err != nil {
 		return err
@@ -76,6 +80,16 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
+	who := s.callerOf(stream.Context())
+	who.begin(access.Consume, consumer.Fail)
+	defer who.end()
+	if err := who.use(attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	// The rules may have changed before the stream was one that is told.
+	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
 	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
@@ -250,6 +264,9 @@ func (s *Service) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 }
 
 func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
+		return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return err
@@ -274,6 +291,9 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	for left > 0 {
 		if session.Paused() { // INV-2: what is read may not be true any more
 			return wire.ErrPaused
+		}
+		if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 		read.MaxMessages = int(min(left, txn.MaxPublishMessages))
 		var next uint64

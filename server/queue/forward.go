@@ -28,6 +28,9 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	if n := len(req.GetForwards()); n > txn.MaxForwards {
 		return nil, fmt.Errorf("%w: %d forwards; up to %d are possible", wire.ErrInvalid, n, txn.MaxForwards)
 	}
+	if err := s.mayForward(ctx, req.GetQueue(), req.GetForwards()); err != nil {
+		return nil, err
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err

@@ -60,6 +60,11 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 		}
 		return prepareResponse(req, &prior.Result)
 	}
+	wait, err := s.mayTransact(ctx, ops)
+	if err != nil {
+		return nil, err
+	}
+	defer hold(ctx, wait, session.Ended())
 	buf := s.buffer()
 	defer s.release(buf)
 	var b txn.Builder
@@ -142,6 +147,9 @@ func decider(heuristic bool) txn.Decider {
 func (s *Service) decide(ctx context.Context, d prepared.Decision) (txn.Decider, error) {
 	session, err := s.forPrepared(d.XID)
 	if err != nil {
+		return 0, err
+	}
+	if err := s.mayDecide(ctx, d); err != nil {
 		return 0, err
 	}
 	return session.Prepared.Decide(ctx, d)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -27,10 +28,12 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	}
 	buf := s.buffer()
 	defer s.release(buf)
-	prior, err := s.encodePublish(session, buf, req)
+	who := s.callerOf(ctx)
+	prior, wait, err := s.encodePublish(session, buf, req, &who)
 	if err != nil {
 		return nil, err
 	}
+	defer hold(ctx, wait, session.Ended())
 	if prior != nil {
 		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
 	}
@@ -89,46 +92,50 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 }
 
 // encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
-// request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
+// request is a retry (INV-10): then nothing else is checked, because the queue, or the caller's right, may be gone by
+// now, or the queue full. wait is how long the caller is to be held back.
 func (s *Service) encodePublish(
-	session *serving.Session, buf *[]byte, req *pb.PublishRequest,
-) (*store.Prior, error) {
+	session *serving.Session, buf *[]byte, req *pb.PublishRequest, who *caller,
+) (prior *store.Prior, wait time.Duration, err error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	sizeBytes, err := s.checkMessages(session, req.GetMessages())
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := s.checkTransactionBytes(sizeBytes); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := txn.CheckName(req.GetQueue()); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	names := [1]store.Lookup{{Queue: req.GetQueue()}}
 	retry := req.GetProducer().GetRetry()
-	prior, err := s.store.Lookup(producer, retry, names[:])
+	prior, err = s.store.Lookup(producer, retry, names[:])
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if prior != nil {
-		return prior, s.checkSame(producer, prior, func(b *txn.Builder) {
+		return prior, 0, s.checkSame(producer, prior, func(b *txn.Builder) {
 			appendPublish(b, txn.NoQueue, 0, 0, req.GetMessages())
 		})
+	}
+	if wait, err = who.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
+		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
 	if found := &names[0]; !retry {
 		if !found.Found {
-			return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
+			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
 		}
 		if err := checkRoom(found, len(req.GetMessages()), sizeBytes); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if s.serving.DiskLow() {
-		return nil, wire.ErrDiskLow
+		return nil, 0, wire.ErrDiskLow
 	}
 	timeMS := now()
 	var b txn.Builder
@@ -141,10 +148,10 @@ func (s *Service) encodePublish(
 	}
 	encoded, err := b.Finish()
 	if err != nil {
-		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	*buf = encoded
-	return nil, nil //nolint:nilnil // the usual case: not a retry
+	return nil, wait, nil
 }
 
 // appendPublish publishes messages; those that do not say when they are to be delivered get the delay of their queue.

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
@@ -17,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -55,6 +57,11 @@ type publishStream struct {
 	held      *streamCall // was received from calls and is not answered
 	// promised is how many requests are in calls, or are submitted and on their way there.
 	promised atomic.Int64
+	caller   caller
+	// lost is closed when the caller may not go on.
+	lost    chan struct{}
+	losing  sync.Once
+	lostErr error // set before lost is closed
 	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
 	// after it is not submitted: the client sends both again, and they must be committed in its order.
 	broken atomic.Bool
@@ -82,8 +89,11 @@ func (s *Service) PublishStream(
 		calls:  make(chan *streamCall, limits.StreamInFlight),
 		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
 		bytes:  int64(limits.StreamInFlightBytes),
-		failed: make(chan error, 1),
+		failed: make(chan error, 1), lost: make(chan struct{}),
+		caller: caller{service: s, id: access.FromContext(stream.Context())},
 	}
+	p.caller.begin(access.Publish, p.lose)
+	defer p.caller.end()
 	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
 	go p.read(stream.Context())
 	return p.end(p.answer())
@@ -138,6 +148,7 @@ func (p *publishStream) read(ctx context.Context) {
 		if !p.waitForRoom(ctx, &b) {
 			return
 		}
+		hold(ctx, b.wait, p.session.Ended())
 	}
 }
 
@@ -164,12 +175,14 @@ type publishBatch struct {
 	ends  []int
 	// messages is how many there are in items.
 	messages int
+	// wait is how long the next ones are to be held back.
+	wait time.Duration
 }
 
 func (b *publishBatch) reset() {
 	clear(b.calls)
 	clear(b.items)
-	b.calls, b.items, b.ends, b.messages = b.calls[:0], b.items[:0], b.ends[:0], 0
+	b.calls, b.items, b.ends, b.messages, b.wait = b.calls[:0], b.items[:0], b.ends[:0], 0, 0
 }
 
 // accept submits a request and those that came with it. The error ends the stream.
@@ -247,7 +260,8 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
 		return
 	}
-	prior, err := p.server.encodePublish(p.session, buf, publish)
+	prior, wait, err := p.server.encodePublish(p.session, buf, publish, &p.caller)
+	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
 		call.done <- replication.CommitResult{Err: err}
@@ -300,6 +314,8 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		return call, nil
 	case <-p.session.Ended():
 		return p.answered(), p.session.Reason()
+	case <-p.lost:
+		return p.submitted(), p.lostErr
 	}
 }
 
@@ -330,6 +346,11 @@ func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
 
 // whyEnded returns why reading ended; nil when the client was done.
 func (p *publishStream) whyEnded() error {
+	select {
+	case <-p.lost:
+		return p.lostErr
+	default:
+	}
 	select {
 	case err := <-p.failed:
 		return err

@@ -53,3 +53,30 @@ func (p *publishStream) awaitSubmit() {
 		}
 	}
 }
+
+// lose ends the stream because the caller has lost a right: nothing more is submitted, and what was is answered.
+func (p *publishStream) lose(why error) {
+	p.losing.Do(func() {
+		p.lostErr = why
+		close(p.lost)
+		p.broken.Store(true)
+	})
+}
+
+// submitted returns the next request that was submitted before the caller lost its right; nil if there is none left.
+func (p *publishStream) submitted() *streamCall {
+	if p.promised.Load() == 0 {
+		return nil
+	}
+	select {
+	case call, more := <-p.calls: // it is there, or comes
+		if !more {
+			return nil
+		}
+		p.promised.Add(-1)
+		return call
+	case <-p.session.Ended():
+	case <-p.stream.Context().Done():
+	}
+	return nil
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -35,6 +36,9 @@ func (s *Service) ReplayDeadLetters(
 func (s *Service) replayDeadLetters(
 	ctx context.Context, req *pb.ReplayDeadLettersRequest,
 ) (*pb.ReplayDeadLettersResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, err
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err
@@ -47,6 +51,9 @@ func (s *Service) replayDeadLetters(
 		return nil, err
 	}
 	if req.GetTo() != "" {
+		if err := s.rules.Check(ctx, access.Publish, req.GetTo()); err != nil {
+			return nil, fmt.Errorf("to: %w", err)
+		}
 		if r.to, err = s.find(req.GetTo()); err != nil {
 			return nil, fmt.Errorf("to: %w", err)
 		}
@@ -134,7 +141,7 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 		if m.Sequence >= end {
 			break
 		}
-		target, rec, err := r.relabel(m)
+		target, rec, err := r.relabel(ctx, m)
 		if err != nil {
 			return err
 		}
@@ -180,7 +187,7 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) e
 
 // relabel gives the queue that a message goes to, and its record as it was before it became a dead letter. NoQueue: it
 // stays.
-func (r *replay) relabel(m store.Delivery) (target uint64, rec []byte, err error) {
+func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
 		return txn.NoQueue, nil, nil // damaged
 	}
@@ -193,6 +200,9 @@ func (r *replay) relabel(m store.Delivery) (target uint64, rec []byte, err error
 		found, err := r.service.lookup(l.Queue, "")
 		if err != nil || found.QueueID == r.key.Queue {
 			return txn.NoQueue, nil, nil //nolint:nilerr // its queue is gone
+		}
+		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
+			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		}
 		target = found.QueueID
 	}

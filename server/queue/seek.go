@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
@@ -32,6 +33,9 @@ func (s *Service) SeekSubscription(
 func (s *Service) seekSubscription(
 	ctx context.Context, req *pb.SeekSubscriptionRequest,
 ) (*pb.SeekSubscriptionResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, err
+	}
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err

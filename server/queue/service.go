@@ -14,6 +14,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -30,6 +31,14 @@ type Service struct {
 	store   *store.Store
 	limits  atomic.Pointer[config.Limits]
 	filters filterCache
+	rules   *access.Rules
+	quotas  atomic.Pointer[quotas] // nil while there are none
+
+	quotasMu sync.Mutex // is held while quotas changes
+	createMu sync.Mutex // is held while a queue is made that is subject to a quota
+
+	runningMu sync.Mutex // guards what follows
+	running   map[*caller]struct{}
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }
@@ -37,9 +46,9 @@ type Service struct {
 // maxPooledBytes is the largest buffer that is kept for another transaction.
 const maxPooledBytes = 1 << 20
 
-// New makes the service.
-func New(serving *serving.Current, s *store.Store, l config.Limits) *Service {
-	q := &Service{serving: serving, store: s}
+// New makes the service. The rules say who may do what; RulesChanged is to be called after they have changed.
+func New(serving *serving.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
+	q := &Service{serving: serving, store: s, rules: rules, running: make(map[*caller]struct{})}
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
 	return q

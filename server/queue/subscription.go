@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
@@ -19,6 +20,9 @@ import (
 func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}
@@ -105,6 +109,9 @@ func (s *Service) AlterSubscription(
 func (s *Service) alterSubscription(
 	ctx context.Context, req *pb.AlterSubscriptionRequest,
 ) (*pb.AlterSubscriptionResponse, error) {
+	if err := s.mayConfigure(ctx, req.GetQueue(), req.GetRedelivery()); err != nil {
+		return nil, err
+	}
 	change, err := subscriptionChange(req)
 	if err != nil {
 		return nil, err
@@ -171,6 +178,9 @@ func (s *Service) checkFilter(text string) error {
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
+	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
+		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}

@@ -208,6 +208,10 @@ var errorTable = []mapping{
 	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
 	// Who calls.
 	{access.ErrNotPeer, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_NOT_PEER},
+	{access.ErrNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
+	{access.ErrInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
+	{access.ErrLockOut, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_LOCK_OUT},
+	{access.ErrQuota, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUOTA},
 	{access.ErrDenied, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_DENIED},
 	{access.ErrUnauthenticated, codes.Unauthenticated, pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED},
 	{access.ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
@@ -241,10 +245,12 @@ func ToStatus(err error) error {
 	if isSettled(err) {
 		info.Metadata = map[string]string{reason.Settled: "true"}
 	}
+	addAccess(err, info)
 	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
 	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
 		return status.Error(m.code, err.Error())
 	}
+	st = withQuota(st, err)
 	var notActive *NotActiveError
 	if errors.As(err, &notActive) {
 		with, detailErr := st.WithDetails(&pb.NotActive{

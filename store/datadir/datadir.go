@@ -24,6 +24,8 @@ const (
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"
 	OldFileName  = "page.db_old"
+	// AccessResetName is there when the node is to delete all rules of who may do what.
+	AccessResetName = "access.reset"
 )
 
 // Errors of Lock.
@@ -36,6 +38,9 @@ var (
 
 // PageFile is the path of the page file.
 func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
+
+// AccessReset is the path of the file that asks the node to delete all rules of who may do what.
+func AccessReset(dir string) string { return filepath.Join(dir, AccessResetName) }
 
 // LogDir is the path of the log's directory.
 func LogDir(dir string) string { return filepath.Join(dir, LogName) }

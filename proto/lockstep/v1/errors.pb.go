@@ -220,6 +220,14 @@ const (
 	// What the client showed was not checked, and nothing was carried out. RESOURCE_EXHAUSTED, with a google.rpc.RetryInfo: too many wrong
 	// tokens came from its address lately. UNAVAILABLE: the node does not have the keys of the tokens' issuer. To be sent again.
 	ErrorReason_ERROR_REASON_UNCHECKED ErrorReason = 216
+	// NOT_FOUND: there is no such rule, role, token or quota.
+	ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND ErrorReason = 211
+	// FAILED_PRECONDITION: the caller would lose its own right to operate. Grant that first, or set `lock_out`.
+	ErrorReason_ERROR_REASON_LOCK_OUT ErrorReason = 212
+	// RESOURCE_EXHAUSTED: the text names the quota, its pattern, the bound and the use; google.rpc.QuotaFailure has them as well.
+	ErrorReason_ERROR_REASON_QUOTA ErrorReason = 213
+	// FAILED_PRECONDITION: there is a token of that name, or rules have the role that is to go.
+	ErrorReason_ERROR_REASON_ACCESS_IN_USE ErrorReason = 214
 )
 
 // Enum value maps for ErrorReason.
@@ -314,6 +322,10 @@ var (
 		218: "ERROR_REASON_NOT_PEER",
 		215: "ERROR_REASON_TOKEN_EXPIRED",
 		216: "ERROR_REASON_UNCHECKED",
+		211: "ERROR_REASON_ACCESS_NOT_FOUND",
+		212: "ERROR_REASON_LOCK_OUT",
+		213: "ERROR_REASON_QUOTA",
+		214: "ERROR_REASON_ACCESS_IN_USE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -405,6 +417,10 @@ var (
 		"ERROR_REASON_NOT_PEER":               218,
 		"ERROR_REASON_TOKEN_EXPIRED":          215,
 		"ERROR_REASON_UNCHECKED":              216,
+		"ERROR_REASON_ACCESS_NOT_FOUND":       211,
+		"ERROR_REASON_LOCK_OUT":               212,
+		"ERROR_REASON_QUOTA":                  213,
+		"ERROR_REASON_ACCESS_IN_USE":          214,
 	}
 )
 
@@ -439,7 +455,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x84\x16\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xfe\x16\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -529,7 +545,11 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_REASON_ACCESS_CHANGED\x10\xd2\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_NOT_PEER\x10\xda\x01\x12\x1f\n" +
 	"\x1aERROR_REASON_TOKEN_EXPIRED\x10\xd7\x01\x12\x1b\n" +
-	"\x16ERROR_REASON_UNCHECKED\x10\xd8\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x16ERROR_REASON_UNCHECKED\x10\xd8\x01\x12\"\n" +
+	"\x1dERROR_REASON_ACCESS_NOT_FOUND\x10\xd3\x01\x12\x1a\n" +
+	"\x15ERROR_REASON_LOCK_OUT\x10\xd4\x01\x12\x17\n" +
+	"\x12ERROR_REASON_QUOTA\x10\xd5\x01\x12\x1f\n" +
+	"\x1aERROR_REASON_ACCESS_IN_USE\x10\xd6\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_errors_proto_rawDescOnce sync.Once

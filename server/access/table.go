@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// The kinds of entries of the access table. Their values are messages of access.proto, but for KindPeer. A kind that is
+// not known, of a newer release, gives nothing to anybody.
+const (
+	KindQuota = 'q' // AccessQuota, by its queue pattern
+	KindRole  = 'o' // AccessRole, by its name
+	KindRule  = 'r' // AccessRule, by RuleName
+	KindToken = 't' // AccessToken, by its name
+	KindPeer  = 'p' // a secret of the two nodes
+	KindMode  = 'm' // there was a rule once: what no rule gives is denied from then on
+)
+
+// Names of the only entries of their kinds.
+const (
+	PeerName = "peer"   // of KindPeer
+	ModeName = "closed" // of KindMode
+)
+
+// Table is the access table at one version, compiled. It does not change.
+type Table struct {
+	version    uint64
+	generation uint64
+	rules      []rule
+	roles      map[string]*pb.AccessRole
+	tokens     map[string]*pb.AccessToken
+	byHash     map[[sha256.Size]byte]*pb.AccessToken
+	quotas     []*pb.AccessQuota
+	peer       []byte
+	closed     bool
+}
+
+// rule is a rule with the rights of its roles.
+type rule struct {
+	*pb.AccessRule
+
+	queues, pair Right
+}
+
+// RuleName is the name of the entry of a rule: there is one for each subject and queue pattern.
+func RuleName(r *pb.AccessRule) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", r.GetPrincipal(), r.GetGroup(), r.GetQueue()))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Compile makes a Table. What cannot be read gives nothing to anybody, and is told in the error; the Table is good all
+// the same.
+func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
+	t := &Table{
+		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
+		byHash: map[[sha256.Size]byte]*pb.AccessToken{},
+	}
+	var wrong []error
+	read := func(e *queue.AccessEntry, m proto.Message) bool {
+		err := proto.Unmarshal(e.Value, m)
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("entry %c %q of the access table: %w", e.Kind, e.Name, err))
+		}
+		return err == nil
+	}
+	for i := range entries { // roles come before rules, in the order of kinds
+		switch e := &entries[i]; e.Kind {
+		case KindRole:
+			if r := new(pb.AccessRole); read(e, r) {
+				t.roles[r.GetName()] = r
+			}
+		case KindToken:
+			if token := new(pb.AccessToken); read(e, token) && len(token.GetSha256()) == sha256.Size {
+				t.tokens[token.GetName()] = token
+				t.byHash[[sha256.Size]byte(token.GetSha256())] = token
+			}
+		case KindQuota:
+			if q := new(pb.AccessQuota); read(e, q) {
+				t.quotas = append(t.quotas, q)
+			}
+		case KindPeer:
+			t.peer = e.Value
+		case KindMode:
+			t.closed = true
+		case KindRule:
+			if r := new(pb.AccessRule); read(e, r) {
+				t.rules = append(t.rules, rule{AccessRule: r})
+			}
+		default:
+			wrong = append(wrong, fmt.Errorf("entry %c %q of the access table is of a newer release", e.Kind, e.Name))
+		}
+	}
+	for i := range t.rules {
+		r := &t.rules[i]
+		rights := RightsFromProto(r.GetRights())
+		for _, name := range r.GetRoles() {
+			rights |= RightsFromProto(t.roles[name].GetRights())
+		}
+		if r.GetQueue() != "" {
+			r.queues = rights & QueueRights
+		}
+		r.pair = rights & (Operate | Audit)
+	}
+	return t, errors.Join(wrong...)
+}
+
+// matches tells whether a rule is about an identity.
+func (r *rule) matches(id *Identity) bool {
+	if r.GetGroup() == "" {
+		return matchPrincipal(r.GetPrincipal(), id.Principal)
+	}
+	for _, g := range id.Groups {
+		if MatchGlob(r.GetGroup(), g) {
+			return true
+		}
+	}
+	return false
+}
+
+// RightsFromProto makes a set of rights; those that this release does not know are left out.
+func RightsFromProto(in []pb.AccessRight) (rights Right) {
+	for _, r := range in {
+		if r > pb.AccessRight_ACCESS_RIGHT_UNSPECIFIED && r <= pb.AccessRight_ACCESS_RIGHT_AUDIT {
+			rights |= 1 << (r - 1)
+		}
+	}
+	return rights
+}
+
+// RightsToProto is the reverse of RightsFromProto, but for Peer, in the order of the rights.
+func RightsToProto(rights Right) (out []pb.AccessRight) {
+	for r := pb.AccessRight_ACCESS_RIGHT_PUBLISH; r <= pb.AccessRight_ACCESS_RIGHT_AUDIT; r++ {
+		if rights>>(r-1)&1 == 1 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Version of the table: the LSN of the record that changed it last.
+func (t *Table) Version() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.version
+}
+
+// Rules of the table. They must not be changed.
+func (t *Table) Rules() (rules []*pb.AccessRule) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.rules {
+		rules = append(rules, t.rules[i].AccessRule)
+	}
+	return rules
+}
+
+// Rule finds a rule by its subject and queue pattern; nil if there is none.
+func (t *Table) Rule(like *pb.AccessRule) *pb.AccessRule {
+	for _, r := range t.Rules() {
+		if r.GetPrincipal() == like.GetPrincipal() && r.GetGroup() == like.GetGroup() && r.GetQueue() == like.GetQueue() {
+			return r
+		}
+	}
+	return nil
+}
+
+// Roles of the table, by name. They must not be changed.
+func (t *Table) Roles() map[string]*pb.AccessRole {
+	if t == nil {
+		return nil
+	}
+	return t.roles
+}
+
+// Tokens of the table, with their hashes, by name. They must not be changed.
+func (t *Table) Tokens() map[string]*pb.AccessToken {
+	if t == nil {
+		return nil
+	}
+	return t.tokens
+}
+
+// Quotas of the table, by pattern. They must not be changed.
+func (t *Table) Quotas() []*pb.AccessQuota {
+	if t == nil {
+		return nil
+	}
+	return t.quotas
+}
+
+// Closed tells whether there was a rule once, so that what no rule gives is denied.
+func (t *Table) Closed() bool { return t != nil && (t.closed || len(t.rules) > 0) }
+
+// HasPeerSecret tells whether the two nodes have a secret in common.
+func (t *Table) HasPeerSecret() bool { return t != nil && len(t.peer) > 0 }
+
+// Token finds out whose token has that SHA-256. An expiry of zero: it does not expire.
+func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
+	if t == nil {
+		return "", nil, time.Time{}, false
+	}
+	token := t.byHash[sum]
+	if token == nil {
+		return "", nil, time.Time{}, false
+	}
+	if at := token.GetExpiresAt(); at != nil {
+		expiry = at.AsTime()
+	}
+	return token.GetPrincipal(), token.GetGroups(), expiry, true
+}
+
+// Giving is the rules that give a right: on a queue, if it is one on queues.
+func (t *Table) Giving(right Right, name string) (rules []*pb.AccessRule) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.rules {
+		r := &t.rules[i]
+		if r.pair&right != 0 || r.queues&right != 0 && MatchGlob(r.GetQueue(), name) {
+			rules = append(rules, r.AccessRule)
+		}
+	}
+	return rules
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// peerSecretKey is the metadata in which one node shows the other one the secret that the pair has with its rules, so
+// that it may ask for what operators may.
+const peerSecretKey = "lockstep-peer-secret-bin"
+
+// peerPrincipal is the name of the other node in logs.
+const peerPrincipal = "peer"
+
+// setAccess takes what is configured.
+func (n *node) setAccess() {
+	n.rules.Configure(access.Setting{Deny: n.cfg.Access.Mode == "deny", Operators: n.cfg.Access.Operators})
+}
+
+// ofPeerSecret finds out that the other node calls.
+func (n *node) ofPeerSecret(ctx context.Context) (*access.Identity, error) {
+	if n.rules.PeerSecret() == nil {
+		return nil, nil //nolint:nilnil // there is none to show
+	}
+	shown := metadata.ValueFromIncomingContext(ctx, peerSecretKey)
+	if len(shown) != 1 || !n.rules.IsPeerSecret([]byte(shown[0])) {
+		return nil, nil //nolint:nilnil // it is another caller, or was the other node before it got the rules
+	}
+	return &access.Identity{Principal: peerPrincipal, Method: access.MethodPeerToken, Peer: true}, nil
+}
+
+// peerSecret shows the secret in calls of the other node.
+type peerSecret struct{ rules *access.Rules }
+
+// GetRequestMetadata returns the secret, if there is one.
+func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	secret := p.rules.PeerSecret()
+	if len(secret) == 0 {
+		return nil, nil //nolint:nilnil // there are no rules
+	}
+	return map[string]string{peerSecretKey: string(secret)}, nil
+}
+
+// RequireTransportSecurity is not asked for: without TLS, the nodes trust their network.
+func (peerSecret) RequireTransportSecurity() bool { return false }
+
+// loadAccess takes the rules as they are applied.
+func (n *node) loadAccess() {
+	version, entries := n.store.Access()
+	if err := n.rules.Load(version, entries); err != nil {
+		n.log.Error("some of the rules cannot be read, and give nothing; upgrade this node", zap.Error(err))
+	}
+	n.queues.RulesChanged()
+}
+
+// watchAccess takes the rules when they change, until ctx ends, and makes them part of a checkpoint: a node that begins
+// anew knows them before it has applied its log.
+func (n *node) watchAccess(ctx context.Context) {
+	changed, cancel := n.store.WatchAccess()
+	defer cancel()
+	for {
+		n.loadAccess()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		n.loadAccess()
+		t := n.rules.Table()
+		n.log.Info("rules changed", zap.Uint64("version", t.Version()), zap.Int("rules", len(t.Rules())),
+			zap.Int("roles", len(t.Roles())), zap.Int("tokens", len(t.Tokens())), zap.Int("quotas", len(t.Quotas())))
+		n.monitor.wake()
+		if _, err := n.store.Checkpoint(ctx); err != nil && ctx.Err() == nil {
+			n.log.Warn("no checkpoint after a change of the rules; the next one will have them", zap.Error(err))
+		}
+	}
+}
+
+const (
+	// resetLook is how often an active looks whether the rules are to be deleted.
+	resetLook = time.Second
+	// resetTimeout bounds one attempt.
+	resetTimeout = 10 * time.Second
+)
+
+// watchReset deletes all rules when this node is active and `lockstep access reset` has asked for it, until that is done
+// or ctx ends.
+func (n *node) watchReset(ctx context.Context) {
+	fsys := n.fs
+	marker := datadir.AccessReset(n.cfg.Data.Dir)
+	if _, err := fsys.Stat(marker); errors.Is(err, fs.ErrNotExist) {
+		return // it is made while the node is stopped
+	}
+	n.log.Warn("all rules will be deleted when this node is active: `lockstep access reset` has asked for it",
+		zap.String("marker", marker))
+	ticker := time.NewTicker(resetLook)
+	defer ticker.Stop()
+	for {
+		if session := n.serving.Get(); session != nil {
+			err := n.resetAccess(ctx, session)
+			if err == nil {
+				err = removeMarker(fsys, marker)
+			}
+			if err == nil {
+				return
+			}
+			n.log.Error("the rules are not deleted yet", zap.Error(err))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func removeMarker(fsys vfs.FS, marker string) error {
+	if err := fsys.Remove(marker); err != nil {
+		return fmt.Errorf("remove the marker: %w", err)
+	}
+	return nil
+}
+
+// resetAccess deletes all rules through the log, as every change of them.
+func (n *node) resetAccess(ctx context.Context, session *serving.Session) error {
+	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
+	defer cancel()
+	version, entries := n.store.Access()
+	var changes []txn.AccessChange
+	for _, e := range entries {
+		if e.Kind == access.KindRule || e.Kind == access.KindMode {
+			changes = append(changes, txn.AccessChange{Kind: e.Kind, Name: []byte(e.Name), Remove: true})
+		}
+	}
+	if len(changes) == 0 {
+		n.log.Warn("there are no rules to delete")
+		return nil
+	}
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.ChangeAccess(version, 0, changes)
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	r, err := session.Primary.Commit(ctx, payload)
+	if err == nil {
+		err = r.Err()
+	}
+	if err != nil {
+		return err
+	}
+	n.loadAccess()
+	n.log.Error("ALL RULES ARE DELETED, as `lockstep access reset` has asked", zap.Int("entries", len(changes)),
+		zap.Uint64("lsn", r.LSN), zap.Bool("everybody_may_do_everything", n.rules.Open()))
+	return nil
+}
+
+// access says that everybody who reaches the node may do everything.
+func (l *conditionMonitor) access(f *findings) {
+	f.node(l.n.rules.Open() && reachable(l.n.cfg.Listen), conditions.AccessOpen, "listen is %s", l.n.cfg.Listen)
+}
+
+// reachable tells whether other machines may reach a listener.
+func reachable(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	ip := net.ParseIP(host)
+	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
+}

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	calls "github.com/lockstep-mq/lockstep/server/gate"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// principalKey is the metadata by which the tests say who calls.
+const principalKey = "test-principal"
+
+// byName believes what the metadata says: a principal, and behind a colon its groups, or "peer".
+func byName(ctx context.Context) (*access.Identity, error) {
+	shown := metadata.ValueFromIncomingContext(ctx, principalKey)
+	if len(shown) != 1 {
+		return nil, nil //nolint:nilnil // nothing was shown
+	}
+	name, groups, _ := strings.Cut(shown[0], ":")
+	id := &access.Identity{Principal: name, Method: access.MethodCertificate}
+	if groups == "peer" {
+		id.Peer = true
+	} else if groups != "" {
+		id.Groups = strings.Split(groups, ",")
+	}
+	return id, nil
+}
+
+// as is the context of a call by a principal.
+func as(ctx context.Context, principal string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, principalKey, principal)
+}
+
+// startNamed starts a node that believes who says who calls.
+func startNamed(t *testing.T, c config.Config) *testNode {
+	t.Helper()
+	return startIn(t, c, node.Options{Environment: node.Environment{Authenticators: []calls.Authenticator{byName}}})
+}
+
+func startNamedAlone(t *testing.T, change func(*config.Config)) *testNode {
+	t.Helper()
+	c := settings(t, "a")
+	c.Access.Operators = []string{"root"}
+	if change != nil {
+		change(&c)
+	}
+	n := startNamed(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	return n
+}
+
+func (n *testNode) access() pb.AccessServiceClient { return pb.NewAccessServiceClient(n.conn) }
+
+// grant has root grant rights on queues.
+func (n *testNode) grant(principal, queue string, rights ...pb.AccessRight) {
+	n.t.Helper()
+	_, err := n.access().Grant(as(n.t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
+		Principal: principal, Queue: queue, Rights: rights,
+	}})
+	require.NoError(n.t, err)
+}
+
+func (n *testNode) revoke(principal, queue string, rights ...pb.AccessRight) {
+	n.t.Helper()
+	_, err := n.access().Revoke(as(n.t.Context(), "root"), &pb.RevokeRequest{Rule: &pb.AccessRule{
+		Principal: principal, Queue: queue, Rights: rights,
+	}})
+	require.NoError(n.t, err)
+}
+
+const (
+	mayPublish = pb.AccessRight_ACCESS_RIGHT_PUBLISH
+	mayConsume = pb.AccessRight_ACCESS_RIGHT_CONSUME
+	mayBrowse  = pb.AccessRight_ACCESS_RIGHT_BROWSE
+	mayManage  = pb.AccessRight_ACCESS_RIGHT_MANAGE
+	mayOperate = pb.AccessRight_ACCESS_RIGHT_OPERATE
+)
+
+// createAs makes a queue.
+func (n *testNode) createAs(principal, queue string) error {
+	_, err := n.queues.CreateQueue(as(n.t.Context(), principal), &pb.CreateQueueRequest{Name: queue})
+	return err
+}
+
+func (n *testNode) publishAs(principal, queue string, bodies ...string) error {
+	req := &pb.PublishRequest{Queue: queue}
+	for _, b := range bodies {
+		req.Messages = append(req.Messages, &pb.Message{Body: []byte(b)})
+	}
+	_, err := n.queues.Publish(as(n.t.Context(), principal), req)
+	return err
+}
+
+func denied(t *testing.T, err error, says ...string) {
+	t.Helper()
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	for _, s := range says {
+		require.ErrorContains(t, err, s)
+	}
+}
+
+// TestRules: who has a right may, who has none may not, from the first rule on.
+func TestRules(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	require.NoError(t, n.createAs("alice", "orders.eu"), "open")
+	require.NoError(t, n.createAs("alice", "dead"), "open")
+	n.grant("alice", "orders.*", mayPublish)
+	require.NoError(t, n.publishAs("alice", "orders.eu", "one"))
+	denied(t, n.publishAs("alice", "dead", "x"), `"alice" has no right to publish queue "dead"`, "lockstep access grant")
+	denied(t, n.publishAs("bob", "orders.eu", "x"), `"bob" has no rights at all`)
+	denied(t, n.createAs("alice", "orders.us"), "manage")
+	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
+	denied(t, err, "neither a client certificate nor a token")
+
+	// The reason and its details are for programs.
+	st := status.Convert(n.publishAs("alice", "dead", "x"))
+	require.Len(t, st.Details(), 1)
+	info, _ := st.Details()[0].(*errdetails.ErrorInfo)
+	require.Equal(t, "DENIED", info.GetReason())
+	require.Equal(t, map[string]string{"principal": "alice", "right": "publish", "queue": "dead"}, info.GetMetadata())
+
+	// Who manages one queue may not write to another one through it.
+	n.grant("mallory", "mine/*", mayManage, mayConsume)
+	_, err = n.queues.CreateQueue(as(t.Context(), "mallory"), &pb.CreateQueueRequest{
+		Name: "mine/q", Config: &pb.QueueConfig{MaxDeliveries: 1, DeadLetter: "dead"},
+	})
+	denied(t, err, "dead_letter", `publish queue "dead"`)
+	require.NoError(t, n.createAs("mallory", "mine/q"))
+	_, err = n.queues.SetForwards(as(t.Context(), "mallory"), &pb.SetForwardsRequest{
+		Queue: "mine/q", Forwards: []*pb.Forward{{To: "dead"}},
+	})
+	denied(t, err, "forward 0", `publish queue "dead"`)
+	_, err = n.queues.Commit(as(t.Context(), "mallory"), &pb.CommitRequest{Operations: []*pb.Operation{
+		{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{Queue: "mine/q", Ranges: []*pb.SequenceRange{{First: 1, Last: 1}}}}},
+		{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "dead", Messages: []*pb.Message{{}}}}},
+	}})
+	denied(t, err, "operation 1", `publish queue "dead"`)
+
+	// A list shows what the caller has any right on.
+	list, err := n.queues.ListQueues(as(t.Context(), "mallory"), &pb.ListQueuesRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetQueues(), 1)
+	require.Equal(t, "mine/q", list.GetQueues()[0].GetName())
+	list, err = n.queues.ListQueues(as(t.Context(), "root"), &pb.ListQueuesRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetQueues(), 3)
+	_, err = n.queues.GetQueue(as(t.Context(), "mallory"), &pb.GetQueueRequest{Name: "dead"})
+	denied(t, err)
+
+	// A replay writes to the queue that the letters come from.
+	n.grant("janitor", "dead", mayManage)
+	_, err = n.queues.ReplayDeadLetters(as(t.Context(), "janitor"), &pb.ReplayDeadLettersRequest{Queue: "dead", To: "mine/q"})
+	denied(t, err, "to:", `publish queue "mine/q"`)
+}
+
+// TestPreparedRights: who may decide over a prepared transaction.
+func TestPreparedRights(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	require.NoError(t, n.createAs("root", "q"))
+	n.grant("bank", "q", mayPublish)
+	n.grant("other", "other", mayPublish)
+	prepare := func(who, xid string) error {
+		_, err := n.queues.Prepare(as(t.Context(), who), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{
+			{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}}},
+		}})
+		return err
+	}
+	denied(t, prepare("other", "x1"))
+	require.NoError(t, prepare("bank", "x1"))
+	_, err := n.queues.CommitPrepared(as(t.Context(), "other"), &pb.CommitPreparedRequest{Xid: "x1"})
+	denied(t, err, `publish queue "q"`)
+	_, err = n.queues.RollbackPrepared(as(t.Context(), "bank"), &pb.RollbackPreparedRequest{Xid: "x1", Heuristic: true})
+	denied(t, err, "operate")
+	_, err = n.queues.CommitPrepared(as(t.Context(), "bank"), &pb.CommitPreparedRequest{Xid: "x1"})
+	require.NoError(t, err)
+}
+
+// TestLostRightEndsStreams: within a second, streams that use a right that was revoked end, and those that do not go on.
+func TestLostRightEndsStreams(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	for _, q := range []string{"a", "b"} {
+		require.NoError(t, n.createAs("root", q))
+	}
+	open := func(who string, queues ...string) pb.QueueService_PublishStreamClient {
+		s, err := n.queues.PublishStream(as(t.Context(), who))
+		require.NoError(t, err)
+		for i, q := range queues {
+			require.NoError(t, s.Send(&pb.PublishStreamRequest{Correlation: uint64(i + 1), Publish: &pb.PublishRequest{
+				Queue: q, Messages: []*pb.Message{{Body: []byte("x")}},
+			}}))
+			resp, err := s.Recv()
+			require.NoError(t, err)
+			require.Nil(t, resp.GetError())
+		}
+		return s
+	}
+	attach := func(who, queue string) pb.QueueService_ConsumeClient {
+		s, err := n.queues.Consume(as(t.Context(), who))
+		require.NoError(t, err)
+		require.NoError(t, s.Send(&pb.ConsumeRequest{
+			Attach: &pb.Attach{Queue: queue},
+		}))
+		resp, err := s.Recv()
+		require.NoError(t, err)
+		require.True(t, resp.GetAttached())
+		return s
+	}
+	beforeRules := open("carol", "a") // has every right, as everybody, until there is a rule
+	n.grant("alice", "*", mayPublish, mayConsume)
+	_, err := beforeRules.Recv()
+	denied(t, err, "the rules were changed", `"carol" has no right to publish queue "a"`)
+
+	n.grant("bob", "b", mayPublish, mayConsume)
+	losing, losingConsumer := open("alice", "b", "a"), attach("alice", "a")
+	staying, stayingConsumer := open("bob", "b"), attach("bob", "b")
+
+	// A request to a queue without the right is refused, and the stream goes on.
+	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 9, Publish: &pb.PublishRequest{
+		Queue: "a", Messages: []*pb.Message{{}},
+	}}))
+	resp, err := staying.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "DENIED", resp.GetError().GetReason())
+	require.EqualValues(t, codes.PermissionDenied, resp.GetError().GetCode())
+
+	began := time.Now()
+	n.revoke("alice", "*")
+	_, err = losing.Recv()
+	denied(t, err, "the rules were changed")
+	_, err = losingConsumer.Recv()
+	denied(t, err, "the rules were changed")
+	require.Less(t, time.Since(began), time.Second)
+	_, err = n.queues.GetQueue(as(t.Context(), "alice"), &pb.GetQueueRequest{Name: "a"})
+	denied(t, err)
+
+	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 10, Publish: &pb.PublishRequest{
+		Queue: "b", Messages: []*pb.Message{{Body: []byte("goes on")}},
+	}}))
+	resp, err = staying.Recv()
+	require.NoError(t, err)
+	require.Nil(t, resp.GetError())
+	require.NoError(t, stayingConsumer.Send(&pb.ConsumeRequest{Credit: 10}))
+	got, err := stayingConsumer.Recv()
+	require.NoError(t, err)
+	require.NotEmpty(t, got.GetMessages())
+}
+
+// TestLockOut: nobody takes its own right to operate away unless it says so.
+func TestLockOut(t *testing.T) {
+	n := startNamedAlone(t, func(c *config.Config) { c.Access.Operators = nil })
+	grant := func(who string, rule *pb.AccessRule, lockOut bool) error {
+		_, err := n.access().Grant(as(t.Context(), who), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
+		return err
+	}
+	operate := &pb.AccessRule{Principal: "alice", Rights: []pb.AccessRight{mayOperate}}
+	other := &pb.AccessRule{Principal: "bob", Queue: "q", Rights: []pb.AccessRight{mayPublish}}
+	err := grant("alice", other, false)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, `"alice" could not operate any more`)
+	require.ErrorContains(t, err, "lockstep access grant alice operate")
+	_, err = n.access().Grant(t.Context(), &pb.GrantRequest{Rule: operate})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "an anonymous caller is nobody's principal")
+	require.ErrorContains(t, err, "access.operators")
+	require.NoError(t, grant("alice", operate, false))
+	require.NoError(t, grant("alice", other, false))
+	denied(t, grant("bob", other, true))
+
+	revoke := func(lockOut bool) error {
+		_, err := n.access().Revoke(as(t.Context(), "alice"), &pb.RevokeRequest{Rule: operate, LockOut: lockOut})
+		return err
+	}
+	require.Equal(t, codes.FailedPrecondition, status.Code(revoke(false)))
+	_, err = n.access().PutRole(as(t.Context(), "alice"), &pb.PutRoleRequest{Role: &pb.AccessRole{
+		Name: "op", Rights: []pb.AccessRight{mayOperate},
+	}})
+	require.NoError(t, err)
+	require.NoError(t, grant("alice", &pb.AccessRule{Principal: "alice", Roles: []string{"op"}}, false))
+	_, err = n.access().PutRole(as(t.Context(), "alice"), &pb.PutRoleRequest{Role: &pb.AccessRole{
+		Name: "op", Rights: []pb.AccessRight{mayBrowse},
+	}})
+	require.NoError(t, err, "the rule itself gives it as well")
+	require.NoError(t, revoke(true))
+	denied(t, grant("alice", operate, true), "operate")
+
+	// Offline, the rules can be deleted: the node does it when it is active.
+	n.stop()
+	marker := filepath.Join(n.config.Data.Dir, "access.reset")
+	require.NoError(t, os.WriteFile(marker, nil, 0o600))
+	n = startNamed(t, n.config)
+	require.Eventually(t, func() bool { return grant("alice", operate, false) == nil }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(marker)
+		return os.IsNotExist(err)
+	}, patience, 5*time.Millisecond)
+	who, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
+	require.NoError(t, err)
+	require.Len(t, who.GetRules(), 1)
+	require.Len(t, who.GetRoles(), 1, "roles give nothing to anybody by themselves, and stay")
+}
+
+// TestAccessRequests: what makes no sense is refused with a reason, and what is repeated is done once.
+func TestAccessRequests(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	ctx := as(t.Context(), "root")
+	require.NoError(t, n.createAs("root", "q"))
+	sum := sha256.Sum256([]byte("lsk_secret"))
+	long := strings.Repeat("x", 256)
+	for name, tt := range map[string]struct {
+		call func() error
+		code codes.Code
+		says string
+	}{
+		"no subject":    {grantOf(n, ctx, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "either a principal or a group"},
+		"two subjects":  {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument, "either a principal or a group"},
+		"nothing":       {grantOf(n, ctx, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
+		"no queue":      {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "name a queue, or a pattern"},
+		"no such right": {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}), codes.InvalidArgument, "no right 99"},
+		"no such role":  {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound, `no role "x"`},
+		"long":          {grantOf(n, ctx, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "256 bytes"},
+		"not printable": {grantOf(n, ctx, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "cannot be printed"},
+		"no rule": {func() error {
+			_, err := n.access().Revoke(ctx, &pb.RevokeRequest{Rule: &pb.AccessRule{Principal: "nobody", Queue: "q"}})
+			return err
+		}, codes.NotFound, `no rule of principal "nobody" and queue "q"`},
+		"no token": {func() error {
+			_, err := n.access().RevokeToken(ctx, &pb.RevokeTokenRequest{Name: "none"})
+			return err
+		}, codes.NotFound, "no token"},
+		"no quota": {func() error {
+			_, err := n.access().DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: "none"})
+			return err
+		}, codes.NotFound, "no quota"},
+		"empty quota": {func() error {
+			_, err := n.access().PutQuota(ctx, &pb.PutQuotaRequest{Quota: &pb.AccessQuota{Queue: "q"}})
+			return err
+		}, codes.InvalidArgument, "bounds nothing"},
+		"empty role": {func() error {
+			_, err := n.access().PutRole(ctx, &pb.PutRoleRequest{Role: &pb.AccessRole{Name: "r"}})
+			return err
+		}, codes.InvalidArgument, "without rights"},
+		"token without hash": {func() error {
+			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{Name: "t", Principal: "p"}})
+			return err
+		}, codes.InvalidArgument, "sha256 has 0 bytes"},
+		"token of nobody": {func() error {
+			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{
+				Name: "t", Principal: "anonymous", Sha256: sum[:],
+			}})
+			return err
+		}, codes.InvalidArgument, "shows nothing"},
+		"test without queue": {func() error {
+			_, err := n.access().TestAccess(ctx, &pb.TestAccessRequest{Right: mayPublish})
+			return err
+		}, codes.InvalidArgument, "name a queue"},
+	} {
+		err := tt.call()
+		require.Equal(t, tt.code, status.Code(err), "%s: %v", name, err)
+		require.ErrorContains(t, err, tt.says, name)
+	}
+
+	// INV-10: the same request twice is done once; another one under its sequence is refused.
+	p := &pb.Producer{Id: "p", Sequence: 1}
+	req := &pb.CreateTokenRequest{Token: &pb.AccessToken{Name: "t", Principal: "p", Sha256: sum[:]}, Producer: p}
+	first, err := n.access().CreateToken(ctx, req)
+	require.NoError(t, err)
+	require.Empty(t, first.GetToken().GetSha256())
+	require.Equal(t, "root", first.GetToken().GetCreatedBy())
+	p.Retry = true
+	again, err := n.access().CreateToken(ctx, req)
+	require.NoError(t, err)
+	require.Equal(t, first.GetVersion(), again.GetVersion())
+	req.Token.Principal = "q"
+	_, err = n.access().CreateToken(ctx, req)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "was used for another request")
+	req.Producer = nil
+	_, err = n.access().CreateToken(ctx, req)
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, `there is a token "t"`)
+	list, err := n.access().ListAccess(ctx, &pb.ListAccessRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetTokens(), 1)
+	require.Empty(t, list.GetTokens()[0].GetSha256(), "hashes are not shown")
+}
+
+func grantOf(n *testNode, ctx context.Context, rule *pb.AccessRule) func() error {
+	return func() error {
+		_, err := n.access().Grant(ctx, &pb.GrantRequest{Rule: rule})
+		return err
+	}
+}
+
+// TestTestAccess answers "who may publish to orders.eu?" and "may X publish to Y?".
+func TestTestAccess(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	ctx := as(t.Context(), "root")
+	ask := func(req *pb.TestAccessRequest) *pb.TestAccessResponse {
+		resp, err := n.access().TestAccess(ctx, req)
+		require.NoError(t, err)
+		return resp
+	}
+	require.True(t, ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "x"}).GetOpen())
+	n.grant("alice", "orders.*", mayPublish)
+	n.grant("bob", "orders.eu", mayConsume)
+	_, err := n.access().Grant(ctx, &pb.GrantRequest{Rule: &pb.AccessRule{
+		Group: "eu-*", Queue: "*.eu", Rights: []pb.AccessRight{mayPublish},
+	}})
+	require.NoError(t, err)
+	all := ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu"})
+	require.True(t, all.GetAllowed())
+	require.Len(t, all.GetRules(), 2)
+	require.Equal(t, []string{"root"}, all.GetOperators())
+	require.False(t, ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob"}).GetAllowed())
+	eu := ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob", Groups: []string{"eu-1"}})
+	require.True(t, eu.GetAllowed())
+	require.Equal(t, "eu-*", eu.GetRules()[0].GetGroup())
+	require.True(t, ask(&pb.TestAccessRequest{Right: mayOperate, Principal: "root"}).GetAllowed())
+
+	me, err := n.access().WhoAmI(as(t.Context(), "bob:eu-1"), &pb.WhoAmIRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "bob", me.GetPrincipal())
+	require.Equal(t, []string{"eu-1"}, me.GetGroups())
+	require.Equal(t, "certificate", me.GetMethod())
+	require.Len(t, me.GetRules(), 2)
+	me, err = n.access().WhoAmI(t.Context(), &pb.WhoAmIRequest{})
+	require.NoError(t, err, "whoever may not do anything may know why")
+	require.Equal(t, "anonymous", me.GetPrincipal())
+}
+
+// TestRulesOfAPair: rules are the same on both nodes, survive a switchover and a restart, hold on the standby, and the
+// nodes go on working with each other.
+func TestRulesOfAPair(t *testing.T) {
+	etcd := startEtcd(t)
+	var nodes []*testNode
+	for _, name := range []string{"a", "b"} {
+		c := settingsOfPair(t, name, etcd)
+		c.Access.Operators = []string{"root"}
+		n := startNamed(t, c)
+		nodes = append(nodes, n)
+		if name == "a" {
+			n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		}
+	}
+	a, b := nodes[0], nodes[1]
+	root := as(t.Context(), "root")
+	b.waitForAs(root, pb.Role_ROLE_STANDBY)
+	require.NoError(t, a.createAs("root", "q"))
+	a.grant("alice", "q", mayPublish)
+	require.NoError(t, a.publishAs("alice", "q", "one"))
+
+	// On the standby, within a second, and for its own administrative calls.
+	require.Eventually(t, func() bool {
+		_, err := b.admin.Checkpoint(as(t.Context(), "alice"), &pb.CheckpointRequest{})
+		return status.Code(err) == codes.PermissionDenied
+	}, time.Second, 5*time.Millisecond)
+	_, err := b.admin.Checkpoint(root, &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	_, err = b.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
+	denied(t, err)
+
+	// What the nodes ask of each other is not refused.
+	report, err := a.admin.Verify(root, &pb.VerifyRequest{Deep: true})
+	require.NoError(t, err)
+	require.NotEmpty(t, report.GetNodes())
+	_, err = a.admin.Switchover(root, &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE)
+	require.NoError(t, b.publishAs("alice", "q", "two"))
+	denied(t, b.publishAs("bob", "q", "x"))
+
+	a.stop()
+	a = startNamed(t, a.config)
+	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
+	denied(t, err)
+	a.waitForAs(root, pb.Role_ROLE_STANDBY)
+	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
+	require.NoError(t, err)
+	b.revoke("alice", "q")
+	denied(t, b.publishAs("alice", "q", "x"))
+	require.NotNil(t, report)
+}
+
+// waitForAs is waitFor by a caller with rights.
+func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
+	n.t.Helper()
+	var last *pb.GetStatusResponse
+	require.Eventually(n.t, func() bool {
+		resp, err := n.admin.GetStatus(ctx, &pb.GetStatusRequest{})
+		last = resp
+		return err == nil && resp.GetRole() == role
+	}, patience, 5*time.Millisecond, "%v", last)
+}
+
+// TestOpenIsTold: a node that everybody can reach and use says so, until there is a rule.
+func TestOpenIsTold(t *testing.T) {
+	n := startNamedAlone(t, func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true })
+	n.tells(conditions.AccessOpen, "a", true)
+	_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
+		Principal: "anonymous", Rights: []pb.AccessRight{mayOperate},
+	}})
+	require.NoError(t, err)
+	n.tells(conditions.AccessOpen, "a", false)
+}
+
+// TestDenyWithoutRules: with access.mode deny only the operators may do anything.
+func TestDenyWithoutRules(t *testing.T) {
+	c := settings(t, "a")
+	c.Access = config.Access{Mode: "deny", Operators: []string{"root"}}
+	n := startNamed(t, c)
+	n.waitForAs(as(t.Context(), "root"), pb.Role_ROLE_ACTIVE_ALONE)
+	require.NoError(t, n.createAs("root", "q"))
+	denied(t, n.publishAs("alice", "q", "x"), fmt.Sprintf("%q has no rights at all", "alice"))
+	n.grant("alice", "q", mayPublish)
+	require.NoError(t, n.publishAs("alice", "q", "x"))
+	n.revoke("alice", "q")
+	denied(t, n.publishAs("alice", "q", "x"))
+}

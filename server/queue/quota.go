@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
+)
+
+const (
+	// quotaLook is how often it is looked how many bytes the queues of a quota hold.
+	quotaLook = 250 * time.Millisecond
+	// maxQuotaWait is how long a publisher is held back at most that is faster than its quota.
+	maxQuotaWait = 10 * time.Second
+)
+
+// quotas are those of the rules at one time. nil: there are none.
+type quotas struct{ meters []*meter }
+
+// meter says how much of a quota is used.
+type meter struct {
+	*pb.AccessQuota
+
+	// Bytes that the queues held when they were looked at last, and that were published since.
+	held, added *atomic.Int64
+
+	bucket *bucket
+}
+
+// bucket has the messages that may still be published now; fewer than none if the publishers have to wait for it.
+type bucket struct {
+	mu     sync.Mutex
+	tokens float64
+	at     time.Time
+}
+
+// loadQuotas takes the quotas as they are in the rules now. What was used of those that there were goes on to count.
+func (s *Service) loadQuotas() {
+	s.quotasMu.Lock()
+	defer s.quotasMu.Unlock()
+	before := make(map[string]*meter)
+	if old := s.quotas.Load(); old != nil {
+		for _, m := range old.meters {
+			before[m.GetQueue()] = m
+		}
+	}
+	var next []*meter
+	for _, q := range s.rules.Table().Quotas() {
+		m := &meter{AccessQuota: q, held: new(atomic.Int64), added: new(atomic.Int64), bucket: new(bucket)}
+		if old := before[q.GetQueue()]; old != nil {
+			m.held, m.added, m.bucket = old.held, old.added, old.bucket
+		}
+		m.look(s)
+		next = append(next, m)
+	}
+	if next == nil {
+		s.quotas.Store(nil)
+		return
+	}
+	s.quotas.Store(&quotas{next})
+}
+
+// of finds those of a queue.
+func (q *quotas) of(name string) (meters []*meter) {
+	if q == nil {
+		return nil
+	}
+	for _, m := range q.meters {
+		if access.MatchGlob(m.GetQueue(), name) {
+			meters = append(meters, m)
+		}
+	}
+	return meters
+}
+
+// WatchQuotas looks how much the queues of quotas hold, until ctx ends.
+func (s *Service) WatchQuotas(ctx context.Context) {
+	ticker := time.NewTicker(quotaLook)
+	defer ticker.Stop()
+	for {
+		if now := s.quotas.Load(); now != nil && s.serving.Get() != nil {
+			for _, m := range now.meters {
+				m.look(s)
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (m *meter) look(s *Service) {
+	if m.GetBytes() == 0 {
+		return
+	}
+	m.added.Store(0) // what is published meanwhile may count twice, for as long as until the next look
+	_, bytes := m.usage(s)
+	m.held.Store(int64(bytes))
+}
+
+func (m *meter) usage(s *Service) (queues, bytes uint64) {
+	return s.store.Usage(access.LiteralPrefix(m.GetQueue()), func(name string) bool {
+		return access.MatchGlob(m.GetQueue(), name)
+	})
+}
+
+// exceeded makes the error.
+func (m *meter) exceeded(quota string, limit, used uint64, advice string) error {
+	return &access.QuotaError{Quota: quota, Pattern: m.GetQueue(), Limit: limit, Used: used, Advice: advice}
+}
+
+// mayPublish tells whether the quota leaves room for messages now.
+func (m *meter) mayPublish(messages, sizeBytes int) error {
+	if limit := m.GetBytes(); limit > 0 {
+		if used := uint64(m.held.Load() + m.added.Load()); used+uint64(sizeBytes) > limit {
+			return m.exceeded("bytes", limit, used, "consume from them, or have an operator raise the quota")
+		}
+	}
+	if rate := m.GetMessagesPerSecond(); rate > 0 {
+		if wait := m.bucket.wait(time.Now(), float64(rate), 0); wait > maxQuotaWait {
+			return m.exceeded("rate", rate, rate, fmt.Sprintf(
+				"what was published before is %s ahead of that: publish more slowly, or have an operator raise the quota",
+				wait.Round(time.Second)))
+		}
+	}
+	return nil
+}
+
+// published counts messages, and returns how long the publisher is to be held back.
+func (m *meter) published(messages, sizeBytes int) time.Duration {
+	m.added.Add(int64(sizeBytes))
+	if rate := m.GetMessagesPerSecond(); rate > 0 {
+		return m.bucket.wait(time.Now(), float64(rate), messages)
+	}
+	return 0
+}
+
+// wait takes n messages, and returns how long it takes until there is room again. The bucket holds those of a second.
+func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at.IsZero() {
+		b.tokens = rate
+	} else {
+		b.tokens = min(rate, b.tokens+rate*now.Sub(b.at).Seconds())
+	}
+	b.at = now
+	b.tokens -= float64(n)
+	if b.tokens >= 0 {
+		return 0
+	}
+	return time.Duration(-b.tokens / rate * float64(time.Second))
+}
+
+// hold waits, unless ctx or the session ends before.
+func hold(ctx context.Context, wait time.Duration, ended <-chan struct{}) {
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// mayCreate tells whether the quotas leave room for one more queue.
+func (s *Service) mayCreate(name string) error {
+	for _, m := range s.quotas.Load().of(name) {
+		limit := m.GetQueues()
+		if limit == 0 {
+			continue
+		}
+		if used, _ := m.usage(s); used >= limit {
+			return m.exceeded("queues", limit, used, "delete some, or have an operator raise the quota")
+		}
+	}
+	return nil
+}
+
+// checkConnections tells whether the quotas leave room for the streams that use a queue, the caller's own one included.
+func (s *Service) checkConnections(name string) error {
+	for _, m := range s.quotas.Load().of(name) {
+		limit := m.GetConnections()
+		if limit == 0 {
+			continue
+		}
+		if used := s.connections(m.GetQueue()); used > limit {
+			return m.exceeded("connections", limit, used-1, "close some, or have an operator raise the quota")
+		}
+	}
+	return nil
+}
+
+// connections is how many streams use queues that a pattern stands for.
+func (s *Service) connections(pattern string) (n uint64) {
+	for _, c := range s.callers() {
+		if c.uses(pattern) {
+			n++
+		}
+	}
+	return n
+}
+
+// QuotaUse is what the queues of a pattern use now.
+func (s *Service) QuotaUse(pattern string) *pb.AccessQuota {
+	m := meter{AccessQuota: &pb.AccessQuota{Queue: pattern}}
+	queues, bytes := m.usage(s)
+	return &pb.AccessQuota{Queue: pattern, Queues: queues, Bytes: bytes, Connections: s.connections(pattern)}
+}
