@@ -112,7 +112,9 @@ func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.gate.Identify(ctx)
 	if cert := peers.CertificateOf(ctx); cert != nil && err == nil && id.Method == access.MethodNone {
-		id = &access.Identity{Principal: peers.NameOf(cert), Method: access.MethodCertificate}
+		id = &access.Identity{
+			Principal: peers.NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate,
+		}
 	}
 	if token := n.secrets.metricsToken; token != nil && token.Holds(bearer(r)) {
 		id, err = &access.Identity{Principal: "metrics-token", Method: access.MethodToken}, nil

@@ -64,7 +64,9 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 		}
 	}
 	if cert := CertificateOf(ctx); cert != nil && i.Names != nil && Carries(cert, i.Names()) == nil {
-		return &access.Identity{Principal: NameOf(cert), Method: access.MethodCertificate, Peer: true}, nil
+		return &access.Identity{
+			Principal: NameOf(cert), Groups: cert.Subject.OrganizationalUnit, Method: access.MethodCertificate, Peer: true,
+		}, nil
 	}
 	return nil, nil //nolint:nilnil // see above
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -31,8 +32,18 @@ type Options struct {
 	UnsafeNoFsync bool
 	// QuotaBytes is how large the database may grow before etcd takes no more writes; 0: etcd's default, 2 GiB.
 	QuotaBytes int64
+	// TLS secures the connections of clients, which have to show a certificate; the zero value: not at all.
+	TLS TLS
 	// Logger for errors of etcd; it is quiet otherwise. Nil: no logs.
 	Logger *zap.Logger
+}
+
+// TLS names files in PEM. Certificate and key are read again for each connection, the authorities are not.
+type TLS struct {
+	// CA has the authorities that the certificates of clients are checked against.
+	CA string
+	// Cert and Key of the server.
+	Cert, Key string
 }
 
 // Server is a running etcd.
@@ -61,6 +72,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
 		o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
 	client := url.URL{Scheme: "http", Host: o.Address}
+	if o.TLS.Cert != "" {
+		client.Scheme = "https"
+		cfg.ClientTLSInfo = transport.TLSInfo{
+			TrustedCAFile: o.TLS.CA, CertFile: o.TLS.Cert, KeyFile: o.TLS.Key, ClientCertAuth: true,
+		}
+	}
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // no peer connects: there is one member
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}

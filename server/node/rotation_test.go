@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/tlsfiles"
+)
+
+// party is one of those that have certificates: its files are replaced while it runs.
+type party struct {
+	t    *testing.T
+	name string
+	tlsfiles.Files
+}
+
+func newParty(t *testing.T, name string) *party {
+	t.Helper()
+	at := func(file string) string { return filepath.Join(t.TempDir(), file) }
+	return &party{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
+}
+
+// give has it show a certificate of one authority, and check others against some.
+func (p *party) give(by *certs.Authority, trusted ...*certs.Authority) {
+	p.t.Helper()
+	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	if p.name == "client" {
+		template = &x509.Certificate{DNSNames: []string{"client.test"}}
+	}
+	_, cert, key := by.IssueFrom(p.t, p.name, template)
+	var all []byte
+	for _, a := range trusted {
+		raw, err := os.ReadFile(a.File)
+		require.NoError(p.t, err)
+		all = append(all, raw...)
+	}
+	require.NoError(p.t, os.WriteFile(p.CA, all, 0o600))
+	copyFile(p.t, cert, p.Cert)
+	copyFile(p.t, key, p.Key)
+}
+
+// rotation is a pair of which every connection is secured, its coordinator, and a load.
+type rotation struct {
+	t              *testing.T
+	older, newer   *certs.Authority
+	a, b, client   *party
+	others         []*party // etcd, or the voters
+	nodeA, nodeB   *testNode
+	configB        config.Config
+	raft           bool
+	published, got atomic.Uint64
+	trouble        chan error
+}
+
+func (r *rotation) party(name string) *party {
+	p := newParty(r.t, name)
+	p.give(r.older, r.older)
+	return p
+}
+
+// all who have certificates.
+func (r *rotation) all() []*party { return append([]*party{r.a, r.b, r.client}, r.others...) }
+
+func startRotation(t *testing.T, withRaft bool) *rotation {
+	t.Helper()
+	r := &rotation{
+		t: t, older: certs.New(t, "older"), newer: certs.New(t, "newer"), raft: withRaft, trouble: make(chan error, 64),
+	}
+	r.a, r.b, r.client = r.party("a"), r.party("b"), r.party("client")
+	secure := func(p *party) config.Config {
+		c := settings(t, p.name)
+		c.TLS.Cert, c.TLS.Key, c.TLS.CA = p.Cert, p.Key, p.CA
+		return c
+	}
+	ca, cb := secure(r.a), secure(r.b)
+	if withRaft {
+		r.voters(&ca, &cb)
+	} else {
+		server := r.party("etcd")
+		server.give(r.older, r.older, r.newer) // etcd reads its authorities once
+		etcd, err := embedded.Start(t.Context(), embedded.Options{
+			Dir: t.TempDir(), UnsafeNoFsync: true,
+			TLS: embedded.TLS{CA: server.CA, Cert: server.Cert, Key: server.Key},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+		r.others = append(r.others, server)
+		for c, p := range map[*config.Config]*party{&ca: r.a, &cb: r.b} {
+			c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, etcd.Endpoints()
+			c.Coordinator.Etcd.TLS = config.TLS{CA: p.CA, Cert: p.Cert, Key: p.Key}
+		}
+	}
+	started := make(chan *testNode, 1)
+	go func() { started <- start(t, ca) }() // with raft, a node alone has no quorum
+	r.configB = cb
+	r.nodeB = start(t, cb)
+	r.nodeA = <-started
+	require.Eventually(t, func() bool {
+		roles := [2]pb.Role{r.nodeA.role(), r.nodeB.role()}
+		return roles == [2]pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} ||
+			roles == [2]pb.Role{pb.Role_ROLE_STANDBY, pb.Role_ROLE_ACTIVE}
+	}, 2*patience, 10*time.Millisecond)
+	return r
+}
+
+// voters makes three of them the coordinator: those of the two nodes, and a witness.
+func (r *rotation) voters(ca, cb *config.Config) {
+	t := r.t
+	witness := r.party("witness")
+	r.others = append(r.others, witness)
+	var addresses []string
+	for range 3 {
+		l := freePort(t)
+		addresses = append(addresses, l.Addr().String())
+		require.NoError(t, l.Close())
+	}
+	for i, c := range []*config.Config{ca, cb} {
+		c.Coordinator.Type = config.CoordinatorRaft
+		p := []*party{r.a, r.b}[i]
+		c.Coordinator.Raft = config.Raft{
+			Listen: addresses[i], Voters: addresses, TLS: config.RaftTLS{CA: p.CA, Cert: p.Cert, Key: p.Key},
+		}
+	}
+	source, err := tlsfiles.Open(tlsfiles.Options{Files: witness.Files})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- raft.RunWitness(ctx, raft.Options{
+			Dir: t.TempDir(), Listen: addresses[2], Voters: addresses,
+			TLS: &raft.TLS{Receive: source.Receive, Dial: source.Dial},
+		}, nil)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
+func (r *rotation) addresses() []string {
+	return []string{r.nodeA.ready.Address, r.nodeB.ready.Address}
+}
+
+func (r *rotation) open(ctx context.Context, failFast bool) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses: r.addresses(), FailFast: failFast,
+		TLSFiles: client.TLSFiles{CA: r.client.CA, Cert: r.client.Cert, Key: r.client.Key},
+	})
+}
+
+// fail notes what must not happen.
+func (r *rotation) fail(format string, args ...any) {
+	select {
+	case r.trouble <- fmt.Errorf(format, args...):
+	default:
+	}
+}
+
+// streams publishes and consumes over streams of one connection that nothing opens again: any end of them is a failure.
+func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
+	active := r.nodeA
+	if active.role() != pb.Role_ROLE_ACTIVE {
+		active = r.nodeB
+	}
+	active.createQueue("q")
+	conn := connect(r.t, active.ready.Address, r.client.Files)
+	queues := pb.NewQueueServiceClient(conn)
+	publish, err := queues.PublishStream(ctx)
+	require.NoError(r.t, err)
+	consume, err := queues.Consume(ctx)
+	require.NoError(r.t, err)
+	require.NoError(r.t, consume.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}, Credit: 100}))
+	running.Go(func() {
+		producer := uuid.NewString()
+		for n := uint64(1); ctx.Err() == nil; n++ {
+			err := publish.Send(&pb.PublishStreamRequest{Publish: &pb.PublishRequest{
+				Queue: "q", Messages: []*pb.Message{{Body: []byte("x")}},
+				Producer: &pb.Producer{Id: producer, Epoch: 1, Sequence: n},
+			}})
+			var resp *pb.PublishStreamResponse
+			if err == nil {
+				resp, err = publish.Recv()
+			}
+			if text := resp.GetError().GetMessage(); err == nil && text != "" {
+				err = errors.New(text)
+			}
+			if err != nil && ctx.Err() == nil {
+				r.fail("publish stream: %w", err)
+				return
+			}
+			r.published.Add(1)
+		}
+	})
+	running.Go(func() {
+		for ctx.Err() == nil {
+			resp, err := consume.Recv()
+			if err != nil && ctx.Err() == nil {
+				r.fail("consume stream: %w", err)
+				return
+			}
+			if len(resp.GetMessages()) == 0 {
+				continue
+			}
+			ack := &pb.ConsumeRequest{Credit: uint32(len(resp.GetMessages()))}
+			for _, m := range resp.GetMessages() {
+				ack.Ack = append(ack.Ack, &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()})
+			}
+			r.got.Add(uint64(len(ack.Ack)))
+			if err := consume.Send(ack); err != nil && ctx.Err() == nil {
+				r.fail("acknowledge: %w", err)
+				return
+			}
+		}
+	})
+}
+
+// connections makes new connections all the time: each must be let in.
+func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (count *atomic.Uint64) {
+	count = new(atomic.Uint64)
+	running.Go(func() {
+		for ctx.Err() == nil {
+			c, err := r.open(ctx, true)
+			if err == nil {
+				_, err = c.WaitActive(ctx)
+				err = errors.Join(err, c.Close())
+			}
+			if err != nil && ctx.Err() == nil {
+				r.fail("new connection: %w", err)
+			}
+			count.Add(1)
+			time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the pace of a load
+		}
+	})
+	return count
+}
+
+// roles looks at both nodes all the time: the standby stays, and the coordinator answers.
+func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
+	term := r.nodeA.status().GetPair().GetTerm()
+	running.Go(func() {
+		for ctx.Err() == nil {
+			for _, n := range []*testNode{r.nodeA, r.nodeB} {
+				st, err := n.admin.GetStatus(ctx, &pb.GetStatusRequest{})
+				if ctx.Err() != nil {
+					return
+				}
+				p := st.GetPair()
+				if err != nil || p.GetTerm() != term || !p.GetCoordinatorReachable() {
+					r.fail("%s: term %d, coordinator %v: %w", n.config.Node.Name, p.GetTerm(),
+						p.GetCoordinatorReachable(), err)
+				}
+				for _, member := range p.GetNodes() {
+					if !member.GetInSync() {
+						r.fail("%s says that %s is not in sync", n.config.Node.Name, member.GetName())
+					}
+				}
+			}
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the pace of a look
+		}
+	})
+}
+
+// used waits until both nodes use what their files hold.
+func (r *rotation) used(subject string) {
+	r.t.Helper()
+	for _, n := range []*testNode{r.nodeA, r.nodeB} {
+		require.Eventually(r.t, func() bool {
+			list := n.status().GetCertificates()
+			for _, c := range list {
+				if c.GetAuthority() && c.GetSubject() != subject {
+					return false
+				}
+			}
+			return len(list) >= 4 // its own, and those towards the coordinator
+		}, patience, 20*time.Millisecond, "%s of %s", subject, n.config.Node.Name)
+	}
+}
+
+// All certificates, keys and authorities of a pair, its coordinator and its clients are replaced under load: no stream
+// ends, no new connection is refused, the standby and the coordinator stay; and in the end all of it is new.
+func TestRotationUnderLoad(t *testing.T) {
+	for _, withRaft := range []bool{false, true} {
+		t.Run(map[bool]string{false: "etcd", true: "raft"}[withRaft], func(t *testing.T) {
+			r := startRotation(t, withRaft)
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			r.streams(ctx, &running)
+			connections := r.connections(ctx, &running)
+			r.roles(ctx, &running)
+			progress := func() {
+				t.Helper()
+				published, got, made := r.published.Load(), r.got.Load(), connections.Load()
+				require.Eventually(t, func() bool {
+					return r.published.Load() > published+50 && r.got.Load() > got+50 && connections.Load() > made+5
+				}, 2*patience, 10*time.Millisecond)
+			}
+			settle := func() {
+				t.Helper()
+				// Each looks at its files once a second at most.
+				time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // nothing tells when a client has looked
+				progress()
+			}
+			progress()
+			for _, p := range r.all() { // both authorities
+				if p.name != "etcd" {
+					p.give(r.older, r.older, r.newer)
+				}
+			}
+			settle()
+			for _, p := range r.all() { // new certificates
+				p.give(r.newer, r.older, r.newer)
+			}
+			settle()
+			for _, p := range r.all() { // the new authority alone
+				if p.name != "etcd" {
+					p.give(r.newer, r.newer)
+				}
+			}
+			settle()
+			r.used("CN=newer")
+			former := newParty(t, "client")
+			former.give(r.older, r.newer)
+			_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
+				GetStatus(t.Context(), &pb.GetStatusRequest{})
+			require.Error(t, err, "the former authority counts no more")
+			cancel()
+			running.Wait()
+			require.Empty(t, r.trouble, "%v", drained(r.trouble))
+			t.Logf("%d published, %d delivered, %d connections made, nothing refused and no stream ended",
+				r.published.Load(), r.got.Load(), connections.Load())
+
+			// What is started now knows nothing but the new ones, to the other node and to the coordinator.
+			r.nodeB.stop()
+			r.nodeB = start(t, r.configB)
+			require.Eventually(t, func() bool {
+				return r.nodeB.role() == pb.Role_ROLE_STANDBY || r.nodeB.role() == pb.Role_ROLE_ACTIVE
+			}, 2*patience, 20*time.Millisecond)
+		})
+	}
+}
+
+func drained(c chan error) (all []error) {
+	for {
+		select {
+		case err := <-c:
+			all = append(all, err)
+		default:
+			return all
+		}
+	}
+}
