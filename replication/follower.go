@@ -202,11 +202,14 @@ func (f *Follower) lost(err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.status.Connected, f.status.Required, f.status.Refused = false, false, nil
-	if errors.Is(err, ErrNotPeer) {
-		f.status.Refused = err
-	}
+	f.status.Connected, f.status.Required = false, false
 	cause := causeOf(err)
+	switch {
+	case errors.Is(err, ErrNotPeer):
+		f.status.Refused = err
+	case cause != LostSilence && cause != LostReset: // these say nothing of what the active thinks
+		f.status.Refused = nil
+	}
 	if cause == LostAhead {
 		cause = LostRejected // the active says that it is behind us
 	}

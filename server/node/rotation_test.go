@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
-	"github.com/lockstep-mq/lockstep/tlsfiles"
 )
 
 // party is one of those that have certificates: its files are replaced while it runs.
@@ -110,11 +110,8 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 			c.Coordinator.Etcd.TLS = config.TLS{CA: p.CA, Cert: p.Cert, Key: p.Key}
 		}
 	}
-	started := make(chan *testNode, 1)
-	go func() { started <- start(t, ca) }() // with raft, a node alone has no quorum
 	r.configB = cb
-	r.nodeB = start(t, cb)
-	r.nodeA = <-started
+	r.nodeA, r.nodeB = start(t, ca), start(t, cb)
 	require.Eventually(t, func() bool {
 		roles := [2]pb.Role{r.nodeA.role(), r.nodeB.role()}
 		return roles == [2]pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} ||

@@ -60,7 +60,8 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		},
 		{
 			&s.raft, "raft", "coordinator.raft.tls",
-			tlsfiles.Files{CA: voters.CA, Cert: voters.Cert, Key: voters.Key}, 0, cfg.Coordinator.Type == config.CoordinatorRaft,
+			tlsfiles.Files{CA: voters.CA, Cert: voters.Cert, Key: voters.Key}, 0,
+			cfg.Coordinator.Type == config.CoordinatorRaft,
 		},
 		{
 			&s.metrics, "metrics", "metrics.tls", cfg.MetricsFiles(), cfg.TLS.Version(),
@@ -80,7 +81,10 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	if cfg.Metrics.TLS.Own {
 		s.metrics = s.own
 	}
-	return s, s.openTokens(cfg, log)
+	if err := s.openTokens(cfg, log); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // openTokens reads the files with secrets.

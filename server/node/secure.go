@@ -120,7 +120,7 @@ func (n *node) mayProfile(r *http.Request) error {
 		id, err = &access.Identity{Principal: "metrics-token", Method: access.MethodToken}, nil
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // it says everything
+		return err
 	}
 	closed := n.secrets.metrics != nil || n.secrets.metricsToken != nil ||
 		!config.OnlyThisMachine(n.cfg.Metrics.Listen)

@@ -152,14 +152,16 @@ type port struct {
 	told   time.Time // when a refusal was last logged
 }
 
-// newPort takes over the listener. voters are the addresses of all that are known. admit says whether a connection is wanted.
+// newPort takes over the listener. voters are the addresses of all that are known. admit says whether a connection is
+// wanted.
 func newPort(
 	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
 	admit func(byte, handshake) error, log *zap.Logger,
 ) *port {
 	addr := address(advertise)
 	p := &port{
-		ln: ln, tls: secure, addresses: voters, limit: limit, admit: admit, log: log, raft: newInbox(addr), api: newInbox(addr),
+		ln: ln, tls: secure, addresses: voters, limit: limit, admit: admit, log: log,
+		raft: newInbox(addr), api: newInbox(addr),
 		slots: make(chan struct{}, maxHandshake), conns: make(map[net.Conn]struct{}),
 	}
 	p.wg.Go(p.accept)
