@@ -28,7 +28,7 @@ build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockstep ./cmd/lockstep
 
 .PHONY: release
-release: ## Static binaries for each platform in dist/, the same bytes each time, and their checksums
+release: ## Static binaries for each platform in dist/, the same bytes each time, with bills of materials and checksums
 	deploy/make-release.sh dist $(VERSION)
 
 .PHONY: release-check

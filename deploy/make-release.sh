@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the static binaries of a release and their checksums. The bytes depend on the sources, the version and the release
+# Builds the static binaries of a release, the bill of materials of each (CycloneDX) and the checksums of all. The bytes depend on the sources, the version and the release
 # of Go, and on nothing else: not on the directory, the time, the machine or the state of git.
 # Usage: make-release.sh <directory to write to> <version>
 # PLATFORMS="linux/amd64 …" builds fewer. Nodes are tested on Linux; the binary for Windows is there for the command line.
@@ -18,5 +18,6 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/arm64 windows/amd64}
   echo "$name"
   GOOS=${platform%/*} GOARCH=${platform#*/} go build -trimpath -buildvcs=false \
     -ldflags "-s -w -buildid= -X main.version=$version" -o "$out/$name" ./cmd/lockstep
+  go run ./deploy/sbom "$out/$name" "$version" >"$out/$name.cdx.json"
 done
 (cd "$out" && sha256sum lockstep-* >SHA256SUMS && cat SHA256SUMS)

@@ -35,10 +35,12 @@ const (
 
 // plan is what the attacker is to do.
 type plan struct {
+	// Attack is the name of one of attacks; empty: half-open connections.
+	Attack  string
 	Address string
 	// From is the address that connections come from; empty: any.
 	From string
-	// For is how long each attack takes; half-open connections are there all the time.
+	// For is how long it takes.
 	For time.Duration
 	// Files is how many connections it may hold.
 	Files int
@@ -97,26 +99,25 @@ func runAttacker(text string) error {
 	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
 		return err
 	}
-	all := attacks()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), a.plan.For)
 	defer cancel()
-	var background sync.WaitGroup
-	background.Go(func() { a.holdHalfOpen(ctx) })
-	for _, one := range all {
-		during, over := context.WithTimeout(ctx, a.plan.For)
-		var workers sync.WaitGroup
+	var workers sync.WaitGroup
+	if a.plan.Attack == "" {
+		workers.Go(func() { a.holdHalfOpen(ctx) })
+	}
+	for _, one := range attacks() {
 		for w := range one.workers {
+			if one.name != a.plan.Attack {
+				break
+			}
 			workers.Go(func() {
-				for during.Err() == nil {
-					one.once(during, a, one.name, w)
+				for ctx.Err() == nil {
+					one.once(ctx, a, one.name, w)
 				}
 			})
 		}
-		workers.Wait()
-		over()
 	}
-	cancel()
-	background.Wait()
+	workers.Wait()
 	return json.NewEncoder(os.Stdout).Encode(a.tallis)
 }
 
