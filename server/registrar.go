@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/access"
@@ -65,7 +67,10 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 // enter passes the gate, and notes for the connection that a call of it has.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Gate.Enter(ctx, m.name)
-	if err == nil && !m.anyone {
+	switch {
+	case err != nil && status.Code(err) == codes.Unauthenticated:
+		admission.Of(ctx).Unknown()
+	case err == nil && !m.anyone:
 		admission.Of(ctx).Known(m.forPeer)
 	}
 	return inner, audited, err

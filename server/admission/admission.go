@@ -32,6 +32,12 @@ const (
 	refillTime = 4 * time.Second
 	// sweepInterval is how often addresses are forgotten that have no connections any more.
 	sweepInterval = 5 * time.Second
+	// maxWrong is how many calls of a new connection may show something that is not true.
+	maxWrong = 16
+	// holdTime is how long a connection is left waiting that is refused because its address makes too many, so that it
+	// makes fewer; heldAtOnce is how many.
+	holdTime   = 500 * time.Millisecond
+	heldAtOnce = 128
 	// tellInterval is how often the log tells of each kind of refusal.
 	tellInterval = 10 * time.Second
 )
@@ -49,12 +55,16 @@ const (
 	TooMany
 	// Silent: no call of it passed the gate within limits.handshake-timeout.
 	Silent
+	// Strangers: none of its calls showed who calls.
+	Strangers
+	// Flood: it has cancelled calls, or changed its settings, too often.
+	Flood
 	// Displaced: it made room for another one before its time was over.
 	Displaced
 	reasons
 )
 
-var reasonNames = [reasons]string{"full", "address-full", "too-many", "silent", "displaced"}
+var reasonNames = [reasons]string{"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced"}
 
 // String gives the name that metrics use.
 func (r Reason) String() string { return reasonNames[r] }
@@ -73,6 +83,8 @@ type Options struct {
 	Limits func() Limits
 	// IsPeer tells whether the other node may have this host; nil if there is none. It must not block.
 	IsPeer func(host string) bool
+	// Plain: there is no TLS, so that it can be seen how often a client cancels calls.
+	Plain bool
 	// Logger is told of refusals, a few times a minute at most.
 	Logger *zap.Logger
 }
@@ -83,6 +95,7 @@ type Listener struct {
 
 	o        Options
 	accepted atomic.Uint64
+	held     atomic.Int32 // refused connections that are not closed yet
 	ended    [reasons]atomic.Uint64
 
 	mu       sync.Mutex // guards all below
@@ -148,11 +161,25 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.accepted.Add(1)
 			return c, nil
 		}
-		_ = raw.Close() // it is not let in
 	}
 }
 
-// admit makes a connection of raw, or returns nil.
+// refuse closes a connection that is not let in.
+func (l *Listener) refuse(raw net.Conn, why Reason) {
+	if why != TooMany || l.held.Add(1) > heldAtOnce {
+		if why == TooMany {
+			l.held.Add(-1)
+		}
+		_ = raw.Close() // it is not let in
+		return
+	}
+	time.AfterFunc(holdTime, func() {
+		l.held.Add(-1)
+		_ = raw.Close() // it is not let in
+	})
+}
+
+// admit makes a connection of raw, or refuses it and returns nil.
 func (l *Listener) admit(raw net.Conn) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
@@ -187,10 +214,11 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 	}
 	if c == nil {
 		l.tell(why, host, limits)
+		l.refuse(raw, why)
 		return nil
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		return &tcpConn{tcp, c} // what it can do besides, such as writing several buffers at once, it still can
+		return &tcpConn{tcp, c, newFrames()} // what it can do besides, such as writing several buffers at once, it still can
 	}
 	return &plainConn{raw, c}
 }
@@ -295,6 +323,9 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	TooMany: "connections are refused: their address has made too many in a short time that made no call",
 	Silent: "connections are closed: no call of them passed within limits.handshake-timeout; a client that speaks " +
 		"another protocol, or has no valid credentials, or something that holds connections open",
+	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and none " +
+		"a good one",
+	Flood: "connections are closed: their clients cancel calls, or change settings of HTTP/2, far too often",
 	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
 		"their places",
 }

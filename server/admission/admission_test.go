@@ -94,6 +94,8 @@ func (d *door) visit(from string) *visitor {
 	select {
 	case v.inside = <-d.let:
 	default:
+		time.Sleep(time.Second) //nolint:forbidigo // simulated time: it may be held for a moment
+		synctest.Wait()
 		require.True(d.t, v.gone(), "it was not let in, and must be closed")
 	}
 	return v
@@ -193,7 +195,6 @@ func TestAttempts(t *testing.T) {
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["too-many"])
 		require.NotNil(t, d.visit("10.0.0.2:1").inside)
-		time.Sleep(time.Second) //nolint:forbidigo // simulated time
 		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is back")
 	})
 }
@@ -207,9 +208,9 @@ func TestPeer(t *testing.T) {
 		guest, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
 		require.NotNil(t, guest.inside)
 		require.NotNil(t, other.inside)
-		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		other.conn().Known(true)
 		guest.conn().Known(false)
+		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
 		require.True(t, guest.gone(), "a client in a place of the other node")
@@ -218,10 +219,84 @@ func TestPeer(t *testing.T) {
 	})
 }
 
+// A connection whose calls show nothing that is true is closed, unless it was let in before.
+func TestStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
+		stranger, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
+		known.conn().Known(false)
+		for range 20 {
+			stranger.conn().Unknown()
+			known.conn().Unknown()
+		}
+		require.True(t, stranger.gone())
+		require.False(t, known.gone())
+		require.EqualValues(t, 1, d.Stats().Ended["strangers"])
+	})
+}
+
 func TestOfNothing(t *testing.T) {
 	c := admission.Of(context.Background())
 	require.Nil(t, c)
 	c.Known(true)
+	c.Unknown()
 	c.Begin()
 	c.End()
+}
+
+// frame is the header of a frame of HTTP/2 with a payload.
+func frame(kind byte, payload int) []byte {
+	b := make([]byte, 9+payload)
+	b[0], b[1], b[2], b[3] = byte(payload>>16), byte(payload>>8), byte(payload), kind
+	return b
+}
+
+// TestFloods: over a real connection, whatever comes in whichever pieces, only what cancels or changes its settings too
+// often is closed.
+func TestFloods(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		kind  byte
+		count int
+		plain bool
+		flood bool
+	}{
+		{"data", 0, 10_000, true, false},
+		{"headers", 1, 10_000, true, false},
+		{"some resets", 3, 1_500, true, false},
+		{"resets", 3, 4_000, true, true},
+		{"resets within TLS", 3, 4_000, false, false},
+		{"settings", 4, 500, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			raw, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer func() { _ = raw.Close() }()
+			l := admission.New(raw, admission.Options{
+				Limits: func() admission.Limits {
+					return admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}
+				},
+				Plain: c.plain, Logger: zap.NewNop(),
+			})
+			client, err := net.Dial("tcp", raw.Addr().String())
+			require.NoError(t, err)
+			defer func() { _ = client.Close() }()
+			go func() {
+				_, _ = client.Write(make([]byte, 24))
+				for i := range c.count {
+					f := frame(c.kind, i%300)
+					_, _ = client.Write(f[:5]) // in pieces
+					if _, err := client.Write(f[5:]); err != nil {
+						return
+					}
+				}
+				_ = client.Close()
+			}()
+			inside, err := l.Accept()
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, struct{ io.Reader }{inside}) // as gRPC reads
+			require.Equal(t, c.flood, err != nil, "%v", err)
+			require.Equal(t, c.flood, l.Stats().Ended["flood"] == 1)
+		})
+	}
 }

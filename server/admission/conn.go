@@ -25,6 +25,7 @@ type Conn struct {
 	err    error // of close
 
 	known atomic.Bool  // a call has passed the gate
+	wrong atomic.Int32 // calls that were not let in
 	calls atomic.Int32 // of those under way that need no caller to be known
 
 	// guarded by Listener.mu
@@ -72,6 +73,16 @@ func (c *Conn) Known(isPeer bool) {
 	}
 }
 
+// Unknown notes a call of which it was not believed, or not shown, who calls. A connection of which no call was let in is
+// closed after some of them.
+func (c *Conn) Unknown() {
+	if c == nil || c.known.Load() || c.wrong.Add(1) != maxWrong {
+		return
+	}
+	c.l.tell(Strangers, c.source.host, c.l.o.Limits())
+	_ = c.end() // it is given up
+}
+
 // Begin notes a call that tells nothing of its caller. It does not make the connection known, but keeps it until End.
 func (c *Conn) Begin() {
 	if c != nil {
@@ -110,6 +121,16 @@ func (c *Conn) expired(patience time.Duration) {
 	_ = c.end() // it is given up
 }
 
+// flooded closes the connection, and makes its address wait before it may make many others.
+func (c *Conn) flooded() {
+	limits := c.l.o.Limits()
+	c.l.mu.Lock()
+	c.source.tries -= floodTries
+	c.l.mu.Unlock()
+	c.l.tell(Flood, c.source.host, limits)
+	_ = c.end() // it is given up
+}
+
 // end closes the connection and gives its place back, once.
 func (c *Conn) end() error {
 	c.once.Do(func() {
@@ -135,7 +156,18 @@ func (c *Conn) end() error {
 type tcpConn struct {
 	*net.TCPConn
 
-	conn *Conn
+	conn   *Conn
+	frames frames
+}
+
+// Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
+func (c *tcpConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 && c.conn.l.o.Plain && !c.frames.pass(b[:n]) {
+		c.conn.flooded()
+		return 0, errFlood
+	}
+	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
 // Close ends the connection.

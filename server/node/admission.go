@@ -21,7 +21,7 @@ const (
 	// lookupLimit is how long the resolver may take.
 	lookupLimit = 2 * time.Second
 	// spareFiles is how many open files are not for connections: those of the store, the log, etcd and the other node.
-	spareFiles = 256
+	spareFiles = 384
 )
 
 // admit has the connections of the node's port pass the limits.
@@ -44,6 +44,7 @@ func (n *node) admit(l listener) *admission.Listener {
 			hosts := n.peerHosts.Load()
 			return hosts != nil && (*hosts)[host]
 		},
+		Plain:  n.cfg.TLS.Cert == "",
 		Logger: n.log.Named("connections"),
 	})
 }

@@ -48,10 +48,14 @@ type publishStream struct {
 	server  *Service
 	session *serving.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
-	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
-	room    *semaphore.Weighted
-	bytes   int64      // of room
-	failed  chan error // why reading ended; capacity 1
+	// calls, in order, of the capacity inFlight. It is made before began is closed, when there is something to receive: a
+	// stream that sends nothing, or is cancelled at once, costs little.
+	calls    chan *streamCall
+	began    chan struct{}
+	inFlight int
+	room     *semaphore.Weighted
+	bytes    int64      // of room
+	failed   chan error // why reading ended; capacity 1
 	// takesMore: the client takes several answers in one message.
 	takesMore atomic.Bool
 	held      *streamCall // was received from calls and is not answered
@@ -86,7 +90,7 @@ func (s *Service) PublishStream(
 	limits := s.limits.Load()
 	p := &publishStream{
 		server: s, session: session, stream: stream,
-		calls:  make(chan *streamCall, limits.StreamInFlight),
+		began: make(chan struct{}), inFlight: limits.StreamInFlight,
 		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
 		bytes:  int64(limits.StreamInFlightBytes),
 		failed: make(chan error, 1), lost: make(chan struct{}),
@@ -123,11 +127,16 @@ const maxMore = 256
 // read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node
 // ends the stream, since the client has to find the active first.
 func (p *publishStream) read(ctx context.Context) {
-	defer close(p.calls)
 	var b publishBatch
 	var received codec.ReceivedPublish
-	for {
-		err := p.stream.RecvMsg(&received)
+	err := p.stream.RecvMsg(&received)
+	if err != nil {
+		p.inFlight = 0 // nothing comes
+	}
+	p.calls = make(chan *streamCall, p.inFlight)
+	defer close(p.calls)
+	close(p.began)
+	for ; ; err = p.stream.RecvMsg(&received) {
 		if err == nil {
 			err = p.accept(ctx, &b, &received.Request)
 			received.Reset()
@@ -304,6 +313,11 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 	if call := p.held; call != nil {
 		p.held = nil
 		return call, nil
+	}
+	select {
+	case <-p.began:
+	case <-p.session.Ended():
+		return nil, p.session.Reason()
 	}
 	select {
 	case call, more := <-p.calls:

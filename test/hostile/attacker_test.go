@@ -192,7 +192,7 @@ func (a *attacker) holdHalfOpen(ctx context.Context) {
 				_, err := c.Read(make([]byte, 1))
 				a.note("half-open", end(ctx, err))
 				_ = c.Close()
-				pause(ctx, time.Duration(rand.IntN(2000))*time.Millisecond)
+				pause(ctx, time.Duration(rand.IntN(10_000))*time.Millisecond)
 			}
 		})
 		pause(ctx, 200*time.Microsecond)

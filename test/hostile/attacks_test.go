@@ -220,13 +220,19 @@ func rapidReset(ctx context.Context, a *attacker, name string, _ int) {
 
 // flooded notes how a flood ended.
 func flooded(a *attacker, name string, h *h2, err error, ended <-chan string) {
-	if err != nil {
-		a.note(name, <-ended)
+	if err == nil {
+		select {
+		case end := <-ended:
+			a.note(name, end)
+			return
+		case <-time.After(time.Second): // it has not read all yet
+		}
+		_ = h.Close()
+		<-ended
+		a.note(name, "served to its end")
 		return
 	}
-	a.note(name, "served to its end")
-	_ = h.Close()
-	<-ended
+	a.note(name, <-ended)
 }
 
 func pingFlood(ctx context.Context, a *attacker, name string, _ int) {
