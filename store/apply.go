@@ -116,6 +116,7 @@ func (s *Store) applyFrames(
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.clock.note(s.state)
 		s.filters.Store(s.state.Filters())
+		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
 		// Also what was applied before an error: a caller waits for it.
 		for i := range s.results {

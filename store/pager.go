@@ -323,6 +323,7 @@ func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 // finish does what is left of the work under way. A checkpoint is then on its way to the disk.
 func (p *pager) finish() error {
 	w, s := p.todo, p.s
+	s.lanes.expire()
 	if !w.written {
 		if err := p.write(w.batch); err != nil {
 			return err

@@ -182,6 +182,8 @@ type reading struct {
 	// sparse is for reads that want few messages of each page: the pages are read into it, one group after another, and
 	// the messages copied out of it. nil for all others.
 	sparse *sparseRead
+	// laneBytes is what may be kept for the reads of lower priorities.
+	laneBytes int64
 
 	view  *tree.View
 	guard *page.Guard
@@ -205,11 +207,15 @@ func (r *reading) fromTail() (stored bool, err error) {
 	}
 	r.shared = sub != nil && q.SubCount() > 1
 	r.want = r.want[:0]
-	limit := r.limit
+	most := r.limit
+	var kept *laneList
 	if r.sparse != nil {
-		limit = min(limit, len(r.dst)+maxSparse) // how many of them fit is not known
+		most = maxSparse // how many of them fit is not known
+		r.laneBytes = r.s.laneCacheBytes(r.s.state.TailBytes())
+		kept = r.s.lanes.lock(r.s.file, r.req.Queue, *r.req.lane)
+		defer r.s.lanes.unlock(kept)
 	}
-	for len(r.dst)+len(r.want) < limit {
+	for len(r.dst)+len(r.want) < r.limit && len(r.want) < most {
 		seq := r.nextWanted(q, sub)
 		if seq >= q.NextSequence() {
 			break
@@ -219,7 +225,10 @@ func (r *reading) fromTail() (stored bool, err error) {
 			count = sub.DeliveryCount(seq)
 		}
 		record, inTail := q.TailRecord(seq)
-		if !inTail {
+		if !inTail && kept != nil {
+			record = r.s.lanes.peek(kept, seq)
+		}
+		if record == nil {
 			r.want = append(r.want, wanted{seq: seq, count: count})
 			r.next = seq + 1
 			continue
@@ -229,6 +238,9 @@ func (r *reading) fromTail() (stored bool, err error) {
 		}
 		if !r.take(seq, count, record) {
 			return false, nil
+		}
+		if !inTail {
+			r.s.lanes.pop(kept)
 		}
 	}
 	if len(r.want) == 0 {
@@ -322,6 +334,11 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	if !found || first.Last() < seq {
 		return nil, r.damaged(seq, "no page has it")
 	}
+	// A little that lies between is for lower priorities, if it can be kept until then.
+	gap, most := int64(0), int64(0)
+	if r.sparse != nil && r.s.lanes.bytes.Load()+readAheadBytes <= r.laneBytes {
+		most = maxLaneGap
+	}
 	group := []index.Entry{first}
 	pages := int64(first.Run.Pages)
 	it := r.view.Scan(index.AppendKey(nil, r.req.Queue, first.Last()+1), index.AppendKey(nil, r.req.Queue, last+1))
@@ -338,7 +355,12 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 		for len(want) > 0 && want[0].seq < e.First {
 			want = want[1:] // those of the runs before
 		}
-		if len(want) == 0 || want[0].seq > e.Last() {
+		if len(want) == 0 {
+			break
+		}
+		if gap += int64(e.Run.Pages) * int64(r.s.file.PageSize()); want[0].seq <= e.Last() {
+			gap = 0
+		} else if gap > most {
 			break
 		}
 		pages += int64(e.Run.Pages)
@@ -376,7 +398,11 @@ func (r *reading) readGroup(group []index.Entry) error {
 	if len(ahead) > 0 {
 		group = ahead
 	} else {
-		if err := r.readNow(group, buf); unreadable(err) {
+		err := r.readNow(group, buf)
+		if r.sparse != nil && len(group) > 1 && unreadable(err) {
+			return r.readGroup(group[:1]) // the others may be what cannot be read, and are not all wanted
+		}
+		if unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
 			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)
@@ -386,12 +412,18 @@ func (r *reading) readGroup(group []index.Entry) error {
 		e := &group[i]
 		n := int(e.Run.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
+		if err != nil && (len(r.want) == 0 || r.want[0].seq > e.Last()) {
+			return nil // it is damaged, which is told when it is wanted
+		}
 		if err != nil {
 			return r.damaged(e.Last(), "%w", err)
 		}
 		buf = buf[n:]
 		if err := r.takeFrom(e, payload); err != nil {
 			return err
+		}
+		if r.sparse != nil {
+			r.s.lanes.keep(r.s.file, e, payload, *r.req.lane, r.next-1, r.laneBytes)
 		}
 		if r.shared && r.sparse == nil && r.req.Buffer == nil {
 			r.s.runs.put(r.s.file, e, payload, r.s.runCacheBytes())

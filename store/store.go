@@ -63,6 +63,7 @@ type Store struct {
 	touched  []uint64
 
 	runs      runCache
+	lanes     laneCache
 	ahead     readAhead
 	watch     watchers
 	clock     clock
