@@ -197,7 +197,7 @@ func (s *selective) handOutWaiting() {
 func (s *selective) handOutReady() {
 	done := 0
 	for done < len(s.ready) {
-		if _, room := s.place(&s.ready[done]); !room {
+		if _, room := s.place(&s.ready[done], len(s.ready)-done-1); !room {
 			break
 		}
 		done++
@@ -212,7 +212,7 @@ func (s *selective) handOutAgain(messages []Message) (redelivered uint64) {
 	s.missing(messages)
 	for i := range messages {
 		m := &messages[i]
-		given, room := s.place(m)
+		given, room := s.place(m, len(messages)-i-1)
 		if !room {
 			s.redeliver[s.laneOf(m)].push(m.Sequence)
 		}
@@ -238,8 +238,8 @@ func (s *selective) missing(found []Message) {
 }
 
 // place gives a message to a consumer, or puts it where it waits. room is false when it does neither, since no consumer
-// has room for any message.
-func (s *selective) place(m *Message) (given, room bool) {
+// has room for any message. more is how many messages follow.
+func (s *selective) place(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)
 	if g != nil && g.out != 0 && g.out != m.Sequence &&
 		!mutate.Off("INV-19-a-group-goes-on-while-a-message-is-out") { // INV-19
@@ -252,7 +252,7 @@ func (s *selective) place(m *Message) (given, room bool) {
 		if g != nil {
 			s.groups.give(g, m.Sequence, c)
 		}
-		c.give(*m, 0)
+		c.give(*m, min(more/len(s.d.consumers), c.canTake()))
 		return true, true
 	case !room:
 		return false, false

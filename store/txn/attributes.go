@@ -409,18 +409,36 @@ func RecordAttribute(rec []byte, tag Attribute) []byte {
 	if len(rec) <= recordHeaderBytes || rec[sizeFieldBytes]&flagAttributes == 0 {
 		return nil
 	}
-	d := decoder{b: rec[recordHeaderBytes:]}
-	d.b = d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
-	for len(d.b) > 0 {
-		t, value := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
-		if t >= tag {
-			if t == tag {
-				return value
-			}
+	block, _ := cutBytes(rec[recordHeaderBytes:])
+	for len(block) > 0 {
+		t := Attribute(block[0])
+		if t > tag {
 			return nil
+		}
+		var value []byte
+		if value, block = cutBytes(block[1:]); t == tag {
+			return value
 		}
 	}
 	return nil
+}
+
+// cutBytes splits a length and that many bytes off b; nil when b does not hold them. It is decoder.bytes for what was
+// checked before, and is called several times for each message that is delivered.
+func cutBytes(b []byte) (value, rest []byte) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	n, size := uint64(b[0]), 1
+	if n >= 0x80 {
+		if n, size = binary.Uvarint(b); size <= 0 {
+			return nil, nil
+		}
+	}
+	if b = b[size:]; n > uint64(len(b)) {
+		return nil, nil
+	}
+	return b[:n:n], b[n:]
 }
 
 // RecordTime is RecordAttribute for AttributeExpiresAt and AttributeDeliverAt: milliseconds since 1970, 0 for none.
