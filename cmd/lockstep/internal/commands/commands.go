@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/access"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/audit"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/cert"
@@ -48,7 +49,7 @@ func Root(env *cli.Env) *cobra.Command {
 		message.RequestCommand(env),
 		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
-		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
+		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
 		cert.Command(env),
 		audit.Command(env),
 		bench.Command(env), versionCommand(env),
