@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -105,6 +107,75 @@ func TestTokensOverTheWire(t *testing.T) {
 			require.Equal(t, tt.code, status.Code(err), err)
 		})
 	}
+}
+
+// TestTokensOfThePair: one that was made for somebody is that one until it expires or is revoked, on both nodes; a
+// stream ends within a second then.
+func TestTokensOfThePair(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	b := start(t, settingsOfPair(t, "b", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	addresses := []string{a.ready.Address, b.ready.Address}
+	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, everyone.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tokens := make(map[string]string)
+	for name, ends := range map[string]time.Time{
+		"good": {}, "to be revoked": {}, "ends": time.Now().Add(1500 * time.Millisecond),
+	} {
+		tokens[name] = client.NewToken()
+		info := &pb.AccessToken{Name: strings.ReplaceAll(name, " ", "-"), Principal: "robot", Groups: []string{"machines"}}
+		if !ends.IsZero() {
+			info.ExpiresAt = timestamppb.New(ends)
+		}
+		_, err := everyone.CreateToken(ctx, tokens[name], info)
+		require.NoError(t, err)
+	}
+	robot, err := client.Open(ctx, client.Options{Addresses: addresses, Token: tokens["good"]})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, robot.Close()) }()
+	who, err := robot.WhoAmI(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "robot", who.GetPrincipal())
+	require.Equal(t, []string{"machines"}, who.GetGroups())
+	require.Equal(t, "token", who.GetMethod())
+
+	cc, err := grpc.NewClient(a.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+	stream, err := pb.NewAdminServiceClient(cc).WatchStatus(metadata.AppendToOutgoingContext(ctx, "authorization",
+		"Bearer "+tokens["to be revoked"]), &pb.WatchStatusRequest{})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	require.NoError(t, everyone.RevokeToken(ctx, "to-be-revoked", false))
+	revoked := time.Now()
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	require.Equal(t, codes.Unauthenticated, status.Code(err), err)
+	require.ErrorContains(t, err, "revoked")
+	require.Less(t, time.Since(revoked), 2*time.Second)
+
+	for _, n := range []*testNode{a, b} {
+		for name, code := range map[string]codes.Code{
+			"good": codes.OK, "to be revoked": codes.Unauthenticated, "ends": codes.Unauthenticated,
+		} {
+			require.Eventually(t, func() bool { // the standby has it a moment later
+				return status.Code(askStatus(t, n.ready.Address, "Bearer "+tokens[name], insecure.NewCredentials())) == code
+			}, patience, 50*time.Millisecond, name)
+		}
+	}
+	a.stop()
+	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	who, err = robot.WhoAmI(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "robot", who.GetPrincipal())
 }
 
 // TestStreamsEndWithTheirToken: within a second.

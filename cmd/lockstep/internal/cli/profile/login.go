@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/profiles"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // defaultName is the profile of who has only one.
@@ -140,9 +141,9 @@ func (l *login) run(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", file.from, err)
 		}
 	}
-	active := ""
+	var who *pb.WhoAmIResponse
 	if !l.unverified {
-		if active, err = l.verify(ctx); err != nil {
+		if who, err = l.verify(ctx); err != nil {
 			return err
 		}
 	}
@@ -151,28 +152,27 @@ func (l *login) run(ctx context.Context) error {
 		return err
 	}
 	s := newShown(l.name, &p, l.name)
-	if active == "" {
+	if who == nil {
 		return told(l.env, s, "profile %s is the current one now; it was not tried", l.name)
 	}
-	return told(l.env, s, "profile %s is the current one now; the active node is %s", l.name, active)
+	return told(l.env, s, "profile %s is the current one now; the pair takes you for %s", l.name, who.GetPrincipal())
 }
 
-// verify asks the pair whether it lets the caller in, and returns the address of the active node.
-func (l *login) verify(ctx context.Context) (active string, err error) {
+// verify asks the pair whether it lets the caller in, and whom it takes it for.
+func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) {
 	err = l.env.With(ctx, l.connection, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, l.env.Timeout)
 		defer cancel()
-		a, err := c.WaitActive(ctx)
-		active = a.Address
+		who, err = c.WhoAmI(ctx)
 		return err
 	})
 	switch {
 	case errors.Is(err, client.ErrUnauthenticated), errors.Is(err, client.ErrDenied):
-		return "", fmt.Errorf("nothing was kept: %w", err)
+		return nil, fmt.Errorf("nothing was kept: %w", err)
 	case err != nil:
-		return "", fmt.Errorf("nothing was kept, since it could not be tried (--no-verify keeps it all the same): %w", err)
+		return nil, fmt.Errorf("nothing was kept, since it could not be tried (--no-verify keeps it all the same): %w", err)
 	}
-	return active, nil
+	return who, nil
 }
 
 // LogoutCommand makes `lockstep logout`.

@@ -54,7 +54,7 @@ func TestLogin(t *testing.T) {
 
 	text, code = run(token+"\n", "login", "first", "--addr", addr, "--token-stdin")
 	require.Equal(t, cli.ExitOK, code, text)
-	require.Contains(t, text, "the active node is "+p.Addresses()[0])
+	require.Contains(t, text, "the pair takes you for alice")
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	if runtime.GOOS != "windows" {
