@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
@@ -46,7 +47,7 @@ type Node struct {
 }
 
 // newNode prepares a node in a directory.
-func newNode(name, dir, binary string, at Place) (_ *Node, err error) {
+func newNode(name, dir, binary string, at Place, secure credentials.TransportCredentials) (_ *Node, err error) {
 	n := &Node{Name: name, Address: at.Address, Dir: dir}
 	n.process = process{
 		name: "node " + name, log: filepath.Join(dir, "node.log"),
@@ -58,8 +59,11 @@ func newNode(name, dir, binary string, at Place) (_ *Node, err error) {
 		}
 		n.Address = n.port.Address()
 	}
+	if secure == nil {
+		secure = insecure.NewCredentials()
+	}
 	n.conn, err = grpc.NewClient("passthrough:///"+n.Address,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(secure),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
 				BaseDelay: 5 * time.Millisecond, Multiplier: 1.5,

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/credentials"
+
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
@@ -49,6 +51,8 @@ type Options struct {
 	EtcdLinkHost string
 	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
 	EtcdNoSync bool
+	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
+	Credentials credentials.TransportCredentials
 	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
 	Place func(name, dir string) (Place, error)
 }
@@ -145,7 +149,7 @@ func (p *Pair) at(name, dir, listen string) (*Node, error) {
 			return nil, err
 		}
 	}
-	return newNode(name, dir, p.o.Binary, at)
+	return newNode(name, dir, p.o.Binary, at, p.o.Credentials)
 }
 
 // newNode makes a node that is not started, with its links.

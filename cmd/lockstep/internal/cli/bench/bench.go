@@ -48,6 +48,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 type benchFlags struct {
 	pair, standalone bool
 	raft             bool
+	tls              bool // with certificates that are made for it
 	links            bool // between the nodes, and to etcd, that can be cut
 	sync             string
 	pageSize         string
@@ -162,15 +163,23 @@ func withTarget(
 		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
 		settings[name] = value
 	}
-	nodes, err := harness.Start(ctx, harness.Options{
+	start := harness.Options{
 		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, EtcdLinks: f.links,
 		Settings: settings,
-	})
+	}
+	var o client.Options
+	if f.tls {
+		if err := secured(dir, &start, &o); err != nil {
+			return err
+		}
+	}
+	nodes, err := harness.Start(ctx, start)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nodes.Close()) }()
-	c, err := client.Open(ctx, client.Options{Addresses: nodes.Addresses(), DialOptions: nodes.DialOptions()})
+	o.Addresses, o.DialOptions = nodes.Addresses(), nodes.DialOptions()
+	c, err := client.Open(ctx, o)
 	if err != nil {
 		return err
 	}

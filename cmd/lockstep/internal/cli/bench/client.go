@@ -17,6 +17,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable " +
 			"on both nodes.",
 		Example: `  lockstep bench publish
+  lockstep bench publish --tls --window 100
   lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
   lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
 		Args: cobra.NoArgs,
@@ -33,16 +34,21 @@ func publishCommand(env *cli.Env) *cobra.Command {
 				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
 					"--producers")
 			}
+			measure := func(t bench.Target, size int) (bench.Result, error) {
+				o := o
+				o.SizeBytes, o.Messages, o.Queues, o.Duration = size, f.messages, f.queues, f.duration
+				return bench.Publish(cmd.Context(), t, o)
+			}
+			if f.tls {
+				return besidePlain(cmd.Context(), env, cmd, f, p, measure)
+			}
 			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
-				return rounds(env, f, p.sizes, func(size int) (bench.Result, error) {
-					o := o
-					o.SizeBytes, o.Messages, o.Queues, o.Duration = size, f.messages, f.queues, f.duration
-					return bench.Publish(cmd.Context(), t, o)
-				})
+				return rounds(env, f, p.sizes, func(size int) (bench.Result, error) { return measure(t, size) })
 			})
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().BoolVar(&f.tls, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in turn the same without")
 	cmd.Flags().DurationVar(&f.duration, "duration", 0, "publish for so long, instead of --messages")
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
