@@ -205,6 +205,14 @@ func files(t *testing.T) int {
 	return max(n, 10)
 }
 
+// own is a node's own file, if there is to be one.
+func own(file, node string) string {
+	if file == "" {
+		return ""
+	}
+	return file + "." + node
+}
+
 // victim starts a pair with queues, and gives the active's address and those of its metrics and of its standby.
 func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, standby *cluster.Node, metrics string) {
 	t.Helper()
@@ -221,7 +229,8 @@ func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, 
 	maps.Copy(all, settings)
 	p, err = cluster.Start(t.Context(), cluster.Options{
 		Binary: binary, Dir: t.TempDir(), Settings: all, NodeSettings: map[string]map[string]string{
-			"a": {"metrics.listen": ports["a"]}, "b": {"metrics.listen": ports["b"]},
+			"a": {"metrics.listen": ports["a"], "audit.file": own(all["audit.file"], "a")},
+			"b": {"metrics.listen": ports["b"], "audit.file": own(all["audit.file"], "b")},
 		},
 	})
 	require.NoError(t, err)

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// What is planted. Each must be long enough not to be met by chance.
+const (
+	plantedBody     = "PLANTED-body-3f9c"
+	plantedProperty = "PLANTED-property-81ab"
+	plantedKey      = "PLANTED-key-55d0"
+	plantedBytes    = "PLANTED-bytes-07ce"
+	plantedToken    = "PLANTED-token-of-a-client-c4e1"
+	plantedPeer     = "PLANTED-token-of-the-peer-92be"
+	plantedMetrics  = "PLANTED-token-of-the-metrics-1d7f"
+)
+
+// findings looks for what was planted.
+func findings(text string) (found []string) {
+	for _, secret := range []string{
+		plantedBody, plantedProperty, plantedKey, plantedBytes, plantedToken, plantedPeer, plantedMetrics,
+	} {
+		for _, form := range []string{
+			secret, base64.StdEncoding.EncodeToString([]byte(secret))[:16], hex.EncodeToString([]byte(secret)),
+			fmt.Sprint([]byte(secret)),
+		} {
+			if i := strings.Index(text, form); i >= 0 {
+				found = append(found, fmt.Sprintf("%s: …%s…", secret, text[max(0, i-200):min(len(text), i+200)]))
+			}
+		}
+	}
+	return found
+}
+
+// TestSecretsAreNotTold plants bodies, properties and tokens in everything that clients, operators and nodes do, with
+// logs at the level debug, and looks for them in logs, audit, status, metrics, profiles, command lines and errors.
+func TestSecretsAreNotTold(t *testing.T) {
+	dir := t.TempDir()
+	secret := func(name, content string) string {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(file, []byte(content+"\n"), 0o600))
+		return file
+	}
+	p, active, standby, port := victim(t, map[string]string{
+		"log.level": "debug", "audit.file": filepath.Join(dir, "audit.jsonl"), "memory.budget": "64MiB",
+		"peer-token-file": secret("peer", plantedPeer), "metrics.token-file": secret("metrics", plantedMetrics),
+		"limits.message-bytes": "64KiB",
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	defer cancel()
+	k, err := p.NewClient(ctx)
+	require.NoError(t, err)
+	defer func() { _ = k.Close() }()
+	var seen strings.Builder
+	note := func(err error) {
+		if err != nil {
+			fmt.Fprintln(&seen, err)
+		}
+	}
+	flows(ctx, t, k, active, note)
+	administration(ctx, active, note)
+	// With another active, and the former one from the start.
+	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	require.NoError(t, active.Kill())
+	note(func() error { _, err := k.Publish(ctx, "no such queue", message("q")); return err }())
+	require.NoError(t, active.Start())
+	_, _, err = p.WaitInSync(ctx)
+	require.NoError(t, err)
+
+	for _, n := range []*cluster.Node{active, standby} {
+		log, err := os.ReadFile(n.LogFile())
+		require.NoError(t, err)
+		require.Contains(t, string(log), "role changed")
+		require.Empty(t, findings(string(log)), "the log of %s", n.Name)
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", n.PID()))
+		if err == nil {
+			require.Empty(t, findings(string(line)), "the command line of %s", n.Name)
+		}
+		st, err := n.Status(ctx)
+		require.NoError(t, err)
+		require.Empty(t, findings(protojson.Format(st)), "the status of %s", n.Name)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "audit*"))
+	require.NoError(t, err)
+	var records strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		records.Write(b)
+	}
+	require.Contains(t, records.String(), "CreateQueue")
+	require.Contains(t, records.String(), `"outcome":"refused"`)
+	require.Empty(t, findings(records.String()), "the audit")
+	for _, path := range []string{"/metrics", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/readyz"} {
+		require.Empty(t, findings(get(t, "http://"+port+path)), "%s", path)
+	}
+	require.NotEmpty(t, seen.String())
+	require.Empty(t, findings(seen.String()), "errors of clients")
+}
+
+// get asks the port of metrics, with its secret.
+func get(t *testing.T, url string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+plantedMetrics)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func message(more string) client.Message {
+	return client.Message{
+		Body: []byte(plantedBody + more), Properties: map[string]string{plantedKey: plantedProperty},
+		Subject: plantedProperty, CorrelationID: plantedProperty,
+	}
+}
+
+// flows is what clients do with messages, well and badly.
+func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, note func(error)) {
+	t.Helper()
+	_, _, err := k.CreateQueue(ctx, "dead", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	_, _, err = k.CreateQueue(ctx, "q", client.CreateQueueOptions{Config: client.QueueConfig{
+		DeadLetter: "dead", MaxDeliveries: 2, MaxMessages: 20,
+	}})
+	require.NoError(t, err)
+	for i := range 30 { // the queue becomes full
+		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		_, err := k.Publish(limited, "q", message(fmt.Sprint(i)))
+		cancel()
+		note(err)
+	}
+	_, err = k.Publish(ctx, "q", message(strings.Repeat(plantedBody, 10_000)))
+	require.Error(t, err, "too large")
+	note(err)
+	_, err = k.Publish(ctx, plantedName(), message(""))
+	note(err)
+	_, err = k.Begin().Publish("q", message("txn")).Commit(ctx)
+	note(err)
+	note(k.Begin().Publish("dead", message("prepared")).Prepare(ctx, "x1"))
+	_, err = k.CommitPrepared(ctx, "x1")
+	note(err)
+	co, err := k.Consume(ctx, "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	for i := range 6 {
+		d, err := co.Receive(ctx)
+		require.NoError(t, err)
+		switch i % 3 {
+		case 0:
+			note(d.AckSync(ctx))
+		case 1:
+			d.Nack()
+		default:
+			d.Reject()
+		}
+	}
+	note(co.Close())
+	for _, err := range k.Browse(ctx, "dead", client.BrowseOptions{}) {
+		note(err)
+		break
+	}
+	_, err = k.ReplayDeadLetters(ctx, "dead", client.ReplayOptions{})
+	note(err)
+	// As one who speaks gRPC by hand: requests that are wrong, and a token of no authority.
+	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
+	queues := pb.NewQueueServiceClient(active.Conn())
+	for _, c := range []context.Context{ctx, shown} {
+		for _, m := range []*pb.Message{
+			{Body: []byte(plantedBody)},
+			{Body: []byte(plantedBody), Properties: map[string]string{strings.Repeat(plantedKey, 100): plantedProperty}},
+			{Body: []byte(plantedBody), Properties: map[string]string{plantedKey: plantedProperty + "\xff"}},
+		} {
+			_, err := queues.Publish(c, &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{m}})
+			note(err)
+		}
+	}
+}
+
+// plantedName is a queue's name that is wrong; names may be told.
+func plantedName() string { return "a name with spaces" }
+
+// administration is what operators do, with a token of no authority, too.
+func administration(ctx context.Context, active *cluster.Node, note func(error)) {
+	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
+	admin, queues := pb.NewAdminServiceClient(active.Conn()), pb.NewQueueServiceClient(active.Conn())
+	for _, c := range []context.Context{ctx, shown} {
+		_, err := admin.Checkpoint(c, &pb.CheckpointRequest{})
+		note(err)
+		_, err = admin.Verify(c, &pb.VerifyRequest{})
+		note(err)
+		_, err = queues.PurgeQueue(c, &pb.PurgeQueueRequest{Name: "dead"})
+		note(err)
+		_, err = queues.CreateQueue(c, &pb.CreateQueueRequest{Name: "q"})
+		note(err)
+		_, err = pb.NewReplicationServiceClient(active.Conn()).Meet(c, &pb.MeetRequest{})
+		note(err)
+	}
+}
