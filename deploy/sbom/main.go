@@ -73,7 +73,7 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	b, err := os.ReadFile(args[0])
+	b, err := os.ReadFile(args[0]) //nolint:gosec // the caller names the file
 	if err != nil {
 		return fmt.Errorf("the binary: %w", err)
 	}

@@ -218,7 +218,8 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 		return nil
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		return &tcpConn{tcp, c, newFrames()} // what it can do besides, such as writing several buffers at once, it still can
+		// what it can do besides, such as writing several buffers at once, it still can
+		return &tcpConn{tcp, c, newFrames()}
 	}
 	return &plainConn{raw, c}
 }
@@ -323,8 +324,8 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	TooMany: "connections are refused: their address has made too many in a short time that made no call",
 	Silent: "connections are closed: no call of them passed within limits.handshake-timeout; a client that speaks " +
 		"another protocol, or has no valid credentials, or something that holds connections open",
-	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and none " +
-		"a good one",
+	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and " +
+		"none a good one",
 	Flood: "connections are closed: their clients cancel calls, or change settings of HTTP/2, far too often",
 	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
 		"their places",

@@ -73,8 +73,8 @@ func (c *Conn) Known(isPeer bool) {
 	}
 }
 
-// Unknown notes a call of which it was not believed, or not shown, who calls. A connection of which no call was let in is
-// closed after some of them.
+// Unknown notes a call of which it was not believed, or not shown, who calls. A connection of which no call was let in
+// is closed after some of them.
 func (c *Conn) Unknown() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxWrong {
 		return

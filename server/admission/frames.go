@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// What a client of HTTP/2 sends costs a node the same whether it means anything. gRPC bounds the calls at once, the size
-// of headers and the rate of pings of a connection; this file bounds how often it may begin calls only to cancel them
-// (CVE-2023-44487), and change its settings.
+// What a client of HTTP/2 sends costs a node the same whether it means anything. gRPC bounds the calls at once, the
+// size of headers and the rate of pings of a connection; this file bounds how often it may begin calls only to cancel
+// them (CVE-2023-44487), and change its settings.
 
 const (
 	prefaceBytes     = 24 // what the client's side of HTTP/2 begins with

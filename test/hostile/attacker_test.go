@@ -289,8 +289,11 @@ func (h *h2) call(stream uint32, method string, more ...hpack.HeaderField) error
 func (h *h2) block(method string, more ...hpack.HeaderField) []byte {
 	h.fields.Reset()
 	for _, f := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method},
-		{Name: ":authority", Value: "node"}, {Name: "content-type", Value: "application/grpc"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: method},
+		{Name: ":authority", Value: "node"},
+		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},
 	}, more...) {
 		_ = h.hpack.WriteField(f) // to memory

@@ -160,7 +160,7 @@ func newcomers(ctx context.Context, t *testing.T, address string) (took []time.D
 // gauge reads one metric of a node.
 func gauge(t *testing.T, address, name string) float64 {
 	t.Helper()
-	resp, err := http.Get("http://" + address + "/metrics") //nolint:noctx // of this machine
+	resp, err := http.Get("http://" + address + "/metrics")
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	lines := bufio.NewScanner(resp.Body)
@@ -296,7 +296,7 @@ func TestHostile(t *testing.T) {
 	halfOpened := make(chan struct{})
 	go func() {
 		defer close(halfOpened)
-		assault(t, half, report)
+		assault(t, half, report) //nolint:testifylint // it asserts, and does not end the test
 	}()
 	for i, a := range all {
 		one := assaulted
