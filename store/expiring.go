@@ -11,8 +11,8 @@ func (s *Store) TTLs() map[uint64]int64 {
 	return s.state.TTLs()
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue, their own or
-// that of the queue; none if they are not, or there is no such queue.
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue, their own
+// or that of the queue; none if they are not, or there is no such queue.
 func (s *Store) DeadLetters(id uint64) (subs []uint32) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

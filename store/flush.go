@@ -169,17 +169,10 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 			return nil, fmt.Errorf("write the tree: %w", err)
 		}
 	}
-	for key := range b.Schedule.Puts {
-		if err := edit.Put(key, nil); err != nil {
-			return nil, fmt.Errorf("write the schedule: %w", err)
-		}
+	err := editSchedule(edit, &b.Schedule)
+	if err != nil {
+		return nil, err
 	}
-	for key := range b.Schedule.Deletes {
-		if _, err := edit.Delete(key); err != nil {
-			return nil, fmt.Errorf("write the schedule: %w", err)
-		}
-	}
-	var err error
 	for _, id := range b.DeletedQueues {
 		if freed, err = dropQueue(edit, id, freed); err != nil {
 			return nil, err

@@ -20,8 +20,8 @@ func (s *Store) TTL(id uint64) int64 {
 }
 
 // RedeliveryDelays returns for each of the sequences how long the message is to wait before a consumer of the
-// subscription gets it again, as the configuration and the number of times that it was released have it; nil if there is
-// no redelivery delay.
+// subscription gets it again, as the configuration and the number of times that it was released have it; nil if there
+// is no redelivery delay.
 func (s *Store) RedeliveryDelays(id uint64, sub uint32, sequences []uint64) []time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

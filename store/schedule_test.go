@@ -244,3 +244,43 @@ func TestScheduleTells(t *testing.T) {
 	require.Len(t, told, 2)
 	require.Equal(t, []uint64{1, 2, 3}, read())
 }
+
+// TestScheduleIsRemovedInRuns: a checkpoint removes what is done, and nothing else: long runs of entries, single ones,
+// and ones that the index does not have.
+func TestScheduleIsRemovedInRuns(t *testing.T) {
+	for seed := range uint64(4) {
+		o := options(memfs.New())
+		o.PageSize = 2048
+		n := newTimed(t, o, seed)
+		for range 4 {
+			n.publish(3000)
+		}
+		_, err := n.s.Checkpoint(context.Background())
+		require.NoError(t, err)
+		n.clock += 10_000
+		all := slices.SortedFunc(maps.Keys(n.want), txn.Due.Compare)
+		var gone []txn.Due
+		for i := 0; i < len(all); {
+			remove := []int{1, 2, 1 + n.rng.IntN(3000)}[n.rng.IntN(3)]
+			for end := min(i+remove, len(all)); i < end; i++ {
+				gone = append(gone, all[i])
+				if n.rng.IntN(20) == 0 { // one that is not there
+					e := all[i]
+					e.Sequence += 1 << 40
+					gone = append(gone, e)
+				}
+				delete(n.want, all[i])
+			}
+			i += 1 + n.rng.IntN(40) // stay
+		}
+		for part := range slices.Chunk(gone, txn.MaxDue) {
+			n.at(func(b *txn.Builder) { b.Due(part...) })
+		}
+		for range 2 { // from memory, and from the tree
+			got, _ := n.scheduled(n.clock, 999)
+			require.Equal(t, slices.SortedFunc(maps.Keys(n.want), txn.Due.Compare), got)
+			_, err = n.s.Checkpoint(context.Background())
+			require.NoError(t, err)
+		}
+	}
+}

@@ -151,7 +151,8 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 	return inFlight, uint32(len(d.consumers))
 }
 
-// noteFirst notes since when the consumer that has been attached for longest is that one. The dispatcher's lock is held.
+// noteFirst notes since when the consumer that has been attached for longest is that one. The dispatcher's lock is
+// held.
 func (d *dispatcher) noteFirst() {
 	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
 		d.consumers[0].firstSince = time.Now()

@@ -132,11 +132,16 @@ func TestBadSubscriptionPolicies(t *testing.T) {
 		is     error
 		text   string
 	}{
-		"nothing":       {is: wire.ErrInvalid, text: "update_mask names nothing"},
-		"unknown":       {mask: []string{"name"}, is: wire.ErrInvalid, text: `"name" is nothing that can be altered`},
-		"of the queue":  {mask: []string{"redelivery.ttl"}, is: wire.ErrInvalid, text: "redelivery.ttl"},
-		"no such queue": {&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "", []string{"redelivery"}, txn.ErrQueueNotFound, "create it first"},
-		"itself":        {&pb.RedeliveryPolicy{DeadLetter: proto.String("end")}, "", []string{"*"}, txn.ErrDeadLetterCycle, ""},
+		"nothing":      {is: wire.ErrInvalid, text: "update_mask names nothing"},
+		"unknown":      {mask: []string{"name"}, is: wire.ErrInvalid, text: `"name" is nothing that can be altered`},
+		"of the queue": {mask: []string{"redelivery.ttl"}, is: wire.ErrInvalid, text: "redelivery.ttl"},
+		"no such queue": {
+			&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "", []string{"redelivery"}, txn.ErrQueueNotFound,
+			"create it first",
+		},
+		"itself": {
+			&pb.RedeliveryPolicy{DeadLetter: proto.String("end")}, "", []string{"*"}, txn.ErrDeadLetterCycle, "",
+		},
 		"over a subscription": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("q")}, "", []string{"redelivery.dead_letter"},
 			txn.ErrDeadLetterCycle, "",

@@ -10,7 +10,7 @@ const (
 	// hurryAfter is after how long it becomes four times as many, and after the same time once more.
 	hurryAfter = time.Minute
 	// longestRest bounds a rest: under load a transaction waits longer for others than it takes itself.
-	longestRest = 4 * time.Millisecond
+	longestRest = 8 * time.Millisecond
 )
 
 // leisure makes work take its time, so that to expire a million messages is felt by no publisher and by no consumer:
@@ -30,5 +30,5 @@ func (l *leisure) batch() int { return leastBatch << (2 * l.hurry()) }
 
 // rest is how long it is to rest after a transaction that took so long.
 func (l *leisure) rest(took time.Duration) time.Duration {
-	return min(took*time.Duration(3-l.hurry()), longestRest)
+	return min(took*[...]time.Duration{7, 3, 1}[l.hurry()], longestRest)
 }

@@ -354,8 +354,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpSetForwards:
 		s.setForwards(q, o)
 	case txn.OpAlterSubscription:
-		s.alterSub(q.Sub(o.Sub), o.SubscriptionChange())
-		q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+		s.alterSub(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}

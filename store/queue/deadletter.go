@@ -92,8 +92,10 @@ func (q *Queue) deadLetters(yield func(id uint64) bool) {
 }
 
 // alterSub changes options of a subscription.
-func (s *State) alterSub(sub *Sub, c txn.SubscriptionChange) {
-	s.touch(sub.q) // a dispatcher has to do something else from now on
+func (s *State) alterSub(q *Queue, o *txn.Op) {
+	sub, c := q.Sub(o.Sub), o.SubscriptionChange()
+	s.touch(q) // a dispatcher has to do something else from now on
+	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 	s.countDeadLetters(sub.deadLetter(), -1)
 	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
 	s.countDeadLetters(sub.deadLetter(), 1)

@@ -44,8 +44,8 @@ func BenchmarkExpire(b *testing.B) {
 	}
 }
 
-// TestCheckpointTakesTheScheduleAsItIs: what a checkpoint does while it holds up transactions does not depend on how much
-// of the schedule has changed.
+// TestCheckpointTakesTheScheduleAsItIs: what a checkpoint does while it holds up transactions does not depend on how
+// much of the schedule has changed.
 func TestCheckpointTakesTheScheduleAsItIs(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

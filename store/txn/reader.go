@@ -136,7 +136,8 @@ type Op struct {
 	// OpCreateQueue, ranges of an OpAck or OpRelease, entries of an OpDue, or changes of an OpAccess.
 	Count int
 	// Raw is what Count counts, encoded: messages for NextRecord, ranges, names, moves, or entries. For OpPutMeta it is
-	// the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for OpPrepare the transaction that is prepared.
+	// the value, for OpCreateSubscriptionWith the options, for OpAlterSubscription the change, for OpPrepare the
+	// transaction that is prepared.
 	Raw []byte
 	// By is who decides, for OpCommitPrepared and OpRollbackPrepared.
 	By Decider
@@ -194,11 +195,7 @@ func (o *Op) decode(b []byte) error {
 	case OpAlterSubscription:
 		o.alterSubscription(&d)
 	case OpPutMeta:
-		o.Name = d.metaKey()
-		if len(d.b) > MaxMetaValueBytes {
-			d.fail("an entry that is longer than its limit")
-		}
-		o.Raw, d.b = d.b, nil
+		o.putMeta(&d)
 	case OpDeleteMeta:
 		o.Name = d.metaKey()
 	default:
@@ -208,6 +205,14 @@ func (o *Op) decode(b []byte) error {
 		d.fail("bytes after its end")
 	}
 	return d.err
+}
+
+func (o *Op) putMeta(d *decoder) {
+	o.Name = d.metaKey()
+	if len(d.b) > MaxMetaValueBytes {
+		d.fail("an entry that is longer than its limit")
+	}
+	o.Raw, d.b = d.b, nil
 }
 
 func (o *Op) deleteQueue(d *decoder) {

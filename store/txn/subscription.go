@@ -181,7 +181,8 @@ func (o *Op) subscriptionChange() (c SubscriptionChange, err error) {
 	if c.Options, err = DecodeSubscriptionOptions(d.b); err != nil {
 		return c, err
 	}
-	return c, c.check()
+	err = c.check()
+	return c, err
 }
 
 // SubscriptionChange is what an OpAlterSubscription changes, which was checked when the operation was read.

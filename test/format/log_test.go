@@ -143,8 +143,8 @@ func operation(op *txn.Op) string {
 			options(op.SubscriptionOptions()))
 	case txn.OpAlterSubscription:
 		c := op.SubscriptionChange()
-		s += fmt.Sprintf(" queue %d, subscription %d, filter %v, fields %#x, options %s", op.Queue, op.Sub, c.Filter, c.Fields,
-			options(c.Options))
+		s += fmt.Sprintf(" queue %d, subscription %d, filter %v, fields %#x, options %s", op.Queue, op.Sub, c.Filter,
+			c.Fields, options(c.Options))
 	case txn.OpMove:
 		s += fmt.Sprintf(" queue %d, subscription %d, target %d, sequences", op.Queue, op.Sub, op.Target)
 		for sequence := range op.Moves {

@@ -84,9 +84,6 @@ type expiring struct {
 	load   *steadyLoad
 	queue  string // of the messages that expire
 	result ExpireResult
-
-	meter   *meter
-	written uint64 // checkpoints of the active when the phase began
 }
 
 // Expire fills a queue, publishes to another one at a steady rate, and has all that is in the first one expire.

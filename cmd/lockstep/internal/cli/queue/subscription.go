@@ -160,7 +160,7 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 		return env.Print.Sentence("no subscriptions")
 	}
 	return env.Print.Table([]string{
-		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter", "Instead of the queue's",
-		"Active consumer",
+		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter",
+		"Instead of the queue's", "Active consumer",
 	}, rows)
 }
