@@ -181,21 +181,33 @@ func (s *Service) mayForward(ctx context.Context, name string, forwards []*pb.Fo
 	return nil
 }
 
+// mayUse tells whether the caller may do what a transaction does.
+func (s *Service) mayUse(ctx context.Context, ops []operation) error {
+	if s.rules.Open() {
+		return nil
+	}
+	id := access.FromContext(ctx)
+	for i := range ops {
+		right := access.Consume
+		if ops[i].messages != nil {
+			right = access.Publish
+		}
+		if err := s.rules.May(id, right, ops[i].queue); err != nil {
+			return fmt.Errorf("operation %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
 // mayTransact tells whether the caller may do what a transaction does, and counts what it publishes.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
 		return 0, nil
 	}
-	c := s.callerOf(ctx)
-	for i := range ops { // first all of them: what is refused does not count for the quotas
-		right := access.Consume
-		if ops[i].messages != nil {
-			right = access.Publish
-		}
-		if err := s.rules.May(c.id, right, ops[i].queue); err != nil {
-			return 0, fmt.Errorf("operation %d: %w", i, err)
-		}
+	if err := s.mayUse(ctx, ops); err != nil { // first all of them: what is refused does not count for the quotas
+		return 0, err
 	}
+	c := s.callerOf(ctx)
 	for i := range ops {
 		o := &ops[i]
 		if o.messages == nil {

@@ -50,6 +50,11 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
+	if !retry { // of a repetition, the first attempt may be in the log by now, and its result is looked up first
+		if err := s.mayUse(ctx, ops); err != nil {
+			return nil, err
+		}
+	}
 	prior, err := s.resolve(producer, retry, ops)
 	if err != nil {
 		return nil, err

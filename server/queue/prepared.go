@@ -48,6 +48,11 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 			return nil, fmt.Errorf("operation %d: %w: a prepared transaction cannot release messages", i, wire.ErrInvalid)
 		}
 	}
+	if !req.GetProducer().GetRetry() {
+		if err := s.mayUse(ctx, ops); err != nil {
+			return nil, err
+		}
+	}
 	prior, err := s.resolve(producer, req.GetProducer().GetRetry(), ops)
 	if err != nil {
 		return nil, err

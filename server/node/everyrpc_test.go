@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/access"
+)
+
+// rpcCaller is a row of the table: who calls, and what that one may do.
+type rpcCaller struct {
+	name string
+	// shows is what the call shows of the caller; empty for nothing.
+	shows string
+	// rights that it has: on the queue q, and on the pair. all: everything.
+	rights access.Right
+	all    bool
+	// known: it has some right, though perhaps none of those.
+	known bool
+}
+
+func rpcCallers() []rpcCaller {
+	return []rpcCaller{
+		{name: "anonymous"},
+		{name: "stranger", shows: "stranger"},
+		{name: "reader", shows: "reader", rights: access.Browse},
+		{name: "publisher", shows: "publisher", rights: access.Publish},
+		{name: "consumer", shows: "consumer", rights: access.Consume},
+		{name: "manager", shows: "manager", rights: access.Manage},
+		{name: "elsewhere", shows: "elsewhere", known: true},
+		{name: "operator", shows: "operator", rights: access.Operate},
+		{name: "auditor", shows: "auditor", rights: access.Audit},
+		{name: "peer", shows: "b:peer", rights: access.Operate | access.Audit | access.Peer},
+		{name: "bootstrap operator", shows: "root", all: true},
+	}
+}
+
+// may says what the table promises for a method; this is written down apart from the code that decides.
+func (c *rpcCaller) may(method string, need access.Need) bool {
+	known := c.known || c.all || c.rights != 0
+	switch _, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); {
+	case need.Anyone:
+		return true
+	case need.Right == access.Peer:
+		return c.rights&access.Peer != 0
+	case need.Right == 0 || name == "ListQueues" || name == "CommitPrepared" || name == "RollbackPrepared":
+		return known // a list is empty for who sees nothing, and of this xid no transaction is prepared
+	case name == "GetQueue":
+		return c.all || c.rights&access.QueueRights != 0
+	case name == "Commit" || name == "Prepare": // the test publishes with them
+		return c.all || c.rights&access.Publish != 0
+	default:
+		return c.all || c.rights&need.Right != 0
+	}
+}
+
+// request makes a request that names the queue q wherever one of that method can.
+func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
+	t.Helper()
+	publish := &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}
+	operation := []*pb.Operation{{Kind: &pb.Operation_Publish{Publish: publish}}}
+	switch m.Name() {
+	case "Commit":
+		return &pb.CommitRequest{Operations: operation}
+	case "Prepare":
+		return &pb.PrepareRequest{Xid: "x", Operations: operation}
+	case "Publish":
+		return &pb.PublishRequest{Queue: "q", Messages: publish.GetMessages()}
+	case "PublishStream":
+		return &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Messages: publish.GetMessages()}}
+	case "Consume":
+		return &pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}
+	}
+	req := dynamicpb.NewMessage(m.Input())
+	names := []protoreflect.Name{"queue"}
+	if strings.HasSuffix(string(m.Name()), "Queue") {
+		names = append(names, "name")
+	}
+	for _, name := range names {
+		if f := m.Input().Fields().ByName(name); f != nil && f.Kind() == protoreflect.StringKind {
+			req.Set(f, protoreflect.ValueOfString("q"))
+		}
+	}
+	return req
+}
+
+// callOf calls a method, and returns what it ended with; of a stream, what its first answer says.
+func callOf(ctx context.Context, t *testing.T, conn *grpc.ClientConn, method string, m protoreflect.MethodDescriptor,
+) error {
+	t.Helper()
+	limit := 10 * time.Second
+	if m.IsStreamingServer() {
+		limit = 300 * time.Millisecond // who may watch hears nothing, perhaps
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	req, resp := requestOf(t, m), dynamicpb.NewMessage(m.Output())
+	if !m.IsStreamingServer() && !m.IsStreamingClient() {
+		return conn.Invoke(ctx, method, req, resp)
+	}
+	desc := &grpc.StreamDesc{ServerStreams: m.IsStreamingServer(), ClientStreams: m.IsStreamingClient()}
+	s, err := conn.NewStream(ctx, desc, method)
+	if err != nil {
+		return err
+	}
+	if err := s.SendMsg(req); err == nil && !m.IsStreamingClient() {
+		_ = s.CloseSend()
+	}
+	if err := s.RecvMsg(resp); err != nil {
+		return err
+	}
+	if m.Name() == "PublishStream" { // the stream goes on, and says of the request that it may not
+		raw, err := proto.Marshal(resp)
+		require.NoError(t, err)
+		answer := new(pb.PublishStreamResponse)
+		require.NoError(t, proto.Unmarshal(raw, answer))
+		if e := answer.GetError(); e != nil {
+			return status.Error(codes.Code(e.GetCode()), e.GetMessage())
+		}
+	}
+	return nil
+}
+
+// TestEveryRPC calls every RPC of every service, as their descriptors name them, as every kind of caller, on a real
+// node. A new RPC is in the table by itself; one without a declared right fails.
+func TestEveryRPC(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "peer-token")
+	require.NoError(t, os.WriteFile(secret, []byte(strings.Repeat("s", 64)), 0o600))
+	etcd := startEtcd(t)
+	c := settingsOfPair(t, "a", etcd)
+	c.PeerToken = secret
+	c.Access.Operators = []string{"root"}
+	n := startNamed(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.NoError(t, n.createAs("root", "q"))
+	for _, caller := range rpcCallers() {
+		rule := &pb.AccessRule{Principal: caller.shows, Rights: access.RightsToProto(caller.rights &^ access.Peer)}
+		if caller.rights&access.QueueRights != 0 {
+			rule.Queue = "q"
+		}
+		if caller.known {
+			rule.Queue, rule.Rights = "other/*", access.RightsToProto(access.QueueRights)
+		}
+		if len(rule.GetRights()) == 0 || caller.rights&access.Peer != 0 {
+			continue
+		}
+		_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: rule})
+		require.NoError(t, err)
+	}
+	methods, refused, allowed := 0, 0, 0
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if !strings.HasPrefix(string(f.Package()), "lockstep.") && f.Package() != "grpc.health.v1" {
+			return true
+		}
+		for i := range f.Services().Len() {
+			service := f.Services().Get(i)
+			for j := range service.Methods().Len() {
+				m := service.Methods().Get(j)
+				method := "/" + string(service.FullName()) + "/" + string(m.Name())
+				need, known := access.NeedOf(method)
+				require.True(t, known, "%s has no declared right", method)
+				methods++
+				for _, caller := range rpcCallers() {
+					ctx := t.Context()
+					if caller.shows != "" {
+						ctx = as(ctx, caller.shows)
+					}
+					err := callOf(ctx, t, n.conn, method, m)
+					code := status.Code(err)
+					require.NotEqual(t, codes.Unimplemented, code, "%s is not served", method)
+					if caller.may(method, need) {
+						allowed++
+						require.NotContains(t, []codes.Code{codes.PermissionDenied, codes.Unauthenticated}, code,
+							"%s by the %s: %v", method, caller.name, err)
+					} else {
+						refused++
+						require.Equal(t, codes.PermissionDenied, code, "%s by the %s: %v", method, caller.name, err)
+					}
+				}
+			}
+		}
+		return true
+	})
+	t.Logf("%d methods: %d calls allowed, %d refused", methods, allowed, refused)
+	require.Greater(t, methods, 70)
+	require.Greater(t, refused, 300)
+	require.Greater(t, allowed, 150)
+}
