@@ -24,17 +24,12 @@ type QuotaError struct {
 
 // Error says what happened, what it means and what to do.
 func (e *QuotaError) Error() string {
-	return fmt.Sprintf("%s: the queues %q may have %s %d, and have %d; %s", ErrQuota, e.Pattern, e.unit(), e.Limit, e.Used,
-		e.Advice)
-}
-
-func (e *QuotaError) unit() string {
-	switch e.Quota {
-	case "rate":
-		return "messages per second:"
-	default:
-		return e.Quota + ":"
+	if e.Quota == "rate" {
+		return fmt.Sprintf("%s: %d messages per second may be published to the queues %q; %s", ErrQuota, e.Limit, e.Pattern,
+			e.Advice)
 	}
+	return fmt.Sprintf("%s: the queues %q may have %s: %d, and have %d; %s", ErrQuota, e.Pattern, e.Quota, e.Limit, e.Used,
+		e.Advice)
 }
 
 // Is makes errors.Is(err, ErrQuota) true.

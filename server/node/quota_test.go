@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (n *testNode) quota(q *pb.AccessQuota) {
+	n.t.Helper()
+	_, err := n.access().PutQuota(as(n.t.Context(), "root"), &pb.PutQuotaRequest{Quota: q})
+	require.NoError(n.t, err)
+}
+
+func exceeded(t *testing.T, err error, says ...string) {
+	t.Helper()
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
+	for _, s := range says {
+		require.ErrorContains(t, err, s)
+	}
+	var failure *errdetails.QuotaFailure
+	for _, d := range status.Convert(err).Details() {
+		if f, is := d.(*errdetails.QuotaFailure); is {
+			failure = f
+		}
+	}
+	require.NotNil(t, failure)
+	require.Len(t, failure.GetViolations(), 1)
+}
+
+// TestQuotas: each bound refuses what is beyond it, with words that name it, and lets go on what is within it.
+func TestQuotas(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	n.quota(&pb.AccessQuota{Queue: "team-a/*", Queues: 2, Bytes: 64 << 10, Connections: 2})
+	require.NoError(t, n.createAs("alice", "team-a/1"))
+	require.NoError(t, n.createAs("alice", "team-a/2"))
+	exceeded(t, n.createAs("alice", "team-a/3"), `quota exceeded: the queues "team-a/*" may have queues: 2, and have 2`)
+	require.NoError(t, n.createAs("alice", "team-b/1"))
+
+	big := strings.Repeat("x", 40<<10)
+	require.NoError(t, n.publishAs("alice", "team-a/1", big))
+	exceeded(t, n.publishAs("alice", "team-a/2", big), `the queues "team-a/*" may have bytes: 65536`, "consume from them")
+	require.NoError(t, n.publishAs("alice", "team-b/1", big))
+	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{
+		{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{
+			Queue: "team-a/2", Messages: []*pb.Message{{Body: []byte(big)}},
+		}}},
+	}})
+	exceeded(t, err, "operation 0", "bytes")
+	_, err = n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "team-a/1"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return n.publishAs("alice", "team-a/2", big) == nil }, 5*time.Second,
+		20*time.Millisecond, "what was consumed makes room")
+
+	attach := func() (pb.QueueService_ConsumeClient, error) {
+		s, err := n.queues.Consume(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, s.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "team-a/1"}}))
+		_, err = s.Recv()
+		return s, err
+	}
+	first, err := attach()
+	require.NoError(t, err)
+	_, err = attach()
+	require.NoError(t, err)
+	_, err = attach()
+	exceeded(t, err, `the queues "team-a/*" may have connections: 2, and have 2`)
+	list, err := n.access().ListAccess(t.Context(), &pb.ListAccessRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, list.GetUsed()[0].GetConnections())
+	require.EqualValues(t, 2, list.GetUsed()[0].GetQueues())
+	require.NotZero(t, list.GetUsed()[0].GetBytes())
+	require.NoError(t, first.CloseSend())
+	_, err = first.Recv()
+	require.Error(t, err)
+	require.Eventually(t, func() bool { _, err := attach(); return err == nil }, 5*time.Second, 10*time.Millisecond)
+}
+
+// TestRateQuota: who publishes faster than the quota is slowed down to it, and refused when it is far ahead.
+func TestRateQuota(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	require.NoError(t, n.createAs("root", "q"))
+	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 200})
+	batch := make([]string, 100)
+	began := time.Now()
+	for range 4 { // 200 at once, and 200 in a second
+		require.NoError(t, n.publishAs("alice", "q", batch...))
+	}
+	require.Greater(t, time.Since(began), 800*time.Millisecond)
+	require.Less(t, time.Since(began), 5*time.Second)
+
+	s, err := n.queues.PublishStream(t.Context())
+	require.NoError(t, err)
+	began = time.Now()
+	go func() {
+		for i := range 4 {
+			req := &pb.PublishRequest{Queue: "q"}
+			for range 100 {
+				req.Messages = append(req.Messages, &pb.Message{})
+			}
+			if s.Send(&pb.PublishStreamRequest{Correlation: uint64(i + 1), Publish: req}) != nil {
+				return
+			}
+		}
+	}()
+	for range 4 {
+		resp, err := s.Recv()
+		require.NoError(t, err)
+		require.Nil(t, resp.GetError())
+	}
+	require.Greater(t, time.Since(began), 800*time.Millisecond, "the stream is read more slowly")
+
+	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 10})
+	done := make(chan error, 1)
+	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // is answered after a long while
+	var refused error
+	require.Eventually(t, func() bool {
+		refused = n.publishAs("bob", "q", "x")
+		return refused != nil
+	}, 5*time.Second, 10*time.Millisecond)
+	exceeded(t, refused, "publish more slowly")
+}
