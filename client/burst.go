@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Field numbers of lockstep.v1. TestBurst compares with the generated code. All of them are below 16: a tag is one byte.
+// Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares with the generated code.
 const (
 	fieldCorrelation, fieldPublish, fieldMore, fieldTakesMore = 1, 2, 3, 4
 	fieldQueue, fieldMessages, fieldProducer                  = 1, 2, 3

@@ -86,10 +86,21 @@ func TestBurst(t *testing.T) {
 func TestPlain(t *testing.T) {
 	require.True(t, (&Message{Body: []byte("b")}).plain())
 	for i, m := range []Message{
-		{Properties: map[string]string{"k": "v"}}, {Values: map[string]any{"k": true}},
-		{MessageID: "x"}, {CorrelationID: "x"}, {ReplyTo: "x"}, {ContentType: "x"}, {Subject: "x"}, {Group: "x"},
-		{Priority: new(uint8(0))}, {TTL: 1}, {Delay: 1}, {Delay: -1}, {TTL: -1},
-		{ExpiresAt: time.UnixMilli(1)}, {DeliverAt: time.UnixMilli(1)},
+		{Properties: map[string]string{"k": "v"}},
+		{Values: map[string]any{"k": true}},
+		{MessageID: "x"},
+		{CorrelationID: "x"},
+		{ReplyTo: "x"},
+		{ContentType: "x"},
+		{Subject: "x"},
+		{Group: "x"},
+		{Priority: new(uint8(0))},
+		{TTL: 1},
+		{Delay: 1},
+		{Delay: -1},
+		{TTL: -1},
+		{ExpiresAt: time.UnixMilli(1)},
+		{DeliverAt: time.UnixMilli(1)},
 	} {
 		require.False(t, m.plain(), i)
 		require.NotEqual(t, fmt.Sprint(&Message{}), fmt.Sprint(&m), "the case is one")

@@ -18,7 +18,7 @@ func TestCostOfAMessage(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(entry{}), uintptr(128))
 	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))
 	ms := []Message{{Body: make([]byte, 512)}}
-	require.Equal(t, 1.0, testing.AllocsPerRun(100, func() { _, _ = newEntry("q", ms, 1<<20) }))
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = newEntry("q", ms, 1<<20) }), 1.0)
 	co := &Consumer{}
 	stored := make([]*pb.StoredMessage, 160)
 	for i := range stored {

@@ -104,7 +104,8 @@ func TestLanesReadOnce(t *testing.T) {
 	l.checkpoint()
 	l.read.Store(0)
 	lanes := new(store.Lanes)
-	for l.readSome(lanes, 1+l.rng.IntN(900)) > 0 {
+	for more := true; more; {
+		more = l.readSome(lanes, 1+l.rng.IntN(900)) > 0
 	}
 	require.Less(t, l.read.Load(), int64(60*100*550*3/2), "bytes that were read of some %d", 60*100*550)
 	require.Zero(t, l.s.LaneBytes(), "all of it was taken")
@@ -116,7 +117,8 @@ func TestLanesInMemory(t *testing.T) {
 	l := newLaneBacklog(t, 2, 256<<20)
 	l.publish(80)
 	lanes := new(store.Lanes)
-	for l.readSome(lanes, 2000) > 0 {
+	for more := true; more; {
+		more = l.readSome(lanes, 2000) > 0
 	}
 	require.Equal(t, [txn.MaxPriority + 1]int{}, [txn.MaxPriority + 1]int(countLanes(l)))
 }
@@ -180,7 +182,8 @@ func TestLanesGiveWay(t *testing.T) {
 		require.LessOrEqual(t, l.s.LaneBytes()+l.s.TailBytes(), int64(store.MinMemoryBudget/2+1<<20))
 	}
 	*lanes = store.Lanes{}
-	for l.readSome(lanes, 500) > 0 {
+	for more := true; more; {
+		more = l.readSome(lanes, 500) > 0
 	}
 	require.Equal(t, make([]int, len(l.lanes)), countLanes(l))
 }

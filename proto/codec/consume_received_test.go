@@ -41,7 +41,8 @@ func TestReceived(t *testing.T) {
 		require.True(t, proto.Equal(want, &r.Response), "seed %d", seed)
 		require.True(t, proto.Equal(want, &r), "seed %d: as an interceptor sees it", seed)
 		for i, m := range r.Response.GetMessages() {
-			kept, keptWant = append(kept, m.GetMessage().GetBody()), append(keptWant, want.GetMessages()[i].GetMessage().GetBody())
+			kept = append(kept, m.GetMessage().GetBody())
+			keptWant = append(keptWant, want.GetMessages()[i].GetMessage().GetBody())
 		}
 		r.Reset()
 		require.True(t, proto.Equal(&pb.ConsumeResponse{}, &r), "seed %d", seed)
