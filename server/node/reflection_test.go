@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"crypto/tls"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/issuer"
+)
+
+// grpcurlEnv names the program grpcurl; .ci/run builds it.
+const grpcurlEnv = "LOCKSTEP_GRPCURL"
+
+// services asks a node which services it has.
+func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
+	stream, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}); err != nil {
+		return nil, err
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, s := range resp.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	return names, stream.CloseSend()
+}
+
+// TestReflection: whoever the rules know can ask a node what it can do, by certificate, JWT or token, also with the
+// real grpcurl; and nobody else.
+func TestReflection(t *testing.T) {
+	i, ca := issuer.New(t), certs.New(t, "ours")
+	c := believing(secured(t, settings(t, "a"), ca), i)
+	c.TLS.ClientAuth = config.ClientAuthNone
+	n := start(t, c)
+	// The address is plain for the helpers of this package, which show nothing: so this test waits by itself.
+	cert, certFile, keyFile := ca.Issue(t, "operator")
+	open, err := client.Open(t.Context(), client.Options{
+		Addresses: []string{n.ready.Address},
+		TLS:       &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, open.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	who, err := open.WhoAmI(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "operator", who.GetPrincipal())
+	_, err = open.Grant(ctx, &pb.AccessRule{
+		Principal: "operator", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_OPERATE},
+	}, false)
+	require.NoError(t, err)
+	for _, principal := range []string{"alice", "robot"} {
+		_, err = open.Grant(ctx, &pb.AccessRule{
+			Principal: principal, Queue: "q", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
+		}, false)
+		require.NoError(t, err)
+	}
+	token := client.NewToken()
+	_, err = open.CreateToken(ctx, token, &pb.AccessToken{Name: "robot", Principal: "robot"})
+	require.NoError(t, err)
+	_, _, err = open.CreateQueue(ctx, "q", client.CreateQueueOptions{})
+	require.Error(t, err, "operate is no right on queues")
+
+	jwt := i.Token("alice", nil)
+	for name, tt := range map[string]struct {
+		certificate bool
+		token       string
+		code        codes.Code
+	}{
+		"certificate":           {certificate: true},
+		"JWT":                   {token: jwt},
+		"token":                 {token: token},
+		"nothing":               {code: codes.PermissionDenied},
+		"a JWT without a right": {token: i.Token("mallory", nil), code: codes.PermissionDenied},
+		"wrong":                 {token: "lsk_wrong", code: codes.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secure := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
+			args := []string{"-cacert", ca.File, "-max-time", "20"}
+			ctx := ctx
+			if tt.certificate {
+				secure.Certificates = []tls.Certificate{cert}
+				args = append(args, "-cert", certFile, "-key", keyFile)
+			}
+			if tt.token != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+tt.token)
+				args = append(args, "-H", "authorization: Bearer "+tt.token)
+			}
+			cc, err := grpc.NewClient(n.ready.Address, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, cc.Close()) }()
+			names, err := services(ctx, cc)
+			require.Equal(t, tt.code, status.Code(err), err)
+			if tt.code == codes.OK {
+				require.Contains(t, names, "lockstep.v1.QueueService")
+			}
+			program := os.Getenv(grpcurlEnv)
+			if program == "" {
+				t.Logf("without grpcurl: %s is not set", grpcurlEnv)
+				return
+			}
+			for _, call := range []string{"list", "lockstep.v1.AdminService/GetStatus"} {
+				out, err := exec.CommandContext(ctx, program, append(args, n.ready.Address, call)...).CombinedOutput()
+				require.Equal(t, tt.code == codes.OK, err == nil, "%s: %s", call, out)
+				if tt.code == codes.OK {
+					require.Regexp(t, `lockstep\.v1\.QueueService|ROLE_ACTIVE_ALONE`, string(out))
+				}
+			}
+		})
+	}
+}
