@@ -55,12 +55,14 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	}{
 		{&s.own, "node", "tls", cfg.TLS.Files(), cfg.TLS.Version(), cfg.TLS.On()},
 		{
-			&s.etcd, "etcd", "coordinator.etcd.tls", tlsfiles.Files{CA: etcd.CA, Cert: etcd.Cert, Key: etcd.Key},
+			&s.etcd, "etcd", "coordinator.etcd.tls",
+			tlsfiles.Files{CA: etcd.CA, Cert: etcd.Cert, Key: etcd.Key},
 			cfg.TLS.Version(), cfg.Coordinator.Type == config.CoordinatorEtcd,
 		},
 		{
 			&s.raft, "raft", "coordinator.raft.tls",
-			tlsfiles.Files{CA: voters.CA, Cert: voters.Cert, Key: voters.Key}, 0,
+			tlsfiles.Files{CA: voters.CA, Cert: voters.Cert, Key: voters.Key},
+			0,
 			cfg.Coordinator.Type == config.CoordinatorRaft,
 		},
 		{
