@@ -314,9 +314,7 @@ func (p *publishStream) nextCall() (*streamCall, error) {
 		p.held = nil
 		return call, nil
 	}
-	select {
-	case <-p.began:
-	case <-p.session.Ended():
+	if !p.hasBegun() {
 		return nil, p.session.Reason()
 	}
 	select {

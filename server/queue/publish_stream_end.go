@@ -19,6 +19,26 @@ const (
 	submitPoll     = time.Millisecond
 )
 
+// hasBegun waits for the first request, or for the end of reading; false if the session has ended before.
+func (p *publishStream) hasBegun() bool {
+	select {
+	case <-p.began:
+		return true
+	default:
+	}
+	select {
+	case <-p.began:
+		return true
+	case <-p.session.Ended():
+	}
+	select {
+	case <-p.began:
+		return true
+	default:
+		return false
+	}
+}
+
 // answered returns the next request if its outcome is known: it is answered although the session has ended.
 func (p *publishStream) answered() *streamCall {
 	p.awaitSubmit()
