@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // describedQueue is what is tried with; describedDead is for its dead letters, and describedSource forwards to it in
@@ -39,6 +40,12 @@ func novelties() []novelty {
 			_, _, err := k.CreateQueue(limited(t), describedSource, client.CreateQueueOptions{
 				Config: client.QueueConfig{Priorities: true},
 			})
+			return err
+		}},
+		{"a role of the rules", func(t *testing.T, k *client.Client) error {
+			_, err := k.PutRole(limited(t), &pb.AccessRole{
+				Name: "reader", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_BROWSE},
+			}, false)
 			return err
 		}},
 		{"a forward", func(t *testing.T, k *client.Client) error {
