@@ -75,12 +75,14 @@ func wrongToken(reason string) error {
 // options put the door before all calls. A stream whose token is not let in any more ends.
 func (d *door) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if err := d.enter(ctx); err != nil {
-				return nil, err
-			}
-			return next(ctx, req)
-		}),
+		grpc.UnaryInterceptor(
+			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				if err := d.enter(ctx); err != nil {
+					return nil, err
+				}
+				return next(ctx, req)
+			},
+		),
 		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			if err := d.enter(s.Context()); err != nil {
 				return err

@@ -452,7 +452,10 @@ func TestHeader(t *testing.T) {
 		require.Equal(t, want, token, value)
 		require.Equal(t, want == "", err != nil, value)
 	}
-	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer a", "authorization", "Bearer b"))
+	ctx := metadata.NewIncomingContext(
+		t.Context(),
+		metadata.Pairs("authorization", "Bearer a", "authorization", "Bearer b"),
+	)
 	_, err := shown(ctx)
 	require.ErrorContains(t, err, "more than once")
 }

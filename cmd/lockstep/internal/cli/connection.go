@@ -167,8 +167,13 @@ func (c *Connection) Options() (client.Options, error) {
 // connectionFlags gives root the flags of who calls. None of them shows what the environment has: that may be secret.
 func connectionFlags(env *Env, root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&env.flags.Token, "token", "", "token that says who you are; others on this machine can see it in the list "+
-		"of processes: use --token-file or lockstep login (environment: "+EnvToken+")")
+	f.StringVar(
+		&env.flags.Token,
+		"token",
+		"",
+		"token that says who you are; others on this machine can see it in the list "+
+			"of processes: use --token-file or lockstep login (environment: "+EnvToken+")",
+	)
 	f.StringVar(&env.flags.TokenFile, "token-file", "", "file with that token (environment: "+EnvTokenFile+")")
 	f.StringVar(&env.flags.Profile, "profile", "", "profile that lockstep login has made, in place of the current one "+
 		"(environment: "+profiles.EnvProfile+")")
