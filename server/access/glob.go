@@ -30,9 +30,6 @@ func MatchGlob(glob, name string) bool {
 	return g == len(glob)
 }
 
-// isGlob tells whether a pattern stands for more than itself.
-func isGlob(pattern string) bool { return strings.ContainsAny(pattern, "*?") }
-
 // matchPrincipal is MatchGlob for principals: who has shown nothing is meant by name only.
 func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {

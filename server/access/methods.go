@@ -22,11 +22,8 @@ type Need struct {
 	Audited bool
 }
 
-var (
-	needPeer = Need{Right: Peer}
-	needMany = Need{} // any right will do
-)
-
+func needPeer() Need             { return Need{Right: Peer} }
+func needMany() Need             { return Need{} } // any right will do
 func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
@@ -57,8 +54,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_ListPrepared_FullMethodName:       operates(false),
 
 	// The nodes.
-	pb.AdminService_GetStatus_FullMethodName:       needMany,
-	pb.AdminService_WatchStatus_FullMethodName:     needMany,
+	pb.AdminService_GetStatus_FullMethodName:       needMany(),
+	pb.AdminService_WatchStatus_FullMethodName:     needMany(),
 	pb.AdminService_Switchover_FullMethodName:      operates(true),
 	pb.AdminService_SetPaused_FullMethodName:       operates(true),
 	pb.AdminService_Checkpoint_FullMethodName:      operates(true),
@@ -110,10 +107,10 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AccessService_DeleteQuota_FullMethodName: operates(true),
 
 	// Between the nodes.
-	pb.ReplicationService_Replicate_FullMethodName:     needPeer,
-	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer,
-	pb.ReplicationService_FetchMessages_FullMethodName: needPeer,
-	pb.ReplicationService_Meet_FullMethodName:          needPeer,
+	pb.ReplicationService_Replicate_FullMethodName:     needPeer(),
+	pb.ReplicationService_FetchSnapshot_FullMethodName: needPeer(),
+	pb.ReplicationService_FetchMessages_FullMethodName: needPeer(),
+	pb.ReplicationService_Meet_FullMethodName:          needPeer(),
 
 	// What every gRPC server has.
 	healthpb.Health_Check_FullMethodName: {Anyone: true},
@@ -127,7 +124,7 @@ const reflectionPrefix = "/grpc.reflection."
 // NeedOf returns what a method, by its full name, asks of its caller; false for one that is not known.
 func NeedOf(method string) (Need, bool) {
 	if strings.HasPrefix(method, reflectionPrefix) {
-		return needMany, true
+		return needMany(), true
 	}
 	need, ok := methods[method]
 	return need, ok

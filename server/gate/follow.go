@@ -46,12 +46,10 @@ func (g *Gate) Follow(ctx context.Context, handle func(context.Context) error) e
 			continue
 		}
 		cancel()
-		timer := time.NewTimer(endLimit)
-		defer timer.Stop()
 		select {
 		case err := <-done:
 			return ended(why, err)
-		case <-timer.C:
+		case <-time.After(endLimit):
 			return wire.ToStatus(why)
 		}
 	}

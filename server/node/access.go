@@ -23,7 +23,7 @@ import (
 
 // peerSecretKey is the metadata in which one node shows the other one the secret that the pair has with its rules, so
 // that it may ask for what operators may.
-const peerSecretKey = "lockstep-peer-secret-bin"
+const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // the name of the metadata, not a secret
 
 // peerPrincipal is the name of the other node in logs.
 const peerPrincipal = "peer"

@@ -329,14 +329,14 @@ func TestAccessRequests(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"no subject":    {grantOf(n, ctx, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "either a principal or a group"},
-		"two subjects":  {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument, "either a principal or a group"},
-		"nothing":       {grantOf(n, ctx, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
-		"no queue":      {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "name a queue, or a pattern"},
-		"no such right": {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}), codes.InvalidArgument, "no right 99"},
-		"no such role":  {grantOf(n, ctx, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound, `no role "x"`},
-		"long":          {grantOf(n, ctx, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "256 bytes"},
-		"not printable": {grantOf(n, ctx, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "cannot be printed"},
+		"no subject":    {grantOf(ctx, n, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "either a principal or a group"},
+		"two subjects":  {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument, "either a principal or a group"},
+		"nothing":       {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
+		"no queue":      {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "name a queue, or a pattern"},
+		"no such right": {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}), codes.InvalidArgument, "no right 99"},
+		"no such role":  {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound, `no role "x"`},
+		"long":          {grantOf(ctx, n, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "256 bytes"},
+		"not printable": {grantOf(ctx, n, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "cannot be printed"},
 		"no rule": {func() error {
 			_, err := n.access().Revoke(ctx, &pb.RevokeRequest{Rule: &pb.AccessRule{Principal: "nobody", Queue: "q"}})
 			return err
@@ -402,7 +402,7 @@ func TestAccessRequests(t *testing.T) {
 	require.Empty(t, list.GetTokens()[0].GetSha256(), "hashes are not shown")
 }
 
-func grantOf(n *testNode, ctx context.Context, rule *pb.AccessRule) func() error {
+func grantOf(ctx context.Context, n *testNode, rule *pb.AccessRule) func() error {
 	return func() error {
 		_, err := n.access().Grant(ctx, &pb.GrantRequest{Rule: rule})
 		return err

@@ -59,7 +59,7 @@ func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Dur
 		c.queue, c.generation, c.quotas = name, generation, now
 	}
 	for _, m := range c.meters {
-		if err := m.mayPublish(messages, sizeBytes); err != nil {
+		if err := m.mayPublish(sizeBytes); err != nil {
 			return 0, err
 		}
 	}

@@ -118,7 +118,7 @@ func (m *meter) exceeded(quota string, limit, used uint64, advice string) error 
 }
 
 // mayPublish tells whether the quota leaves room for messages now.
-func (m *meter) mayPublish(messages, sizeBytes int) error {
+func (m *meter) mayPublish(sizeBytes int) error {
 	if limit := m.GetBytes(); limit > 0 {
 		if used := uint64(m.held.Load() + m.added.Load()); used+uint64(sizeBytes) > limit {
 			return m.exceeded("bytes", limit, used, "consume from them, or have an operator raise the quota")

@@ -63,7 +63,7 @@ func (a *modelAccess) check(t *testing.T, s *State) {
 		got[string(e.Kind)+e.Name] = string(e.Value)
 	}
 	require.Len(t, got, len(entries))
-	require.Equal(t, len(a.entries), len(got))
+	require.Len(t, got, len(a.entries))
 	for key, value := range a.entries {
 		require.Equal(t, value, got[key], key)
 	}

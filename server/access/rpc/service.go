@@ -65,7 +65,7 @@ type request interface {
 type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
 
 // change carries a request out, unless it was carried out before (INV-10), and returns the version of the table.
-func (s *Service) change(ctx context.Context, req request, lockOut bool, make plan) (version uint64, err error) {
+func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
 	session, err := s.o.Serving.Session()
 	if err != nil {
 		return 0, err
@@ -95,7 +95,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, make pl
 	if err != nil {
 		return 0, fmt.Errorf("%w; upgrade this node before the rules are changed", err)
 	}
-	changes, err := make(ctx, table)
+	changes, err := decide(ctx, table)
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,7 @@ import (
 
 // Environment variables with a token.
 const (
-	EnvToken     = "LOCKSTEP_TOKEN"      //nolint:gosec // the name of a variable, not a secret
+	EnvToken     = "LOCKSTEP_TOKEN"
 	EnvTokenFile = "LOCKSTEP_TOKEN_FILE" //nolint:gosec // the name of a variable, not a secret
 )
 

@@ -271,7 +271,7 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 		}
 		return text(used) + " of " + text(limit)
 	}
-	count := func(n uint64) string { return out.Count(n) }
+	count := out.Count[uint64]
 	rows := make([][]any, 0, len(quotas))
 	for _, q := range quotas {
 		used := quotaUsed{}
