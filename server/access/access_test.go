@@ -155,16 +155,27 @@ func TestMay(t *testing.T) {
 	require.NoError(t, rules.MayAny(id("alice"), access.QueueRights, "orders.eu"))
 	require.ErrorIs(t, rules.MayAny(id("alice"), access.QueueRights, "orders"), access.ErrDenied)
 
-	require.EqualError(t, rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"), `permission denied: "dan" (in the `+
-		`groups dev-7) has no right to consume queue "orders.eu"; an operator can give it: lockstep access grant --help`)
-	require.ErrorContains(t, rules.May(id("anonymous"), access.Operate, ""), "shows neither a client certificate nor a token")
+	require.EqualError(
+		t,
+		rules.May(id("dan", "dev-7"), access.Consume, "orders.eu"),
+		`permission denied: "dan" (in the `+
+			`groups dev-7) has no right to consume queue "orders.eu"; an operator can give it: lockstep access grant --help`,
+	)
+	require.ErrorContains(
+		t,
+		rules.May(id("anonymous"), access.Operate, ""),
+		"shows neither a client certificate nor a token",
+	)
 }
 
 // TestAnonymousIsNamed: a glob never means who has shown nothing.
 func TestAnonymousIsNamed(t *testing.T) {
 	var rules access.Rules
 	rules.Configure(access.Setting{Operators: []string{"*"}})
-	require.NoError(t, rules.Load(1, entries(t, rule("*", "", "*", access.Publish), rule("anon*", "", "", access.Audit))))
+	require.NoError(
+		t,
+		rules.Load(1, entries(t, rule("*", "", "*", access.Publish), rule("anon*", "", "", access.Audit))),
+	)
 	anonymous := access.FromContext(t.Context())
 	require.ErrorIs(t, rules.Known(anonymous), access.ErrDenied)
 	require.ErrorIs(t, rules.May(anonymous, access.Publish, "q"), access.ErrDenied)
@@ -215,7 +226,11 @@ func TestTokens(t *testing.T) {
 	list := entries(t, &pb.AccessToken{
 		Name: "ci", Principal: "ci-bot", Groups: []string{"g"}, Sha256: sum[:], ExpiresAt: timestamppb.New(at),
 	}, &pb.AccessToken{Name: "short", Principal: "root", Sha256: []byte{1}}, rule("ci-bot", "", "*", access.Publish))
-	list = append(list, queue.AccessEntry{Kind: 'Z', Name: "x"}, queue.AccessEntry{Kind: access.KindRule, Name: "y", Value: []byte{0xff}})
+	list = append(
+		list,
+		queue.AccessEntry{Kind: 'Z', Name: "x"},
+		queue.AccessEntry{Kind: access.KindRule, Name: "y", Value: []byte{0xff}},
+	)
 	var rules access.Rules
 	err := rules.Load(1, list)
 	require.ErrorContains(t, err, "newer release")
@@ -229,7 +244,10 @@ func TestTokens(t *testing.T) {
 	require.False(t, ok)
 	require.NoError(t, rules.May(&access.Identity{Principal: "ci-bot"}, access.Publish, "q"))
 	require.False(t, rules.IsPeerSecret(nil), "there is none")
-	require.NoError(t, rules.Load(2, []queue.AccessEntry{{Kind: access.KindPeer, Name: access.PeerName, Value: []byte("s")}}))
+	require.NoError(
+		t,
+		rules.Load(2, []queue.AccessEntry{{Kind: access.KindPeer, Name: access.PeerName, Value: []byte("s")}}),
+	)
 	require.True(t, rules.IsPeerSecret([]byte("s")))
 	require.False(t, rules.IsPeerSecret([]byte("t")))
 }

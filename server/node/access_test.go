@@ -125,7 +125,12 @@ func TestRules(t *testing.T) {
 	require.NoError(t, n.createAs("alice", "dead"), "open")
 	n.grant("alice", "orders.*", mayPublish)
 	require.NoError(t, n.publishAs("alice", "orders.eu", "one"))
-	denied(t, n.publishAs("alice", "dead", "x"), `"alice" has no right to publish queue "dead"`, "lockstep access grant")
+	denied(
+		t,
+		n.publishAs("alice", "dead", "x"),
+		`"alice" has no right to publish queue "dead"`,
+		"lockstep access grant",
+	)
 	denied(t, n.publishAs("bob", "orders.eu", "x"), `"bob" has no rights at all`)
 	denied(t, n.createAs("alice", "orders.us"), "manage")
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
@@ -150,7 +155,11 @@ func TestRules(t *testing.T) {
 	})
 	denied(t, err, "forward 0", `publish queue "dead"`)
 	_, err = n.queues.Commit(as(t.Context(), "mallory"), &pb.CommitRequest{Operations: []*pb.Operation{
-		{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{Queue: "mine/q", Ranges: []*pb.SequenceRange{{First: 1, Last: 1}}}}},
+		{
+			Kind: &pb.Operation_Ack{
+				Ack: &pb.AckOperation{Queue: "mine/q", Ranges: []*pb.SequenceRange{{First: 1, Last: 1}}},
+			},
+		},
 		{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "dead", Messages: []*pb.Message{{}}}}},
 	}})
 	denied(t, err, "operation 1", `publish queue "dead"`)
@@ -168,7 +177,10 @@ func TestRules(t *testing.T) {
 
 	// A replay writes to the queue that the letters come from.
 	n.grant("janitor", "dead", mayManage)
-	_, err = n.queues.ReplayDeadLetters(as(t.Context(), "janitor"), &pb.ReplayDeadLettersRequest{Queue: "dead", To: "mine/q"})
+	_, err = n.queues.ReplayDeadLetters(
+		as(t.Context(), "janitor"),
+		&pb.ReplayDeadLettersRequest{Queue: "dead", To: "mine/q"},
+	)
 	denied(t, err, "to:", `publish queue "mine/q"`)
 }
 
@@ -512,7 +524,10 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 
 // TestOpenIsTold: a node that everybody can reach and use says so, until there is a rule.
 func TestOpenIsTold(t *testing.T) {
-	n := startNamedAlone(t, func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true })
+	n := startNamedAlone(
+		t,
+		func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true },
+	)
 	n.tells(conditions.AccessOpen, "a", true)
 	_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
 		Principal: "anonymous", Rights: []pb.AccessRight{mayOperate},
