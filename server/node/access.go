@@ -99,8 +99,8 @@ const (
 	resetTimeout = 10 * time.Second
 )
 
-// watchReset deletes all rules when this node is active and `lockstep access reset` has asked for it, until that is done
-// or ctx ends.
+// watchReset deletes all rules when this node is active and `lockstep access reset` has asked for it, until that is
+// done or ctx ends.
 func (n *node) watchReset(ctx context.Context) {
 	fsys := n.fs
 	marker := datadir.AccessReset(n.cfg.Data.Dir)

@@ -220,8 +220,8 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) e
 	if known == 0 || known == op.Fingerprint(0, crc32.MakeTable(crc32.Castagnoli)) {
 		return nil
 	}
-	return fmt.Errorf("%w: sequence %d of producer %q was used for another request before; a retry must repeat the request "+
-		"as it was, and something new takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another request before; a retry must repeat the "+
+		"request as it was, and something new takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
 }
 
 // status turns an error into what a handler returns; a node that is not active says which one is.

@@ -164,7 +164,8 @@ func grantCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Give rights or roles to a principal or a group",
 		Long: `Give rights or roles to a principal or a group. There is one rule for each of them and queue pattern: what is
-granted is added to it. Who would lose its own right to operate by the first rule is refused.`,
+granted is added to it. Who would lose its own right to operate by the first rule is
+refused.`,
 		Example: `  lockstep access grant alice operate,audit
   lockstep access grant billing publish --queue 'orders.*'
   lockstep access grant --group developers browse --queue '*'
@@ -202,8 +203,8 @@ func revokeCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
 		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Take rights or roles away; all of a rule if none is named",
-		Long: `Take rights or roles away from the rule of a principal or a group and a queue pattern, as they were granted; all
-of them if none is named. Streams that use a right which is gone end within a second.`,
+		Long: `Take rights or roles away from the rule of a principal or a group and a queue pattern, as they were granted;
+all of them if none is named. Streams that use a right which is gone end within a second.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,

@@ -23,7 +23,7 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var dir string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "reset", Short: "Have a stopped node delete all rules when it is active next, for operators who are locked out",
+		Use: "reset", Short: "Have a stopped node delete all rules when it is active next, if operators are locked out",
 		Long: `For operators who are locked out: have a stopped node delete all rules when it is active next. Nothing is changed
 now. The command leaves a file in the data directory; the node, when it is active, deletes all rules through the log, so
 that both nodes have the same, says so in its log, and removes the file. Then everybody may do everything, unless

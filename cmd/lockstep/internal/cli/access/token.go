@@ -353,7 +353,8 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "queues that there may be; 0: no bound")
-	cmd.Flags().StringVar(&bytes, "bytes", "", "bytes of messages that the queues may hold, such as 10GiB; empty: no bound")
+	cmd.Flags().StringVar(&bytes, "bytes", "",
+		"bytes of messages that the queues may hold, such as 10GiB; empty: no bound")
 	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "messages per second that may be published; 0: no bound")
 	cmd.Flags().Uint64Var(&q.Connections, "connections", 0,
 		"consumers and publish streams at the same time; 0: no bound")
