@@ -273,14 +273,18 @@ func TestTokenOptions(t *testing.T) {
 		o    client.Options
 		want string
 	}{
-		"two":        {client.Options{Token: "a", TokenSource: source}, "only one of"},
-		"no file":    {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, "no such file"},
-		"a space":    {client.Options{Token: "lsk_secret part"}, "byte 11"},
-		"plaintext":  {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}}, "unencrypted"},
-		"name":       {client.Options{Token: "lsk_secret", Addresses: []string{"db.example.com:7420"}}, "unencrypted"},
-		"loopback":   {client.Options{Token: "lsk_secret", Addresses: []string{"127.0.0.2:7420", "[::1]:1", "localhost:1"}}, ""},
-		"over TLS":   {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, TLS: &tls.Config{}}, ""},
-		"told to":    {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, AllowPlaintextToken: true}, ""},
+		"two":       {client.Options{Token: "a", TokenSource: source}, "only one of"},
+		"no file":   {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, "no such file"},
+		"a space":   {client.Options{Token: "lsk_secret part"}, "byte 11"},
+		"plaintext": {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}}, "unencrypted"},
+		"name":      {client.Options{Token: "lsk_secret", Addresses: []string{"db.example.com:7420"}}, "unencrypted"},
+		"loopback": {
+			client.Options{Token: "lsk_secret", Addresses: []string{"127.0.0.2:7420", "[::1]:1", "localhost:1"}}, "",
+		},
+		"over TLS": {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, TLS: &tls.Config{}}, ""},
+		"told to": {
+			client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}, AllowPlaintextToken: true}, "",
+		},
 		"no token":   {client.Options{Addresses: []string{"192.0.2.1:7420"}}, ""},
 		"only space": {client.Options{Token: " "}, "byte 1"},
 	} {

@@ -27,14 +27,19 @@ func TestCertificates(t *testing.T) {
 		want  string
 		wrong string
 	}{
-		"URI":          {cert: x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{"d"}, Subject: subject}, want: uri.String()},
-		"DNS":          {cert: x509.Certificate{DNSNames: []string{"first", "second"}, Subject: subject}, want: "first"},
-		"common name":  {cert: x509.Certificate{Subject: subject}, want: "common"},
-		"no name":      {wrong: "is empty"},
-		"anonymous":    {cert: x509.Certificate{DNSNames: []string{"anonymous"}}, wrong: "stands for callers"},
-		"long":         {cert: x509.Certificate{Subject: pkix.Name{CommonName: strings.Repeat("x", 256)}}, wrong: "255"},
-		"line break":   {cert: x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, wrong: "characters"},
-		"a wrong unit": {cert: x509.Certificate{Subject: pkix.Name{CommonName: "a", OrganizationalUnit: []string{""}}}, wrong: "unit"},
+		"URI": {
+			cert: x509.Certificate{URIs: []*url.URL{uri}, DNSNames: []string{"d"}, Subject: subject}, want: uri.String(),
+		},
+		"DNS":         {cert: x509.Certificate{DNSNames: []string{"first", "second"}, Subject: subject}, want: "first"},
+		"common name": {cert: x509.Certificate{Subject: subject}, want: "common"},
+		"no name":     {wrong: "is empty"},
+		"anonymous":   {cert: x509.Certificate{DNSNames: []string{"anonymous"}}, wrong: "stands for callers"},
+		"long":        {cert: x509.Certificate{Subject: pkix.Name{CommonName: strings.Repeat("x", 256)}}, wrong: "255"},
+		"line break":  {cert: x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, wrong: "characters"},
+		"a wrong unit": {
+			cert:  x509.Certificate{Subject: pkix.Name{CommonName: "a", OrganizationalUnit: []string{""}}},
+			wrong: "unit",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{

@@ -234,13 +234,20 @@ func TestCertificatesOverTheWire(t *testing.T) {
 		cert tls.Certificate
 		code codes.Code
 	}{
-		"URI":          {ca.Client(t, "x", func(c *x509.Certificate) { c.URIs = []*url.URL{uri} }), codes.OK},
-		"no SAN":       {ca.Client(t, "x", nil), codes.OK},
-		"no name":      {ca.Client(t, "", nil), codes.Unauthenticated},
-		"anonymous":    {ca.Client(t, "anonymous", nil), codes.Unauthenticated},
-		"expired":      {ca.Client(t, "x", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), codes.Unavailable},
-		"wrong CA":     {strange.Client(t, "x", nil), codes.Unavailable},
-		"for a server": {ca.Client(t, "x", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), codes.Unavailable},
+		"URI":       {ca.Client(t, "x", func(c *x509.Certificate) { c.URIs = []*url.URL{uri} }), codes.OK},
+		"no SAN":    {ca.Client(t, "x", nil), codes.OK},
+		"no name":   {ca.Client(t, "", nil), codes.Unauthenticated},
+		"anonymous": {ca.Client(t, "anonymous", nil), codes.Unauthenticated},
+		"expired": {
+			ca.Client(t, "x", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }),
+			codes.Unavailable,
+		},
+		"wrong CA": {strange.Client(t, "x", nil), codes.Unavailable},
+		"for a server": {
+			ca.Client(t, "x", func(c *x509.Certificate) {
+				c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+			}), codes.Unavailable,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := askStatus(t, n.ready.Address, "", credentials.NewTLS(&tls.Config{

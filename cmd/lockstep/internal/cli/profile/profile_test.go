@@ -128,14 +128,21 @@ func TestWrongLogins(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"name":        {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "cannot be the name"},
-		"two tokens":  {args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file"},
-		"two more":    {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "only one"},
-		"nothing":     {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "nothing on"},
-		"nobody":      {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
-		"no file":     {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},
-		"plaintext":   {args: []string{"login", "--addr", "192.0.2.1:7420", "--token", "lsk_secret"}, code: cli.ExitUsage, says: "unencrypted"},
-		"two words":   {args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, says: "byte 11"},
+		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "cannot be the name"},
+		"two tokens": {
+			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file",
+		},
+		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "only one"},
+		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "nothing on"},
+		"nobody":   {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
+		"no file":  {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},
+		"plaintext": {
+			args: []string{"login", "--addr", "192.0.2.1:7420", "--token", "lsk_secret"}, code: cli.ExitUsage,
+			says: "unencrypted",
+		},
+		"two words": {
+			args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, says: "byte 11",
+		},
 		"not there":   {args: []string{"status", "--profile", "x"}, code: cli.ExitUsage, says: "lockstep login"},
 		"no such one": {args: []string{"profile", "use", "x"}, code: cli.ExitError, says: "no such profile"},
 	} {
