@@ -34,7 +34,7 @@ type stopper interface{ Close() error }
 // Open makes a client. It does not wait for a node: calls do, as long as their context allows. ctx is used for nothing
 // else than the time of Open. Errors: ErrInvalid.
 func Open(ctx context.Context, o Options) (*Client, error) {
-	o, err := o.withDefaults()
+	o, err := o.withDefaults() //nolint:contextcheck // tokens are got for as long as the client lives
 	if err != nil {
 		return nil, err
 	}

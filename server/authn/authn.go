@@ -221,7 +221,7 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	if err != nil {
 		return nil, err
 	}
-	fresh.identity.Over = a.overOf(token, *fresh)
+	fresh.identity.Over = a.overOf(token, *fresh) //nolint:contextcheck // it is asked after this call, too
 	a.remember(sum, fresh)
 	return fresh.identity, nil
 }

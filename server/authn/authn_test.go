@@ -368,17 +368,17 @@ func TestNoJWT(t *testing.T) {
 // others elsewhere do not notice.
 func TestLimit(t *testing.T) {
 	i := issuer.New(t)
-	a, c := fixture(t, i, func(o *Options) {
+	first, _ := fixture(t, i, func(o *Options) {
 		sum := sha256.Sum256([]byte("lsk_good"))
 		o.Tokens = func(s [sha256.Size]byte) (string, []string, time.Time, bool) {
 			return "robot", nil, time.Time{}, s == sum
 		}
 	})
 	known := i.Token("alice", nil)
-	_, err := a.Authenticate(call(t, home, known))
+	_, err := first.Authenticate(call(t, home, known))
 	require.NoError(t, err)
 	for range int(failuresAtOnce) {
-		_, err = a.Authenticate(call(t, home, "lsk_bad"))
+		_, err = first.Authenticate(call(t, home, "lsk_bad"))
 		require.Equal(t, codes.Unauthenticated, status.Code(err))
 	}
 	var e *Error
@@ -386,17 +386,17 @@ func TestLimit(t *testing.T) {
 	require.Positive(t, e.RetryAfter, "it is told to wait")
 
 	fresh := i.Token("bob", nil)
-	_, err = a.Authenticate(call(t, home, fresh))
+	_, err = first.Authenticate(call(t, home, fresh))
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	require.Equal(t, "UNCHECKED", reasonOf(err))
 	for _, good := range []string{known, "lsk_good"} {
-		_, err = a.Authenticate(call(t, home, good))
+		_, err = first.Authenticate(call(t, home, good))
 		require.NoError(t, err)
 	}
-	_, err = a.Authenticate(call(t, "192.0.2.8:4711", fresh))
+	_, err = first.Authenticate(call(t, "192.0.2.8:4711", fresh))
 	require.NoError(t, err, "another address")
 
-	a, c = fixture(t, i, nil)
+	a, c := fixture(t, i, nil)
 	for range int(failuresAtOnce) {
 		_, err = a.Authenticate(call(t, "[2001:db8::1]:1", "bad"))
 		require.Error(t, err)

@@ -55,7 +55,7 @@ func TestPortInUse(t *testing.T) {
 
 func TestAddressOfAnotherMachine(t *testing.T) {
 	c := settings(t, "a")
-	c.Listen = "192.0.2.1:7420"
+	c.Listen, c.Insecure = "192.0.2.1:7420", true
 	err := fails(t, c)
 	require.ErrorIs(t, err, node.ErrListen)
 	require.ErrorContains(t, err, "set listen to one of its own")

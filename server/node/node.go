@@ -97,7 +97,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := errors.Join(n.secure(), n.identify()); err != nil {
+	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
 		return err
 	}
 	// The store comes first: as long as the port is closed, the other node knows that this one does not run.

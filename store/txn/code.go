@@ -98,7 +98,7 @@ const (
 )
 
 // Error implements error: what happened, what it means, what to do.
-func (c Code) Error() string {
+func (c Code) Error() string { //nolint:funlen // a table
 	if text := c.ofPrepared(); text != "" {
 		return text
 	}

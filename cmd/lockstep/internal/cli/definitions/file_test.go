@@ -18,7 +18,8 @@ import (
 func everything() queue {
 	q := queue{
 		name: "orders", subscriptions: []subscription{
-			{name: "audit"}, {name: "eu", filter: `properties.region == "eu"`},
+			{name: "audit"},
+			{name: "eu", filter: `properties.region == "eu"`},
 			{
 				name: "strict", own: "max_deliveries dead_letter redelivery_delay ",
 				policy: client.QueueConfig{MaxDeliveries: 3},

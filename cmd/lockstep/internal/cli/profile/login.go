@@ -131,7 +131,9 @@ func (l *login) run(ctx context.Context) error {
 		from string
 		into *string
 	}{
-		{l.connection.CA, &p.CA}, {l.connection.Certificate, &p.Certificate}, {l.connection.Key, &p.Key},
+		{l.connection.CA, &p.CA},
+		{l.connection.Certificate, &p.Certificate},
+		{l.connection.Key, &p.Key},
 		{l.connection.TokenFile, &p.TokenFile},
 	} {
 		if file.from == "" {

@@ -141,8 +141,14 @@ func showCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			return env.Print.Pairs([][2]string{
-				{"Profile", s.Name}, {"Current", out.YesNo(s.Current)}, {"Addresses", strings.Join(s.Addresses, ", ")},
-				{"CA", s.CA}, {"Certificate", s.Certificate}, {"Key", s.Key}, {"Token", s.token()}, {"File", f.Where()},
+				{"Profile", s.Name},
+				{"Current", out.YesNo(s.Current)},
+				{"Addresses", strings.Join(s.Addresses, ", ")},
+				{"CA", s.CA},
+				{"Certificate", s.Certificate},
+				{"Key", s.Key},
+				{"Token", s.token()},
+				{"File", f.Where()},
 			})
 		},
 	}

@@ -157,7 +157,7 @@ func TestWrongLogins(t *testing.T) {
 	c.OK("login", "--token", "lsk_secret", "--no-verify")
 	require.FileExists(t, file)
 	if runtime.GOOS != "windows" {
-		require.NoError(t, os.Chmod(file, 0o644)) //nolint:gosec // that is what is tested
+		require.NoError(t, os.Chmod(file, 0o644))
 		_, stderr, code := c.Run("", "profile", "list")
 		require.Equal(t, cli.ExitError, code)
 		require.Contains(t, stderr, "chmod 600")
