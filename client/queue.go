@@ -184,8 +184,8 @@ type Subscription struct {
 	Filter string
 	// Redelivery is what it has for itself of the queue's configuration.
 	Redelivery RedeliveryPolicy
-	// Active is the consumer of an Exclusive queue that gets messages, of those that are attached; nil while none is, and
-	// of other queues.
+	// Active is the consumer of an Exclusive queue that gets messages, of those that are attached; nil while none is,
+	// and of other queues.
 	Active *ActiveConsumer
 }
 
@@ -321,9 +321,9 @@ type SubscriptionOptions struct {
 	// At, if it is not the zero value, is where it begins to read. A sequence or a time is refused with ErrInvalid if
 	// it is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
 	At Place
-	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes:
-	// `properties.region == "eu" && priority >= 5`. docs/clients.md has the names. It is refused with ErrInvalid when it is
-	// wrong, and with ErrRefused while one of the nodes is of release 0.1.0.
+	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes: `properties.region
+	// == "eu" && priority >= 5`. docs/clients.md has the names. It is refused with ErrInvalid when it is wrong, and
+	// with ErrRefused while one of the nodes is of release 0.1.0.
 	Filter string
 	// Redelivery is what it has for itself of the queue's configuration. It is refused with ErrRefused while one of the
 	// nodes is of release 0.1.0.

@@ -166,8 +166,8 @@ func TestExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
-// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's look at the configuration and
-// its read: the message goes to the active consumer alone.
+// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's look at the configuration
+// and its read: the message goes to the active consumer alone.
 func TestExclusiveBeforePublish(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.exclusive = true

@@ -206,7 +206,8 @@ func TestPreparedRights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLostRightEndsStreams: within a second, streams that use a right that was revoked end, and those that do not go on.
+// TestLostRightEndsStreams: within a second, streams that use a right that was revoked end, and those that do not go
+// on.
 func TestLostRightEndsStreams(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	for _, q := range []string{"a", "b"} {
@@ -341,14 +342,35 @@ func TestAccessRequests(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"no subject":    {grantOf(ctx, n, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "either a principal or a group"},
-		"two subjects":  {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument, "either a principal or a group"},
-		"nothing":       {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
-		"no queue":      {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "name a queue, or a pattern"},
-		"no such right": {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}), codes.InvalidArgument, "no right 99"},
-		"no such role":  {grantOf(ctx, n, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound, `no role "x"`},
-		"long":          {grantOf(ctx, n, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "256 bytes"},
-		"not printable": {grantOf(ctx, n, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}), codes.InvalidArgument, "cannot be printed"},
+		"no subject": {
+			grantOf(ctx, n, &pb.AccessRule{Queue: "q", Rights: []pb.AccessRight{1}}),
+			codes.InvalidArgument, "either a principal or a group",
+		},
+		"two subjects": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument,
+			"either a principal or a group",
+		},
+		"nothing": {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "it grants nothing"},
+		"no queue": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}),
+			codes.InvalidArgument, "name a queue, or a pattern",
+		},
+		"no such right": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Queue: "q", Rights: []pb.AccessRight{99}}),
+			codes.InvalidArgument, "no right 99",
+		},
+		"no such role": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound,
+			`no role "x"`,
+		},
+		"long": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}),
+			codes.InvalidArgument, "256 bytes",
+		},
+		"not printable": {
+			grantOf(ctx, n, &pb.AccessRule{Principal: "a\n", Queue: "q", Rights: []pb.AccessRight{1}}),
+			codes.InvalidArgument, "cannot be printed",
+		},
 		"no rule": {func() error {
 			_, err := n.access().Revoke(ctx, &pb.RevokeRequest{Rule: &pb.AccessRule{Principal: "nobody", Queue: "q"}})
 			return err
@@ -370,7 +392,10 @@ func TestAccessRequests(t *testing.T) {
 			return err
 		}, codes.InvalidArgument, "without rights"},
 		"token without hash": {func() error {
-			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{Name: "t", Principal: "p"}})
+			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{
+				Name:      "t",
+				Principal: "p",
+			}})
 			return err
 		}, codes.InvalidArgument, "sha256 has 0 bytes"},
 		"token of nobody": {func() error {

@@ -44,8 +44,8 @@ func TestErrorTableBothWays(t *testing.T) {
 	}
 }
 
-// TestEveryReasonIsUsed: the API has no reason that a node never gives. Two are given where there is no error value, and
-// two by server/authn, whose errors are statuses.
+// TestEveryReasonIsUsed: the API has no reason that a node never gives. Two are given where there is no error value,
+// and two by server/authn, whose errors are statuses.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
@@ -160,7 +160,10 @@ func TestReasonsAreDocumented(t *testing.T) {
 		require.Empty(t, documented[m[1]], "%s is there twice", m[1])
 		documented[m[1]] = m[2]
 	}
-	want := map[string]string{"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT", "TOKEN_EXPIRED": "UNAUTHENTICATED"}
+	want := map[string]string{
+		"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT",
+		"TOKEN_EXPIRED": "UNAUTHENTICATED",
+	}
 	for _, m := range errorTable {
 		var name strings.Builder // CamelCase → UPPER_SNAKE, as the specification writes it
 		for i, r := range m.code.String() {

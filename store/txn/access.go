@@ -39,9 +39,9 @@ func (c *AccessChange) compare(o *AccessChange) int {
 }
 
 // ChangeAccess changes the access table, if its version is still expected when it is applied: that of the LSN that
-// changed it last, 0 for a table that was never changed. No two of the changes are of the same entry; there may be none,
-// which changes the version only. asked is a checksum of the client's request, by which a repetition of it is known
-// (Op.Fingerprint): the changes are made by the active, from the request and from the table as it was.
+// changed it last, 0 for a table that was never changed. No two of the changes are of the same entry; there may be
+// none, which changes the version only. asked is a checksum of the client's request, by which a repetition of it is
+// known (Op.Fingerprint): the changes are made by the active, from the request and from the table as it was.
 func (b *Builder) ChangeAccess(expected uint64, asked uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, the limit is %d", ErrTooLarge, len(changes),

@@ -33,9 +33,9 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 
 // Fingerprint continues a checksum over what a client asked for with an operation: of a publish the messages without
 // their times, which differ from attempt to attempt, of the others what they name, but for the numbers of queues and
-// subscriptions, which a client does not know. What the active adds (OpForward) does not count, and what an OpAccess changes is
-// known by the checksum of the request. The first operation of
-// a transaction continues 0. table is crc32.Castagnoli's.
+// subscriptions, which a client does not know. What the active adds (OpForward) does not count, and what an OpAccess
+// changes is known by the checksum of the request. The first operation of a transaction continues 0. table is
+// crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	if o.Code == OpForward {
 		return sum

@@ -40,15 +40,16 @@ const (
 	OpDue OpCode = 10
 	// OpMove moves messages of one subscription to another queue, or drops them, unless they are acknowledged by then.
 	OpMove OpCode = 11
-	// OpPrepare keeps a transaction, whose publishes are in no queue and whose messages are with no consumer, until it is
-	// decided.
+	// OpPrepare keeps a transaction, whose publishes are in no queue and whose messages are with no consumer, until it
+	// is decided.
 	OpPrepare OpCode = 12
 	// OpCommitPrepared carries a prepared transaction out.
 	OpCommitPrepared OpCode = 13
 	// OpRollbackPrepared drops a prepared transaction.
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: what is below it is acknowledged, and what is alive from there on is not.
-	// Of RetentionSub it moves the floor, up only, and only while the retention is the one that the operation names.
+	// OpSeek moves a subscription to a sequence: what is below it is acknowledged, and what is alive from there on is
+	// not. Of RetentionSub it moves the floor, up only, and only while the retention is the one that the operation
+	// names.
 	OpSeek OpCode = 15
 	// OpPutMeta sets one of the pair's own small entries.
 	OpPutMeta OpCode = 16
@@ -123,8 +124,8 @@ func (c OpCode) String() string {
 }
 
 // Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
-// a subscription must, what prepares or decides a transaction, and what changes the access table: it makes "a refused transaction changes nothing" a
-// matter of checking each operation against the state as it is.
+// a subscription must, what prepares or decides a transaction, and what changes the access table: it makes "a refused
+// transaction changes nothing" a matter of checking each operation against the state as it is.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription ||
@@ -178,8 +179,8 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target; for
-	// a seek, the first one that is not acknowledged.
+	// FirstSequence is, for a publish, the sequence of its first message; for a move, that of the first in its target;
+	// for a seek, the first one that is not acknowledged.
 	FirstSequence uint64
 	// ID is the number of the queue or subscription that was made.
 	ID uint64

@@ -49,7 +49,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	}
 	f.register(cmd)
 	cmd.Flags().
-		BoolVar(&f.tls, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in turn the same without")
+		BoolVar(&f.tls, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in "+
+			"turn the same without")
 	cmd.Flags().DurationVar(&f.duration, "duration", 0, "publish for so long, instead of --messages")
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")

@@ -97,7 +97,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
 		"how many times a message is delivered at most, instead of the queue's; 0: no limit")
 	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
-		"queue that messages are moved to which consumers could not deal with, instead of the queue's; \"\": they are dropped")
+		"queue that messages are moved to which consumers could not deal with, instead of the queue's; \"\": they "+
+			"are dropped")
 	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
 		"how long a message waits that was given back, instead of the queue's")
 	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
@@ -149,7 +150,8 @@ subscription, and does not come back; --filter "" has it get all messages.`,
 				case slices.Contains(client.PolicyFields(), field):
 					change.Inherit = append(change.Inherit, field)
 				default:
-					return cli.Usage("--inherit %q is none of all, %s", name, flagOf(strings.Join(client.PolicyFields(), ", ")))
+					return cli.Usage("--inherit %q is none of all, %s", name,
+						flagOf(strings.Join(client.PolicyFields(), ", ")))
 				}
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {

@@ -21,9 +21,14 @@ func TestSubscriptionPolicy(t *testing.T) {
 	require.Equal(t, map[string]any{"max_deliveries": 3.0, "dead_letter": "dead"}, s["redelivery"])
 	s = c.Lines("subscription", "alter", "orders", "billing", "--redelivery-delay", "5s", "--max-deliveries", "0",
 		"--filter", "size > 3")[0]
-	require.Equal(t, map[string]any{"max_deliveries": 0.0, "dead_letter": "dead", "redelivery_delay": "5s"}, s["redelivery"])
+	require.Equal(t, map[string]any{"max_deliveries": 0.0, "dead_letter": "dead", "redelivery_delay": "5s"},
+		s["redelivery"])
 	require.Equal(t, "size > 3", s["filter"])
-	for _, args := range [][]string{{"queue", "show", "orders"}, {"subscription", "list", "orders"}, {"subscription", "list"}} {
+	for _, args := range [][]string{
+		{"queue", "show", "orders"},
+		{"subscription", "list", "orders"},
+		{"subscription", "list"},
+	} {
 		require.Contains(t, c.OK(args...), "max deliveries unlimited, dead letters dead, redelivery delay 5s")
 	}
 	s = c.Lines("subscription", "alter", "orders", "billing", "--inherit", "max-deliveries,redelivery-delay")[0]

@@ -22,7 +22,8 @@ A message is stored once, and kept until every subscription has acknowledged it.
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
-	cmd.AddCommand(createSubscriptionCommand(env), alterSubscriptionCommand(env), listSubscriptionsCommand(env), deleteSubscriptionCommand(env))
+	cmd.AddCommand(createSubscriptionCommand(env), alterSubscriptionCommand(env), listSubscriptionsCommand(env),
+		deleteSubscriptionCommand(env))
 	return cmd
 }
 
@@ -68,7 +69,8 @@ queue has.`,
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge, or "+
+		"latest: messages published from now on; earliest: also all that another subscription has still to "+
+			"acknowledge, or "+
 			"that are retained; or from a sequence or a time on, as for queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "only messages that match this expression in CEL; default: all")
 	given.register(cmd)
