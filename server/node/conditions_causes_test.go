@@ -32,7 +32,10 @@ func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 }
 
 // A disk whose syncs take long is told while something is written, and is over with the cause.
-func TestConditionSyncSlow(t *testing.T) { ofPairAndAlone(t, syncSlow) }
+func TestConditionSyncSlow(t *testing.T) {
+	t.Parallel() // it mostly waits
+	ofPairAndAlone(t, syncSlow)
+}
 
 func syncSlow(t *testing.T, c config.Config) {
 	disk := faultfs.New(vfs.OS())

@@ -241,6 +241,7 @@ func TestFailedSync(t *testing.T) {
 // TestSilentConnection: a client that connects and says nothing, or only half of what makes a connection, is cut off
 // after a few seconds.
 func TestSilentConnection(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n := startAlone(t, nil)
 	silent := map[string]string{
 		"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n",

@@ -56,6 +56,7 @@ func askStatus(t *testing.T, address, authorization string, creds credentials.Tr
 
 // TestTokensOverTheWire: what is shown decides whether a call is let in, as unary call and as stream.
 func TestTokensOverTheWire(t *testing.T) {
+	t.Parallel() // it mostly waits
 	i := issuer.New(t)
 	n := start(t, believing(settings(t, "a"), i))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -265,6 +266,7 @@ func TestCertificatesOverTheWire(t *testing.T) {
 // TestClientRenewsItsToken over a failover: publishes and deliveries go on over expiring tokens and a change of the
 // active node, and nothing is lost or doubled.
 func TestClientRenewsItsToken(t *testing.T) {
+	t.Parallel() // it mostly waits
 	i := issuer.New(t)
 	etcd := startEtcd(t)
 	a := start(t, believing(settingsOfPair(t, "a", etcd), i))

@@ -239,6 +239,7 @@ func (n *testNode) drain(queue string, messages int) {
 // TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message
 // goes that a subscription has still to acknowledge.
 func TestRetention(t *testing.T) {
+	t.Parallel() // it mostly waits
 	n := startAlone(t, nil)
 	hundred := make([]string, 100)
 	for i := range hundred {

@@ -296,6 +296,7 @@ func (r *rotation) used(subject string) {
 // All certificates, keys and authorities of a pair, its coordinator and its clients are replaced under load: no stream
 // ends, no new connection is refused, the standby and the coordinator stay; and in the end all of it is new.
 func TestRotationUnderLoad(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, withRaft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[withRaft], func(t *testing.T) {
 			r := startRotation(t, withRaft)
