@@ -317,3 +317,16 @@ func TestExpiredClient(t *testing.T) {
 	_, err = c.WaitActive(ctx)
 	require.ErrorContains(t, err, "expired certificate")
 }
+
+// Where it is meant that other machines reach a node without TLS, the node says so for as long as that is the case; and
+// nothing tells the other node from others there.
+func TestInsecureIsTold(t *testing.T) {
+	c := settings(t, "a")
+	c.Listen, c.Insecure = "0.0.0.0:0", true
+	n := start(t, c)
+	n.tells(conditions.NotEncrypted, "a", true)
+	require.Contains(t, n.told(conditions.NotEncrypted, "a").GetDetails(), "listen 0.0.0.0:0")
+	letsPeersIn(t, n.conn)
+	quiet := start(t, settings(t, "b"))
+	quiet.tells(conditions.NotEncrypted, "b", false)
+}
