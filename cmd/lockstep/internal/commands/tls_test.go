@@ -88,10 +88,14 @@ func TestInsecure(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, args := range [][]string{
 		{"serve", "--standalone", "--data-dir", t.TempDir(), "--listen", "0.0.0.0:0"},
-		{"serve", "--standalone", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0", "--metrics-listen",
-			"0.0.0.0:0"},
-		{"witness", "--data-dir", t.TempDir(), "--listen", "10.0.0.3:7430", "--voters",
-			"10.0.0.1:1,10.0.0.2:1,10.0.0.3:7430"},
+		{
+			"serve", "--standalone", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0", "--metrics-listen",
+			"0.0.0.0:0",
+		},
+		{
+			"witness", "--data-dir", t.TempDir(), "--listen", "10.0.0.3:7430", "--voters",
+			"10.0.0.1:1,10.0.0.2:1,10.0.0.3:7430",
+		},
 	} {
 		_, stderr, code := c.Run("", args...)
 		require.Equal(t, cli.ExitUsage, code, "%v: %s", args, stderr)
