@@ -191,14 +191,7 @@ more.`,
 			if err != nil {
 				return err
 			}
-			name := f.Current
-			if len(args) > 0 {
-				name = args[0]
-			}
-			if name == "" {
-				return fmt.Errorf("%w: none is current; name one", profiles.ErrNoProfile)
-			}
-			p, err := f.Get(name)
+			name, p, err := namedOrCurrent(f, args)
 			if err != nil {
 				return err
 			}

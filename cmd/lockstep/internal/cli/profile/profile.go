@@ -115,6 +115,19 @@ func useCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
+// namedOrCurrent finds the profile that a command names, or the current one if it names none.
+func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Profile, err error) {
+	name = f.Current
+	if len(args) > 0 {
+		name = args[0]
+	}
+	if name == "" {
+		return "", p, fmt.Errorf("%w: none is current; name one", profiles.ErrNoProfile)
+	}
+	p, err = f.Get(name)
+	return name, p, err
+}
+
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show a profile, without its token; the current one if none is named",
@@ -125,14 +138,7 @@ func showCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			name := f.Current
-			if len(args) > 0 {
-				name = args[0]
-			}
-			if name == "" {
-				return fmt.Errorf("%w: none is current; name one", profiles.ErrNoProfile)
-			}
-			p, err := f.Get(name)
+			name, p, err := namedOrCurrent(f, args)
 			if err != nil {
 				return err
 			}
