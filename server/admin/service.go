@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -89,7 +90,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Damage:     wire.DamageToProto(a.store.DamageStatus()),
 		Alarms:     wire.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
-		DiskLowWatermark: st.DiskLowWatermark,
+		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats),
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{
@@ -208,8 +209,21 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
 		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync,
-		DiskFree: s.DiskFree,
+		DiskFree: s.DiskFree, DiskSize: s.DiskTotal,
 	}
+}
+
+func activity(a *state.Activity, s *store.Stats) *pb.Activity {
+	out := &pb.Activity{
+		Published: s.Counts.Published, PublishedBytes: s.Counts.PublishedBytes, Delivered: a.Delivered,
+		Acknowledged: s.Counts.Acknowledged, Transactions: s.Counts.Transactions,
+		Consumers: uint64(a.Consumers), Connections: uint64(a.Connections),
+		MemoryBytes: a.Memory, MemoryBudgetBytes: a.MemoryBudget,
+	}
+	for _, b := range a.Commits {
+		out.Commits = append(out.Commits, &pb.LatencyBucket{UpTo: durationpb.New(b.UpTo), Count: b.Count})
+	}
+	return out
 }
 
 func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.StandbyStatus {
@@ -217,7 +231,10 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 	if s == nil {
 		return nil
 	}
-	out := &pb.StandbyStatus{NodeId: s.Member.Node.String(), DurableLsn: s.Durable.LSN, State: "catching-up"}
+	out := &pb.StandbyStatus{
+		NodeId: s.Member.Node.String(), DurableLsn: s.Durable.LSN, State: "catching-up",
+		LagBytes: s.LagBytes, LagTime: durationpb.New(s.LagTime),
+	}
 	if s.Durable.LSN < p.End.LSN {
 		out.LagRecords = p.End.LSN - s.Durable.LSN
 	}

@@ -3,16 +3,57 @@
 package node
 
 import (
+	"time"
+
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/state"
 )
 
-// meter is told how long things take; nil if no metrics are served.
-func (n *node) meter() replication.Meter {
-	if n.latencies == nil {
-		return nil // and not an interface that holds a nil
+// meter is told how long things take.
+type meter struct {
+	commits *state.Latencies
+	metrics *metrics.Latencies // nil if no metrics are served
+}
+
+var _ replication.Meter = (*meter)(nil)
+
+// Committed implements replication.Meter, as do the others.
+func (m *meter) Committed(d time.Duration) {
+	m.commits.Observe(d)
+	if m.metrics != nil {
+		m.metrics.Committed(d)
 	}
-	return n.latencies
+}
+
+// Acknowledged is how long a batch took to the standby and back.
+func (m *meter) Acknowledged(d time.Duration) {
+	if m.metrics != nil {
+		m.metrics.Acknowledged(d)
+	}
+}
+
+// Written is how long a write to the log took.
+func (m *meter) Written(d time.Duration) {
+	if m.metrics != nil {
+		m.metrics.Written(d)
+	}
+}
+
+func (n *node) meter() replication.Meter { return &meter{commits: &n.commits, metrics: n.latencies} }
+
+// activity is what the node does and uses.
+func (n *node) activity() state.Activity {
+	a := state.Activity{
+		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(), MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
+	}
+	if n.connections != nil { // it listens
+		a.Connections = int(n.connections.Stats().Open)
+	}
+	if s, ok := (upkept{n}).session(); ok {
+		a.Consumers = s.Consumers.Attached()
+	}
+	return a
 }
 
 // metricsOptions say where the metrics come from.

@@ -204,6 +204,7 @@ type node struct {
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
+	commits     state.Latencies    // of batches, while this node is active
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
@@ -379,6 +380,7 @@ func (n *node) state() state.Node {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
+	st.Activity = n.activity()
 	st.ArchiveDir, st.Certificates = n.cfg.WAL.Archive, n.secrets.certificates()
 	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st

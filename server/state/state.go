@@ -38,6 +38,20 @@ type Node struct {
 	DiskLowWatermark uint64
 	// Certificates that the node uses.
 	Certificates []Certificate
+	// Activity is what the node does and uses.
+	Activity Activity
+}
+
+// Activity is what a node does and uses, besides what its store knows.
+type Activity struct {
+	// Delivered messages since the start, redelivered ones among them.
+	Delivered uint64
+	// Consumers and Connections that are there now.
+	Consumers, Connections int
+	// Commits says how long batches took to be committed.
+	Commits []LatencyBucket
+	// Memory that the process has from the system, and MemoryBudget, in bytes.
+	Memory, MemoryBudget uint64
 }
 
 // Certificate is a file with certificates that a node uses.

@@ -707,7 +707,9 @@ type StoreStatus struct {
 	// True when acknowledged transactions may be missing here, after an unclean stop of the machine.
 	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
 	// What lies in the data directory, or in that of the log archive, and is not used any more: an operator may remove it.
-	LeftBehind    []*LeftBehind `protobuf:"bytes,22,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
+	LeftBehind []*LeftBehind `protobuf:"bytes,22,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
+	// Size of the filesystem in bytes.
+	DiskSize      uint64 `protobuf:"varint,23,opt,name=disk_size,json=diskSize,proto3" json:"disk_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,6 +898,13 @@ func (x *StoreStatus) GetLeftBehind() []*LeftBehind {
 	return nil
 }
 
+func (x *StoreStatus) GetDiskSize() uint64 {
+	if x != nil {
+		return x.DiskSize
+	}
+	return 0
+}
+
 // LeftBehind is a file or directory that the node keeps and does not use.
 type LeftBehind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -971,7 +980,11 @@ type StandbyStatus struct {
 	// Records it is behind.
 	LagRecords uint64 `protobuf:"varint,3,opt,name=lag_records,json=lagRecords,proto3" json:"lag_records,omitempty"`
 	// "catching-up", "snapshot", "syncing" or "in-sync".
-	State         string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	// Bytes of log that are not durable there; told by the mean size of the records if it is far behind.
+	LagBytes uint64 `protobuf:"varint,5,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
+	// Age of the oldest record that is not durable there, to the second; 10 minutes at most.
+	LagTime       *durationpb.Duration `protobuf:"bytes,6,opt,name=lag_time,json=lagTime,proto3" json:"lag_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1045,20 @@ func (x *StandbyStatus) GetState() string {
 		return x.State
 	}
 	return ""
+}
+
+func (x *StandbyStatus) GetLagBytes() uint64 {
+	if x != nil {
+		return x.LagBytes
+	}
+	return 0
+}
+
+func (x *StandbyStatus) GetLagTime() *durationpb.Duration {
+	if x != nil {
+		return x.LagTime
+	}
+	return nil
 }
 
 // GetStatusRequest is empty.
@@ -1106,7 +1133,9 @@ type GetStatusResponse struct {
 	// Publishes are refused while the store's filesystem has less than this available, in bytes.
 	DiskLowWatermark uint64 `protobuf:"varint,15,opt,name=disk_low_watermark,json=diskLowWatermark,proto3" json:"disk_low_watermark,omitempty"`
 	// The certificates that this node uses; empty without TLS.
-	Certificates  []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	Certificates []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// What the node does and uses; nodes up to 0.1.0 do not tell it.
+	Activity      *Activity `protobuf:"bytes,41,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1282,196 @@ func (x *GetStatusResponse) GetCertificates() []*CertificateStatus {
 	return nil
 }
 
+func (x *GetStatusResponse) GetActivity() *Activity {
+	if x != nil {
+		return x.Activity
+	}
+	return nil
+}
+
+// Activity is what a node does and uses. What only rises counts since the process was started: two answers of the same process give rates.
+type Activity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that were published and applied on this node: about the same on both, so do not add them up.
+	Published uint64 `protobuf:"varint,1,opt,name=published,proto3" json:"published,omitempty"`
+	// Their bytes, as they are stored.
+	PublishedBytes uint64 `protobuf:"varint,2,opt,name=published_bytes,json=publishedBytes,proto3" json:"published_bytes,omitempty"`
+	// Messages that this node has handed to consumers, redelivered ones among them; on the active only.
+	Delivered uint64 `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	// Acknowledgements that were applied on this node, one for each subscription.
+	Acknowledged uint64 `protobuf:"varint,4,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	// Transactions that were applied on this node.
+	Transactions uint64 `protobuf:"varint,5,opt,name=transactions,proto3" json:"transactions,omitempty"`
+	// How long batches took, from when the first transaction of one was accepted until it was committed on every node that must have it; rising
+	// by `up_to`, without those that have none. On the active only.
+	Commits []*LatencyBucket `protobuf:"bytes,6,rep,name=commits,proto3" json:"commits,omitempty"`
+	// Consumers that are attached now.
+	Consumers uint64 `protobuf:"varint,7,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	// Connections to the node's port now.
+	Connections uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
+	// Memory that the process has from the system, in bytes.
+	MemoryBytes uint64 `protobuf:"varint,9,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// memory.budget, in bytes.
+	MemoryBudgetBytes uint64 `protobuf:"varint,10,opt,name=memory_budget_bytes,json=memoryBudgetBytes,proto3" json:"memory_budget_bytes,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Activity) Reset() {
+	*x = Activity{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Activity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Activity) ProtoMessage() {}
+
+func (x *Activity) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Activity.ProtoReflect.Descriptor instead.
+func (*Activity) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Activity) GetPublished() uint64 {
+	if x != nil {
+		return x.Published
+	}
+	return 0
+}
+
+func (x *Activity) GetPublishedBytes() uint64 {
+	if x != nil {
+		return x.PublishedBytes
+	}
+	return 0
+}
+
+func (x *Activity) GetDelivered() uint64 {
+	if x != nil {
+		return x.Delivered
+	}
+	return 0
+}
+
+func (x *Activity) GetAcknowledged() uint64 {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return 0
+}
+
+func (x *Activity) GetTransactions() uint64 {
+	if x != nil {
+		return x.Transactions
+	}
+	return 0
+}
+
+func (x *Activity) GetCommits() []*LatencyBucket {
+	if x != nil {
+		return x.Commits
+	}
+	return nil
+}
+
+func (x *Activity) GetConsumers() uint64 {
+	if x != nil {
+		return x.Consumers
+	}
+	return 0
+}
+
+func (x *Activity) GetConnections() uint64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+func (x *Activity) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Activity) GetMemoryBudgetBytes() uint64 {
+	if x != nil {
+		return x.MemoryBudgetBytes
+	}
+	return 0
+}
+
+// LatencyBucket counts what took as long as that.
+type LatencyBucket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Upper end of the bucket; the lower one is at least 8/9 of it, or 1 microsecond less.
+	UpTo *durationpb.Duration `protobuf:"bytes,1,opt,name=up_to,json=upTo,proto3" json:"up_to,omitempty"`
+	// How many, since the process was started.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LatencyBucket) Reset() {
+	*x = LatencyBucket{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LatencyBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LatencyBucket) ProtoMessage() {}
+
+func (x *LatencyBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LatencyBucket.ProtoReflect.Descriptor instead.
+func (*LatencyBucket) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LatencyBucket) GetUpTo() *durationpb.Duration {
+	if x != nil {
+		return x.UpTo
+	}
+	return nil
+}
+
+func (x *LatencyBucket) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // CertificateStatus is a file with certificates that a node uses.
 type CertificateStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1272,7 +1491,7 @@ type CertificateStatus struct {
 
 func (x *CertificateStatus) Reset() {
 	*x = CertificateStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1503,7 @@ func (x *CertificateStatus) String() string {
 func (*CertificateStatus) ProtoMessage() {}
 
 func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1516,7 @@ func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
 func (*CertificateStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CertificateStatus) GetUse() string {
@@ -1344,7 +1563,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1575,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1588,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 // WatchStatusResponse is one state of a node.
@@ -1383,7 +1602,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1614,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1627,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1435,7 +1654,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1447,7 +1666,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1460,7 +1679,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1503,7 +1722,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1734,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1747,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1575,7 +1794,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1806,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1819,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1616,7 +1835,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1847,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1860,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1669,7 +1888,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1900,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1913,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1723,7 +1942,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1954,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1967,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -1798,7 +2017,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2029,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2042,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -1848,7 +2067,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +2079,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +2092,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -1914,7 +2133,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2145,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2158,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -2003,7 +2222,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2234,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2247,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -2136,7 +2355,7 @@ type ForceFailoverRequest struct {
 
 func (x *ForceFailoverRequest) Reset() {
 	*x = ForceFailoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2148,7 +2367,7 @@ func (x *ForceFailoverRequest) String() string {
 func (*ForceFailoverRequest) ProtoMessage() {}
 
 func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2161,7 +2380,7 @@ func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
 func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ForceFailoverRequest) GetConfirm() bool {
@@ -2246,7 +2465,7 @@ type ForceFailoverResponse struct {
 
 func (x *ForceFailoverResponse) Reset() {
 	*x = ForceFailoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2477,7 @@ func (x *ForceFailoverResponse) String() string {
 func (*ForceFailoverResponse) ProtoMessage() {}
 
 func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2490,7 @@ func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
 func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ForceFailoverResponse) GetDone() bool {
@@ -2402,7 +2621,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2633,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2646,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -2512,7 +2731,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2743,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2756,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -2651,7 +2870,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2882,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2895,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Condition) GetKind() string {
@@ -2757,7 +2976,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2988,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +3001,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Alarm) GetKind() string {
@@ -2825,7 +3044,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2837,7 +3056,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2850,7 +3069,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -2901,7 +3120,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3132,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3145,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2966,7 +3185,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3197,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3210,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -3056,7 +3275,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3287,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3300,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -3115,7 +3334,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3127,7 +3346,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3140,7 +3359,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -3182,7 +3401,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3194,7 +3413,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3207,7 +3426,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -3236,7 +3455,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3467,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3480,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -3318,7 +3537,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3330,7 +3549,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3343,7 +3562,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -3392,7 +3611,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3404,7 +3623,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3417,7 +3636,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3444,7 +3663,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3675,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3688,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3516,7 +3735,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3747,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3760,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3576,7 +3795,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3807,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3820,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3655,7 +3874,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
 	"\x11SetPausedResponse\x12*\n" +
-	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\xed\x05\n" +
+	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\x8a\x06\n" +
 	"\vStoreStatus\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12.\n" +
 	"\alog_end\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x126\n" +
@@ -3687,20 +3906,23 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"fence_term\x18\x14 \x01(\x04R\tfenceTerm\x12\"\n" +
 	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\x128\n" +
 	"\vleft_behind\x18\x16 \x03(\v2\x17.lockstep.v1.LeftBehindR\n" +
-	"leftBehind\"J\n" +
+	"leftBehind\x12\x1b\n" +
+	"\tdisk_size\x18\x17 \x01(\x04R\bdiskSize\"J\n" +
 	"\n" +
 	"LeftBehind\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x80\x01\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\xd3\x01\n" +
 	"\rStandbyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1f\n" +
 	"\vdurable_lsn\x18\x02 \x01(\x04R\n" +
 	"durableLsn\x12\x1f\n" +
 	"\vlag_records\x18\x03 \x01(\x04R\n" +
 	"lagRecords\x12\x14\n" +
-	"\x05state\x18\x04 \x01(\tR\x05state\"\x12\n" +
-	"\x10GetStatusRequest\"\x89\x06\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1b\n" +
+	"\tlag_bytes\x18\x05 \x01(\x04R\blagBytes\x124\n" +
+	"\blag_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\alagTime\"\x12\n" +
+	"\x10GetStatusRequest\"\xbc\x06\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -3721,7 +3943,23 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"conditions\x12,\n" +
 	"\x03now\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12,\n" +
 	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\x12B\n" +
-	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\"\xa1\x01\n" +
+	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\x121\n" +
+	"\bactivity\x18) \x01(\v2\x15.lockstep.v1.ActivityR\bactivity\"\x80\x03\n" +
+	"\bActivity\x12\x1c\n" +
+	"\tpublished\x18\x01 \x01(\x04R\tpublished\x12'\n" +
+	"\x0fpublished_bytes\x18\x02 \x01(\x04R\x0epublishedBytes\x12\x1c\n" +
+	"\tdelivered\x18\x03 \x01(\x04R\tdelivered\x12\"\n" +
+	"\facknowledged\x18\x04 \x01(\x04R\facknowledged\x12\"\n" +
+	"\ftransactions\x18\x05 \x01(\x04R\ftransactions\x124\n" +
+	"\acommits\x18\x06 \x03(\v2\x1a.lockstep.v1.LatencyBucketR\acommits\x12\x1c\n" +
+	"\tconsumers\x18\a \x01(\x04R\tconsumers\x12 \n" +
+	"\vconnections\x18\b \x01(\x04R\vconnections\x12!\n" +
+	"\fmemory_bytes\x18\t \x01(\x04R\vmemoryBytes\x12.\n" +
+	"\x13memory_budget_bytes\x18\n" +
+	" \x01(\x04R\x11memoryBudgetBytes\"U\n" +
+	"\rLatencyBucket\x12.\n" +
+	"\x05up_to\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04upTo\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xa1\x01\n" +
 	"\x11CertificateStatus\x12\x10\n" +
 	"\x03use\x18\x01 \x01(\tR\x03use\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1c\n" +
@@ -3951,7 +4189,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -3966,121 +4204,127 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
 	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
-	(*CertificateStatus)(nil),       // 13: lockstep.v1.CertificateStatus
-	(*WatchStatusRequest)(nil),      // 14: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 15: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 16: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 17: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 18: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 19: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 20: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 21: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 22: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 23: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 24: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 25: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 26: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 27: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 28: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 29: lockstep.v1.DamageStatus
-	(*Condition)(nil),               // 30: lockstep.v1.Condition
-	(*Alarm)(nil),                   // 31: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 32: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 33: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 34: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 35: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 36: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 37: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 38: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 39: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 40: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 41: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 42: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 43: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
-	(*Position)(nil),                // 45: lockstep.v1.Position
-	(*MaintenanceActivity)(nil),     // 46: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 47: lockstep.v1.Plan
+	(*Activity)(nil),                // 13: lockstep.v1.Activity
+	(*LatencyBucket)(nil),           // 14: lockstep.v1.LatencyBucket
+	(*CertificateStatus)(nil),       // 15: lockstep.v1.CertificateStatus
+	(*WatchStatusRequest)(nil),      // 16: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 17: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 18: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 19: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 20: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 21: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 22: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 23: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 24: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 25: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 26: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 27: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 28: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 29: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 30: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 31: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 32: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 33: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 34: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 35: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 36: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 37: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 38: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 39: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 40: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 41: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 42: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 43: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 44: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 45: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
+	(*Position)(nil),                // 47: lockstep.v1.Position
 	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
+	(*MaintenanceActivity)(nil),     // 49: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 50: lockstep.v1.Plan
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	44, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	44, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	44, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	46, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	46, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	46, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	45, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	45, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	47, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	47, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	9,  // 9: lockstep.v1.StoreStatus.left_behind:type_name -> lockstep.v1.LeftBehind
-	2,  // 10: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
-	0,  // 11: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
-	3,  // 12: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
-	8,  // 13: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
-	10, // 14: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	44, // 15: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	46, // 16: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	47, // 17: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	29, // 18: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	31, // 19: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	30, // 20: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	44, // 21: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	13, // 22: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
-	44, // 23: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
-	12, // 24: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	48, // 25: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	48, // 26: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	45, // 27: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	28, // 28: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	45, // 29: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 30: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	45, // 31: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	44, // 32: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	1,  // 33: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	44, // 34: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	44, // 35: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	44, // 36: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	35, // 37: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	36, // 38: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	29, // 39: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	32, // 40: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	39, // 41: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	29, // 42: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	32, // 43: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	29, // 44: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	32, // 45: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	11, // 46: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	14, // 47: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	16, // 48: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 49: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	18, // 50: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	20, // 51: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	22, // 52: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	33, // 53: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	37, // 54: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	40, // 55: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	42, // 56: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	24, // 57: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	26, // 58: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	12, // 59: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	15, // 60: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	17, // 61: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 62: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	19, // 63: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	21, // 64: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	23, // 65: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	34, // 66: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	38, // 67: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	41, // 68: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	43, // 69: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	25, // 70: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	27, // 71: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	59, // [59:72] is the sub-list for method output_type
-	46, // [46:59] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	48, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
+	2,  // 11: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
+	0,  // 12: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
+	3,  // 13: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
+	8,  // 14: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
+	10, // 15: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
+	46, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	49, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	50, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	31, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	33, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	32, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	46, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	15, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
+	13, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
+	14, // 25: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
+	48, // 26: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
+	46, // 27: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	12, // 28: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	48, // 29: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	48, // 30: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	47, // 31: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	30, // 32: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	47, // 33: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 34: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	47, // 35: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	46, // 36: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 37: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	46, // 38: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	46, // 39: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	46, // 40: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	37, // 41: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	38, // 42: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	31, // 43: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 44: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	41, // 45: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	31, // 46: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 47: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	31, // 48: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 49: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	11, // 50: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	16, // 51: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	18, // 52: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 53: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	20, // 54: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	22, // 55: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	24, // 56: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	35, // 57: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	39, // 58: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	42, // 59: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	44, // 60: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	26, // 61: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	28, // 62: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	12, // 63: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	17, // 64: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	19, // 65: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 66: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	21, // 67: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	23, // 68: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	25, // 69: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	36, // 70: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	40, // 71: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	43, // 72: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	45, // 73: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	27, // 74: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	29, // 75: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	63, // [63:76] is the sub-list for method output_type
+	50, // [50:63] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -4096,7 +4340,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

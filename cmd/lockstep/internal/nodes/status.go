@@ -89,6 +89,11 @@ type Node struct {
 	Standby       string    `json:"standby,omitempty"`
 	StandbyLag    uint64    `json:"standby_lag"`
 
+	DiskSize          uint64    `json:"disk_size"`
+	StandbyLagBytes   uint64    `json:"standby_lag_bytes"`
+	StandbyLagSeconds float64   `json:"standby_lag_seconds"`
+	Activity          *Activity `json:"activity,omitempty"` // nil for a node up to 0.1.0
+
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	Damage      Damage       `json:"damage"`
 	Alarms      []Alarm      `json:"alarms"`
@@ -97,6 +102,27 @@ type Node struct {
 	Certificates []Certificate `json:"certificates"`
 
 	conditions []*pb.Condition // what this node told
+	now        time.Time       // its clock when it answered
+}
+
+// Activity is what a node does and uses. What only rises counts since the process was started.
+type Activity struct {
+	Published         uint64    `json:"published"`
+	PublishedBytes    uint64    `json:"published_bytes"`
+	Delivered         uint64    `json:"delivered"`
+	Acknowledged      uint64    `json:"acknowledged"`
+	Transactions      uint64    `json:"transactions"`
+	Consumers         uint64    `json:"consumers"`
+	Connections       uint64    `json:"connections"`
+	MemoryBytes       uint64    `json:"memory_bytes"`
+	MemoryBudgetBytes uint64    `json:"memory_budget_bytes"`
+	Commits           []Latency `json:"commits"`
+}
+
+// Latency counts batches that took as long as that to be committed.
+type Latency struct {
+	UpToMS float64 `json:"up_to_ms"`
+	Count  uint64  `json:"count"`
 }
 
 // Alarm is something that an operator should look at.
@@ -162,26 +188,41 @@ func (s Status) Answered() int {
 	return n
 }
 
+// Answer is what one node said, or why it did not.
+type Answer struct {
+	Address  string
+	Response *pb.GetStatusResponse
+	Err      error
+}
+
 // AskAll asks all nodes at the same time what they are.
 func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s := Status{Nodes: make([]Node, len(addrs))}
-	pairs := make([]*pb.PairStatus, len(addrs))
-	plans := make([]*pb.Plan, len(addrs))
+	answers := make([]Answer, len(addrs))
 	var wg sync.WaitGroup
 	for i, addr := range addrs {
 		wg.Go(func() {
-			resp, err := Ask(ctx, c, addr)
-			if err != nil {
-				s.Nodes[i] = Node{Address: addr, Error: shortError(err)}
-				return
-			}
-			s.Nodes[i], pairs[i], plans[i] = newNode(addr, resp), resp.GetPair(), resp.GetPlan()
+			answers[i].Address = addr
+			answers[i].Response, answers[i].Err = Ask(ctx, c, addr)
 		})
 	}
 	wg.Wait()
-	s.names = make(map[string]string)
+	return Combine(answers)
+}
+
+// Combine puts together what the nodes said.
+func Combine(answers []Answer) Status {
+	s := Status{Nodes: make([]Node, len(answers)), names: make(map[string]string)}
+	pairs := make([]*pb.PairStatus, len(answers))
+	plans := make([]*pb.Plan, len(answers))
+	for i, a := range answers {
+		if a.Err != nil {
+			s.Nodes[i] = Node{Address: a.Address, Error: shortError(a.Err)}
+			continue
+		}
+		s.Nodes[i], pairs[i], plans[i] = newNode(a.Address, a.Response), a.Response.GetPair(), a.Response.GetPlan()
+	}
 	for _, p := range pairs {
 		for _, n := range p.GetNodes() {
 			s.names[n.GetNodeId()] = n.GetName()
@@ -304,7 +345,8 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 		Messages:     s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
 		Damage: NewDamage(r.GetDamage()), Alarms: []Alarm{}, LeftBehind: []Left{}, Certificates: []Certificate{},
-		conditions: toldConditions(r),
+		DiskSize: s.GetDiskSize(), Activity: newActivity(r.GetActivity()),
+		conditions: toldConditions(r), now: r.GetNow().AsTime(),
 	}
 	for _, l := range s.GetLeftBehind() {
 		j.LeftBehind = append(j.LeftBehind, Left{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
@@ -323,6 +365,8 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 	}
 	if r.GetStandby() != nil {
 		j.Standby, j.StandbyLag = r.GetStandby().GetState(), r.GetStandby().GetLagRecords()
+		j.StandbyLagBytes = r.GetStandby().GetLagBytes()
+		j.StandbyLagSeconds = r.GetStandby().GetLagTime().AsDuration().Seconds()
 	}
 	if m := r.GetMaintenance(); m != nil {
 		p := m.GetProgress()
@@ -338,7 +382,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 func (s Status) Fingerprint() string {
 	text := fmt.Sprintf("%+v %s %+v", s.Pair, s.PlanText, s.Conditions)
 	for _, n := range s.Nodes {
-		n.conditions = nil // they are in s
+		n.conditions, n.Activity, n.now = nil, nil, time.Time{} // the conditions are in s; the rest always changes
 		text += fmt.Sprintf(" %+v", n)
 	}
 	return text
