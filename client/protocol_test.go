@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+)
+
+// TestProtocolTable holds the table of docs/protocol.md, from which authors of other clients write theirs, against
+// errors.proto and what this client does; UPDATE_GOLDEN=1 writes it.
+func TestProtocolTable(t *testing.T) {
+	const document, begin, end = "../docs/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
+	b, err := os.ReadFile(document)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(b), begin)
+	require.True(t, ok)
+	part, after, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	want := protocolTable(t)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		require.NoError(t, os.WriteFile(document, []byte(before+begin+want+end+after), 0o600))
+		return
+	}
+	require.Equal(t, want, part, "run: UPDATE_GOLDEN=1 go test ./client -run TestProtocolTable")
+}
+
+// protocolTable has a row for each reason, in the order of their numbers.
+func protocolTable(t *testing.T) string {
+	t.Helper()
+	documented := documentedCodes(t)
+	var numbers []int32
+	for n := range pb.ErrorReason_name {
+		if n != 0 {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	var out strings.Builder
+	out.WriteString("| number | reason | code | the attempt | then |\n|---|---|---|---|---|\n")
+	for _, n := range numbers {
+		name := reason.Name(pb.ErrorReason(n))
+		code, ok := documented[name]
+		require.True(t, ok, "docs/clients.md lacks %s", name)
+		e := streamError(t.Context(), "node:1", &pb.RequestError{Code: uint32(code), Reason: name})
+		attempt, then := "not carried out", "an error for the application"
+		if !e.answered() {
+			attempt = "may be carried out"
+		}
+		switch {
+		case errors.Is(e.kind, ErrUnauthenticated):
+			then = "again with another token, if there is one"
+		case e.forgotten():
+			then = "again as a new producer, if it is in no doubt and the id is a random one"
+		case e.retry():
+			then = "again"
+		}
+		fmt.Fprintf(&out, "| %d | `%s` | %s | %s | %s |\n", n, name, codeName(code), attempt, then)
+	}
+	return out.String()
+}
+
+// documentedCodes are those of docs/clients.md, which server/wire holds against what nodes say. Of several, the first.
+func documentedCodes(t *testing.T) map[string]codes.Code {
+	t.Helper()
+	text, err := os.ReadFile("../docs/clients.md")
+	require.NoError(t, err)
+	out := map[string]codes.Code{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+)").FindAllStringSubmatch(string(text), -1) {
+		var code codes.Code
+		require.NoError(t, code.UnmarshalJSON([]byte(`"`+m[2]+`"`)), m[1])
+		out[m[1]] = code
+	}
+	return out
+}
+
+// codeName is the code as gRPC's documents write it.
+func codeName(c codes.Code) string {
+	if c == codes.Canceled {
+		return "CANCELLED"
+	}
+	return strings.ToUpper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(c.String(), "${1}_$2"))
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+)
+
+// bound is how long any answer may take that should come. Generous: the machine may be busy with other tests.
+const bound = 60 * time.Second
+
+// request is one line for the adapter; README.md has the fields of each op.
+type request map[string]any
+
+// answer is one line of the adapter.
+type answer struct {
+	ID    uint64          `json:"id"`
+	OK    json.RawMessage `json:"ok"`
+	Error *failure        `json:"error"`
+}
+
+// failure is what the client told its application instead of success.
+type failure struct {
+	Outcome string `json:"outcome"` // "not-done" or "unknown"
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// adapter is a process with the client under test.
+type adapter struct {
+	t     *testing.T
+	in    io.WriteCloser
+	ended chan struct{} // closed when its output has ended
+
+	mu      sync.Mutex // guards all below
+	number  uint64
+	pending map[uint64]chan answer
+}
+
+// startAdapter starts a process of the client under test; it is ended with the test.
+func startAdapter(t *testing.T, command []string) *adapter {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = harness.Environment()
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	a := &adapter{t: t, in: in, ended: make(chan struct{}), pending: map[uint64]chan answer{}}
+	go a.read(out)
+	t.Cleanup(func() {
+		_ = in.Close()
+		select {
+		case <-a.ended:
+		case <-time.After(bound):
+			t.Errorf("the adapter did not end within %v of the end of its input", bound)
+			_ = cmd.Process.Kill()
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the adapter ended with %v", err)
+		}
+	})
+	return a
+}
+
+// read hands answers out until the output ends; what is asked then stays without an answer.
+func (a *adapter) read(out io.Reader) {
+	defer close(a.ended)
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var got answer
+		if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
+			a.t.Errorf("the adapter wrote %.200q: %v", lines.Text(), err)
+			return
+		}
+		a.mu.Lock()
+		waiting := a.pending[got.ID]
+		delete(a.pending, got.ID)
+		a.mu.Unlock()
+		if waiting == nil {
+			a.t.Errorf("the adapter answered request %d, which is not open", got.ID)
+			continue
+		}
+		waiting <- got
+	}
+}
+
+// begin sends a request and returns where its answer will be.
+func (a *adapter) begin(op string, r request) <-chan answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.number++
+	line := request{"id": a.number, "op": op}
+	for k, v := range r {
+		line[k] = v
+	}
+	waiting := make(chan answer, 1)
+	a.pending[a.number] = waiting
+	b, err := json.Marshal(line)
+	require.NoError(a.t, err)
+	_, err = a.in.Write(append(b, '\n'))
+	require.NoError(a.t, err, "the adapter has ended")
+	return waiting
+}
+
+// await waits for an answer.
+func (a *adapter) await(waiting <-chan answer) answer {
+	a.t.Helper()
+	select {
+	case got := <-waiting:
+		return got
+	case <-a.ended:
+		require.Fail(a.t, "the adapter has ended")
+	case <-time.After(bound):
+		require.Fail(a.t, "no answer of the adapter", "within %v", bound)
+	}
+	return answer{}
+}
+
+// call sends a request and waits for its answer.
+func (a *adapter) call(op string, r request) answer {
+	a.t.Helper()
+	return a.await(a.begin(op, r))
+}
+
+// do is call for what must succeed; it decodes the answer.
+func (a *adapter) do(op string, r request) result {
+	a.t.Helper()
+	return a.success(op, a.call(op, r))
+}
+
+// success decodes an answer that must be one.
+func (a *adapter) success(op string, got answer) (out result) {
+	a.t.Helper()
+	if got.Error != nil {
+		require.Fail(a.t, op, "%s: %s: %s", got.Error.Outcome, got.Error.Reason, got.Error.Message)
+	}
+	require.NoError(a.t, json.Unmarshal(got.OK, &out), op)
+	return out
+}
+
+// result has what the answers of all ops can have.
+type result struct {
+	Sequence     uint64    `json:"sequence"`
+	Duplicate    bool      `json:"duplicate"`
+	Created      bool      `json:"created"`
+	Stored       uint64    `json:"messages_stored"`
+	NextSequence uint64    `json:"next_sequence"`
+	Delivery     uint64    `json:"delivery"`
+	Message      *message  `json:"message"`
+	Messages     []message `json:"messages"`
+}
+
+// message is one as the adapter tells it.
+type message struct {
+	Body          string            `json:"body"`
+	Size          int               `json:"size"`
+	SHA256        string            `json:"sha256"`
+	Properties    map[string]string `json:"properties"`
+	CorrelationID string            `json:"correlation_id"`
+	ReplyTo       string            `json:"reply_to"`
+	Subject       string            `json:"subject"`
+	Priority      *int              `json:"priority"`
+	Sequence      uint64            `json:"sequence"`
+	DeliveryCount int               `json:"delivery_count"`
+	DeadLetterOf  string            `json:"dead_letter_of"`
+}

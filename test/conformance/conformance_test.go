@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestConformance puts a client through the cases: that of LOCKSTEP_ADAPTER, a command with its arguments, through all
+// of them; without it the Go client, and then LOCKSTEP_CONFORMANCE=full has the cases that take seconds, too.
+func TestConformance(t *testing.T) {
+	dir := t.TempDir()
+	binary, err := cluster.Build(t.Context(), dir)
+	require.NoError(t, err)
+	command := strings.Fields(os.Getenv("LOCKSTEP_ADAPTER"))
+	full := len(command) > 0 || os.Getenv("LOCKSTEP_CONFORMANCE") == "full"
+	if len(command) == 0 {
+		command = []string{filepath.Join(dir, "goadapter")}
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command[0], "./goadapter").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	w := newWorld(t, binary, dir)
+	passed := 0
+	for _, c := range allCases() {
+		if c.long && !full {
+			continue
+		}
+		ok := t.Run(c.name, func(t *testing.T) {
+			c.run(t, &run{world: w, t: t, a: startAdapter(t, command), name: c.name})
+		})
+		if ok {
+			passed++
+		}
+	}
+	t.Logf("%d cases passed, of %d that there are", passed, len(allCases()))
+}
+
+// testCase is one thing that a client must do.
+type testCase struct {
+	name string
+	long bool // takes seconds
+	run  func(t *testing.T, r *run)
+}
+
+func allCases() []testCase {
+	return append(append(publishCases(), consumeCases()...), faultCases()...)
+}
+
+// world is the pair, which all cases use one after the other.
+type world struct {
+	pair   *harness.Pair
+	relays []*relay.Relay // before the nodes, for the clients of the cases that cut their links
+}
+
+func newWorld(t *testing.T, binary, dir string) *world {
+	t.Helper()
+	settings := harness.SmallNodes()
+	settings["limits.queues"] = "1000"
+	pair, err := harness.Start(t.Context(), harness.Options{
+		Binary: binary, Dir: dir, EtcdNoSync: true, Settings: settings,
+	})
+	require.NoError(t, err)
+	w := &world{pair: pair}
+	t.Cleanup(func() { require.NoError(t, pair.KillAll()) })
+	for _, n := range pair.Nodes {
+		r, err := relay.Listen(n.Address)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, r.Close()) })
+		w.relays = append(w.relays, r)
+	}
+	w.inSync(t)
+	return w
+}
+
+// inSync waits until both nodes are there, and gives the active one and the other.
+func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for _, n := range w.pair.Nodes {
+		if !n.Running() {
+			require.NoError(t, n.Start())
+		}
+	}
+	active, standby, err := w.pair.WaitInSync(ctx)
+	require.NoError(t, err)
+	return active, standby
+}
+
+// run is one case under way.
+type run struct {
+	*world
+	t      *testing.T
+	a      *adapter
+	name   string
+	o      oracle
+	queues []string
+	bodies int
+}
+
+// open gives the adapter a client of the pair.
+func (r *run) open(name string, more request) {
+	r.t.Helper()
+	q := request{"client": name, "addresses": r.pair.Addresses()}
+	for k, v := range more {
+		q[k] = v
+	}
+	r.a.do("open", q)
+}
+
+// queue makes a queue past the client under test; its subscription "audit" keeps every message. Its content is verified
+// at the end of the case.
+func (r *run) queue(suffix string, config *pb.QueueConfig) string {
+	r.t.Helper()
+	name := strings.ReplaceAll(r.name, " ", "-") + suffix
+	active, _ := r.inSync(r.t)
+	_, err := pb.NewQueueServiceClient(active.Conn()).CreateQueue(r.t.Context(), &pb.CreateQueueRequest{
+		Name: name, Config: config, Subscriptions: []string{"default", "audit"},
+	})
+	require.NoError(r.t, err)
+	if r.o.messages == nil {
+		r.o.messages = map[string]*sent{}
+	}
+	r.queues = append(r.queues, name)
+	return name
+}
+
+// verify holds all queues of the case against what the client told; the pair is whole then.
+func (r *run) verify() {
+	r.t.Helper()
+	active, _ := r.inSync(r.t)
+	for _, q := range r.queues {
+		r.o.verify(r.t, active.Conn(), q)
+	}
+}
+
+// body is a name for the next message.
+func (r *run) body() string {
+	r.bodies++
+	return fmt.Sprintf("%s #%d", r.name, r.bodies)
+}
+
+// publication is a publish that the client is at work on.
+type publication struct {
+	bodies  []string
+	waiting <-chan answer
+}
+
+// publish has the client publish one message for each of the parts, as one batch, and does not wait.
+func (r *run) publish(queue string, more request, parts ...request) publication {
+	r.t.Helper()
+	if len(parts) == 0 {
+		parts = []request{{}}
+	}
+	var p publication
+	for _, m := range parts {
+		b, given := m["body"].(string)
+		if !given {
+			b = r.body()
+			m["body"] = b
+		}
+		p.bodies = append(p.bodies, b)
+	}
+	q := request{"client": "c", "queue": queue, "messages": parts}
+	for k, v := range more {
+		q[k] = v
+	}
+	producer, _ := q["producer"].(string)
+	if q["timeout_ms"] != nil {
+		producer = "" // publishes that may be given up are made side by side, in no order
+	}
+	r.o.expect(queue, producer, p.bodies...)
+	p.waiting = r.a.begin("publish", q)
+	return p
+}
+
+// told waits until the client has told what became of a publish.
+func (r *run) told(p publication) answer {
+	r.t.Helper()
+	got := r.a.await(p.waiting)
+	r.o.told(r.t, r.a, got, p.bodies...)
+	return got
+}
+
+// stored publishes and wants success.
+func (r *run) stored(queue string, more request, parts ...request) result {
+	r.t.Helper()
+	return r.a.success("publish", r.told(r.publish(queue, more, parts...)))
+}
+
+// consume attaches a consumer.
+func (r *run) consume(name, queue string, more request) {
+	r.t.Helper()
+	q := request{"client": "c", "consumer": name, "queue": queue, "timeout_ms": bound.Milliseconds()}
+	for k, v := range more {
+		q[k] = v
+	}
+	r.a.do("consume", q)
+}
+
+// receive waits for a message that must come.
+func (r *run) receive(consumer string) (delivery uint64, m *message) {
+	r.t.Helper()
+	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": bound.Milliseconds()})
+	require.NotNil(r.t, got.Message, "consumer %s got no message within %v", consumer, bound)
+	return got.Delivery, got.Message
+}
+
+// quiet wants no message to come for a moment.
+func (r *run) quiet(consumer string) {
+	r.t.Helper()
+	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": 150})
+	require.Nil(r.t, got.Message, "consumer %s", consumer)
+}
+
+// answer acknowledges a delivery, or gives it back.
+func (r *run) answer(consumer string, delivery uint64, how string, more request) {
+	r.t.Helper()
+	q := request{"consumer": consumer, "delivery": delivery, "how": how}
+	for k, v := range more {
+		q[k] = v
+	}
+	r.a.do("answer", q)
+}
+
+// flush waits until all answers of a consumer are committed.
+func (r *run) flush(consumer string) {
+	r.t.Helper()
+	r.a.do("flush", request{"consumer": consumer, "timeout_ms": bound.Milliseconds()})
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func consumeCases() []testCase {
+	return []testCase{
+		{"credit bounds what is delivered", false, credit},
+		{"what is not acknowledged comes again", false, redelivery},
+		{"nack and nack after", false, nacks},
+		{"reject goes to the dead letters", false, rejects},
+		{"filters", false, filters},
+		{"priorities", false, priorities},
+		{"time to live and delay", false, times},
+		{"a subscription that was moved", false, moved},
+		{"a queue that is not there", false, noQueue},
+	}
+}
+
+// inFlight is what the active says of the subscription "default".
+func (r *run) inFlight(queue string) uint64 {
+	r.t.Helper()
+	active, _ := r.inSync(r.t)
+	got, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(r.t.Context(), &pb.GetQueueRequest{Name: queue})
+	require.NoError(r.t, err)
+	for _, s := range got.GetQueue().GetSubscriptions() {
+		if s.GetName() == "default" {
+			return s.GetInFlight()
+		}
+	}
+	require.Fail(r.t, "no subscription")
+	return 0
+}
+
+func credit(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	const prefetch, total = 4, 40
+	for range total {
+		r.stored(q, nil)
+	}
+	r.consume("k", q, request{"prefetch": prefetch})
+	require.Eventually(t, func() bool { return r.inFlight(q) == prefetch }, bound, 10*time.Millisecond)
+	const held = 10
+	var deliveries []uint64
+	for i := range held {
+		d, m := r.receive("k")
+		require.Equal(t, uint64(i+1), m.Sequence)
+		deliveries = append(deliveries, d)
+		require.LessOrEqual(t, r.inFlight(q), uint64(prefetch+i+1), "credit is given back as messages are taken")
+	}
+	for i := range total - held {
+		r.answer("k", deliveries[0], "ack", nil)
+		d, m := r.receive("k")
+		require.Equal(t, uint64(held+i+1), m.Sequence)
+		deliveries = append(deliveries[1:], d)
+	}
+	for _, d := range deliveries {
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	require.Zero(t, r.inFlight(q))
+	r.verify()
+}
+
+func redelivery(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	for range 5 {
+		r.stored(q, nil)
+	}
+	r.consume("k", q, nil)
+	for i := range 5 {
+		d, _ := r.receive("k")
+		if i == 1 {
+			r.answer("k", d, "ack", nil)
+		}
+	}
+	r.flush("k")
+	r.a.do("consumer_close", request{"consumer": "k"})
+	r.consume("again", q, nil)
+	seen := map[uint64]bool{}
+	for range 4 {
+		d, m := r.receive("again")
+		require.False(t, seen[m.Sequence])
+		seen[m.Sequence] = true
+		require.Equal(t, 1, m.DeliveryCount)
+		r.answer("again", d, "ack", nil)
+	}
+	require.False(t, seen[2], "it was acknowledged")
+	r.flush("again")
+	r.quiet("again")
+	r.verify()
+}
+
+func nacks(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	r.stored(q, nil)
+	r.consume("k", q, nil)
+	d, m := r.receive("k")
+	require.Zero(t, m.DeliveryCount)
+	r.answer("k", d, "nack", nil)
+	d, m = r.receive("k")
+	require.Equal(t, 1, m.DeliveryCount)
+	began := time.Now()
+	const delay = 400 * time.Millisecond
+	r.answer("k", d, "nack", request{"delay_ms": delay.Milliseconds()})
+	d, m = r.receive("k")
+	require.Equal(t, 2, m.DeliveryCount)
+	require.GreaterOrEqual(t, time.Since(began), delay)
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	r.quiet("k")
+	r.verify()
+}
+
+func rejects(t *testing.T, r *run) {
+	r.open("c", nil)
+	dead := r.queue("-dead", nil)
+	q := r.queue("", &pb.QueueConfig{DeadLetter: dead, MaxDeliveries: 2})
+	rejected := r.body()
+	r.stored(q, nil, request{"body": rejected})
+	r.consume("k", q, nil)
+	d, _ := r.receive("k")
+	r.answer("k", d, "reject", nil)
+	r.flush("k")
+	r.stored(q, nil)
+	for range 2 { // given back as often as it is delivered at most
+		d, _ = r.receive("k")
+		r.answer("k", d, "nack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.consume("d", dead, nil)
+	for range 2 {
+		d, m := r.receive("d")
+		require.Equal(t, q, m.DeadLetterOf)
+		r.answer("d", d, "ack", nil)
+	}
+	r.flush("d")
+	r.queues = []string{q} // the dead letters were published to q
+	r.verify()
+}
+
+func filters(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	active, _ := r.inSync(t)
+	_, err := pb.NewQueueServiceClient(active.Conn()).CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
+		Queue: q, Name: "eu", Filter: `properties.region == "eu"`,
+	})
+	require.NoError(t, err)
+	for i := range 6 {
+		region := []string{"eu", "us", "asia"}[i%3]
+		r.stored(q, nil, request{"properties": map[string]string{"region": region}})
+	}
+	r.consume("k", q, request{"subscription": "eu"})
+	for _, want := range []uint64{1, 4} {
+		d, m := r.receive("k")
+		require.Equal(t, want, m.Sequence)
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.consume("us", q, request{"filter": `properties.region == "us"`})
+	for _, want := range []uint64{2, 5} {
+		d, m := r.receive("us")
+		require.Equal(t, want, m.Sequence)
+		r.answer("us", d, "ack", nil)
+	}
+	r.flush("us")
+	r.quiet("us")
+	got := r.a.call("consume", request{"client": "c", "consumer": "wrong", "queue": q, "filter": "no expression ("})
+	require.NotNil(t, got.Error)
+	require.Equal(t, "INVALID_FILTER", got.Error.Reason)
+	r.verify()
+}
+
+func priorities(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", &pb.QueueConfig{Priorities: true})
+	for _, p := range []int{1, 9, 4, 9, 0} {
+		r.stored(q, nil, request{"priority": p})
+	}
+	r.consume("k", q, request{"prefetch": 1})
+	for _, want := range []uint64{2, 4, 3, 1, 5} {
+		d, m := r.receive("k")
+		require.Equal(t, want, m.Sequence)
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.verify()
+}
+
+func times(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	const ttl, delay = 50 * time.Millisecond, 500 * time.Millisecond
+	began := time.Now()
+	r.stored(q, nil, request{"ttl_ms": ttl.Milliseconds()})
+	r.stored(q, nil, request{"delay_ms": delay.Milliseconds()})
+	r.stored(q, nil, request{"ttl_ms": bound.Milliseconds()})
+	time.Sleep(ttl) // the message has to expire: there is no condition to wait for before a consumer is there
+	r.consume("k", q, nil)
+	d, m := r.receive("k")
+	require.Equal(t, uint64(3), m.Sequence)
+	r.answer("k", d, "ack", nil)
+	d, m = r.receive("k")
+	require.Equal(t, uint64(2), m.Sequence)
+	require.GreaterOrEqual(t, time.Since(began), delay)
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	r.quiet("k")
+}
+
+// moved: what a subscription was moved back over is delivered again, also what was acknowledged.
+func moved(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	for range 3 {
+		r.stored(q, nil)
+	}
+	r.consume("k", q, nil)
+	d, _ := r.receive("k")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	d, m := r.receive("k")
+	require.Equal(t, uint64(2), m.Sequence)
+	active, _ := r.inSync(t)
+	_, err := pb.NewQueueServiceClient(active.Conn()).SeekSubscription(t.Context(), &pb.SeekSubscriptionRequest{
+		Queue: q, Subscription: "default", To: &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(time.Unix(1, 0))},
+	})
+	require.NoError(t, err)
+	// The next message that is new to the client shows that it has attached again. Until then it may hand out what it
+	// had received before.
+	r.stored(q, nil)
+	seen := map[uint64]int{}
+	for seen[1] == 0 || seen[2] == 0 || seen[3] == 0 || seen[4] == 0 {
+		d, m = r.receive("k")
+		seen[m.Sequence]++
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.verify()
+}
+
+func noQueue(t *testing.T, r *run) {
+	r.open("c", nil)
+	for op, q := range map[string]request{
+		"consume": {"client": "c", "consumer": "k", "queue": "not-there"},
+		"publish": {"client": "c", "queue": "not-there", "messages": []request{{"body": "1"}}},
+		"browse":  {"client": "c", "queue": "not-there"},
+	} {
+		got := r.a.call(op, q)
+		require.NotNil(t, got.Error, op)
+		require.Equal(t, "not-done", got.Error.Outcome, op)
+		require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason, op)
+	}
+	q := r.queue("", nil)
+	got := r.a.call("consume", request{"client": "c", "consumer": "k", "queue": q, "subscription": "not-there"})
+	require.NotNil(t, got.Error)
+	require.Equal(t, "SUBSCRIPTION_NOT_FOUND", got.Error.Reason)
+}

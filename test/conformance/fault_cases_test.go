@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func faultCases() []testCase {
+	return []testCase{
+		{"a wrong token", false, wrongToken},
+		{"a token that is revoked", false, revokedToken},
+		{"lost answers are asked for again", false, lostAnswers},
+		{"what is unknown is not called failed", false, unknownOutcomes},
+		{"the address of the standby alone", false, standbyOnly},
+		{"the active is killed under a pipeline", false, killUnderPipeline},
+		{"the active is killed under consumers", true, killUnderConsumer},
+		{"the active is killed under transactions", true, killUnderTransactions},
+		{"the active is stopped and wakes", true, frozen},
+		{"switchovers under load", true, switchovers},
+		{"both nodes are restarted", true, restart},
+		{"both nodes are down for a while", true, bothDown},
+	}
+}
+
+// makeToken makes a token of the pair.
+func (r *run) makeToken(name string) string {
+	r.t.Helper()
+	token := "lsk_conformance-" + name + "-0123456789abcdef"
+	sum := sha256.Sum256([]byte(token))
+	active, _ := r.inSync(r.t)
+	_, err := pb.NewAccessServiceClient(active.Conn()).CreateToken(r.t.Context(), &pb.CreateTokenRequest{
+		Token: &pb.AccessToken{Name: name, Principal: name, Sha256: sum[:]},
+	})
+	require.NoError(r.t, err)
+	return token
+}
+
+func wrongToken(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", request{"token": "lsk_a-token-that-the-pair-does-not-have"})
+	got := r.told(r.publish(q, request{"timeout_ms": bound.Milliseconds()}))
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "UNAUTHENTICATED", got.Error.Reason)
+	got = r.a.call("consume", request{"client": "c", "consumer": "k", "queue": q, "timeout_ms": bound.Milliseconds()})
+	require.NotNil(t, got.Error)
+	require.Equal(t, "UNAUTHENTICATED", got.Error.Reason)
+	r.verify()
+}
+
+func revokedToken(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", request{"token": r.makeToken("robot")})
+	r.stored(q, request{"producer": "p"})
+	r.consume("k", q, nil)
+	d, _ := r.receive("k")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	active, _ := r.inSync(t)
+	_, err := pb.NewAccessServiceClient(active.Conn()).RevokeToken(t.Context(), &pb.RevokeTokenRequest{Name: "robot"})
+	require.NoError(t, err)
+	got := r.a.call("receive", request{"consumer": "k", "timeout_ms": bound.Milliseconds()})
+	require.NotNil(t, got.Error, "the consumer is told")
+	require.Contains(t, []string{"TOKEN_EXPIRED", "UNAUTHENTICATED"}, got.Error.Reason)
+	got = r.told(r.publish(q, request{"producer": "p", "timeout_ms": bound.Milliseconds()}))
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Contains(t, []string{"TOKEN_EXPIRED", "UNAUTHENTICATED"}, got.Error.Reason)
+	r.verify()
+}
+
+// throughRelays opens a client whose links to the nodes can be cut.
+func (r *run) throughRelays() {
+	r.t.Helper()
+	var addresses []string
+	for _, l := range r.relays {
+		addresses = append(addresses, l.Address())
+	}
+	r.a.do("open", request{"client": "c", "addresses": addresses, "fixed_addresses": true})
+}
+
+// stopAnswers lets requests through to the nodes, and no answers back; the result gives the client its links back, with
+// the connections reset.
+func (r *run) stopAnswers() (mend func()) {
+	for _, l := range r.relays {
+		l.CutOneWay(relay.FromTarget)
+	}
+	return func() {
+		for _, l := range r.relays {
+			l.Reset()
+			l.Heal()
+		}
+	}
+}
+
+// awaitStored waits until a queue has so many messages.
+func (r *run) awaitStored(queue string, n uint64) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		active, _ := r.inSync(r.t)
+		got, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(r.t.Context(), &pb.GetQueueRequest{Name: queue})
+		return err == nil && got.GetQueue().GetNextSequence() > n
+	}, bound, 5*time.Millisecond)
+}
+
+// lostAnswers: the node stores, and its answer is lost. The client asks again with the same sequence, and is told the
+// original result: "duplicate".
+func lostAnswers(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.throughRelays()
+	r.stored(q, request{"producer": "p"})
+	mend := r.stopAnswers()
+	var all []publication
+	for range 50 {
+		all = append(all, r.publish(q, request{"producer": "p"}))
+	}
+	r.awaitStored(q, 2)
+	mend()
+	for _, p := range all {
+		r.a.success("publish", r.told(p))
+	}
+	require.NotZero(t, r.o.duplicates, "the nodes had stored something before the links broke, and have said so")
+	r.verify()
+}
+
+// unknownOutcomes: the application gives up while the answers are lost. What was stored must not be called failed.
+func unknownOutcomes(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.throughRelays()
+	r.stored(q, request{"producer": "p"})
+	mend := r.stopAnswers()
+	var all []publication
+	for range 20 {
+		all = append(all, r.publish(q, request{"producer": "p", "timeout_ms": 400}))
+	}
+	r.awaitStored(q, 2)
+	for _, p := range all {
+		require.NotNil(t, r.told(p).Error, "no answer could come")
+	}
+	_, got := r.transact(q, request{"timeout_ms": 300})
+	require.NotNil(t, got.Error)
+	mend()
+	r.stored(q, request{"producer": "after"})
+	// What the client still has on its way may be stored now, once.
+	r.a.do("close", request{"client": "c"})
+	r.verify()
+	require.NotZero(t, r.o.unknownStored, "something was stored, and its answer lost")
+}
+
+func standbyOnly(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	_, standby := r.inSync(t)
+	r.open("c", request{"addresses": []string{standby.Address}})
+	r.stored(q, nil)
+	r.open("narrow", request{"addresses": []string{standby.Address}, "fixed_addresses": true})
+	got := r.told(r.publish(q, request{"client": "narrow", "timeout_ms": 500}))
+	require.NotNil(t, got.Error, "the standby stores nothing")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	r.verify()
+}
+
+// underLoad publishes in a pipeline while something happens, and wants each of the messages stored.
+func (r *run) underLoad(queue string, happens func()) {
+	r.t.Helper()
+	var all []publication
+	push := func() {
+		for range many {
+			all = append(all, r.publish(queue, request{"producer": "load"}))
+		}
+	}
+	push()
+	happened := make(chan struct{})
+	go func() {
+		defer close(happened)
+		happens()
+	}()
+	push()
+	// The second half of the answers is awaited after what happens; some of the first come before.
+	for _, p := range all {
+		r.a.success("publish", r.told(p))
+	}
+	<-happened
+}
+
+func killUnderPipeline(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	r.stored(q, request{"producer": "load"})
+	active, _ := r.inSync(t)
+	r.underLoad(q, func() { _ = active.Kill() })
+	require.False(t, active.Running(), "the active was killed")
+	r.verify()
+}
+
+func killUnderConsumer(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	const total = 400
+	var all []publication
+	for range total {
+		all = append(all, r.publish(q, request{"producer": "p"}))
+	}
+	for _, p := range all {
+		r.a.success("publish", r.told(p))
+	}
+	r.consume("k", q, request{"prefetch": 50})
+	seen := map[uint64]int{}
+	active, _ := r.inSync(t)
+	for i := range total {
+		if i == total/3 {
+			require.NoError(t, active.Kill())
+		}
+		d, m := r.receive("k")
+		seen[m.Sequence]++
+		require.Equal(t, 1, seen[m.Sequence], "handed out again, although it was acknowledged or is held")
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.a.do("consumer_close", request{"consumer": "k"})
+	r.inSync(t)
+	r.consume("again", q, nil)
+	r.quiet("again")
+	r.verify()
+}
+
+func killUnderTransactions(t *testing.T, r *run) {
+	in, out := r.queue("-in", nil), r.queue("-out", nil)
+	r.open("c", nil)
+	const total = 60
+	for range total {
+		r.stored(in, request{"producer": "p"})
+	}
+	r.consume("k", in, request{"prefetch": 10})
+	active, _ := r.inSync(t)
+	taken := map[uint64]bool{}
+	killed := make(chan struct{})
+	for i := 0; len(taken) < total; i++ {
+		if i == total/3 {
+			go func() {
+				defer close(killed)
+				_ = active.Kill()
+			}()
+		}
+		d, m := r.receive("k")
+		_, got := r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})
+		require.Nil(t, got.Error)
+		require.False(t, taken[m.Sequence], "taken twice")
+		taken[m.Sequence] = true
+	}
+	<-killed
+	r.quiet("k")
+	r.verify()
+}
+
+// frozen: the process of the active is stopped, so that its connections stay open, and goes on when the other one has
+// taken over.
+func frozen(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	r.stored(q, request{"producer": "load"})
+	active, _ := r.inSync(t)
+	require.NoError(t, active.Pause())
+	defer func() { _ = active.Wake() }()
+	r.underLoad(q, func() {})
+	require.NoError(t, active.Wake())
+	r.underLoad(q, func() {})
+	r.verify()
+}
+
+func switchovers(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	r.consume("k", q, nil)
+	r.stored(q, request{"producer": "load"})
+	for range 3 {
+		active, _ := r.inSync(t)
+		r.underLoad(q, func() {
+			_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(t.Context(), &pb.SwitchoverRequest{})
+			if err != nil {
+				t.Errorf("switchover: %v", err)
+			}
+		})
+	}
+	for range 1 + 3*2*many {
+		d, _ := r.receive("k")
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.verify()
+}
+
+func restart(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	r.consume("k", q, nil)
+	r.stored(q, request{"producer": "load"})
+	r.underLoad(q, func() {
+		for _, n := range r.pair.Nodes {
+			if err := n.Stop(); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			if err := n.Start(); err != nil {
+				t.Errorf("start: %v", err)
+			}
+			r.inSync(t)
+		}
+	})
+	for range 1 + 2*many {
+		d, _ := r.receive("k")
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.verify()
+}
+
+func bothDown(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", nil)
+	r.stored(q, request{"producer": "load"})
+	for _, n := range r.pair.Nodes {
+		require.NoError(t, n.Kill())
+	}
+	given := r.publish(q, request{"timeout_ms": 300}) // the application gives up: nothing was sent
+	waiting := r.publish(q, request{"producer": "load"})
+	got := r.told(given)
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	r.inSync(t)
+	r.a.success("publish", r.told(waiting))
+	r.verify()
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// promise is what the client has told of a message.
+type promise int
+
+const (
+	pending promise = iota // nothing yet
+	success                // stored exactly once
+	notDone                // never stored, for all time
+	unknown                // stored once or not at all
+)
+
+// sent is one message of the runner; its body is its name.
+type sent struct {
+	queue    string
+	order    uint64 // of its producer's publishes
+	producer string
+	told     promise
+	sequence uint64
+	text     string // of the error
+}
+
+// oracle has every message that was published, by body, and holds what the client told of it against the queues.
+type oracle struct {
+	mu       sync.Mutex // guards all below
+	messages map[string]*sent
+	order    uint64
+	// unknownStored counts the messages whose outcome is unknown and that are stored, duplicates the answers that said so.
+	unknownStored, duplicates int
+}
+
+// expect takes note of messages that are about to be published, in this order, by one producer.
+func (o *oracle) expect(queue, producer string, bodies ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, b := range bodies {
+		o.order++
+		o.messages[b] = &sent{queue: queue, order: o.order, producer: producer}
+	}
+}
+
+// told takes note of what the client said of them; they have consecutive sequences.
+func (o *oracle) told(t *testing.T, a *adapter, got answer, bodies ...string) {
+	t.Helper()
+	var r result
+	if got.Error == nil {
+		r = a.success("publish", got)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r.Duplicate {
+		o.duplicates++
+	}
+	for i, b := range bodies {
+		m := o.messages[b]
+		switch {
+		case got.Error == nil:
+			m.told, m.sequence = success, r.Sequence+uint64(i)
+		case got.Error.Outcome == "unknown":
+			m.told, m.text = unknown, got.Error.Message
+		default:
+			require.Equal(t, "not-done", got.Error.Outcome)
+			m.told, m.text = notDone, got.Error.Message
+		}
+	}
+}
+
+// verify reads a queue past the client under test and holds it against what was told. The queue has a subscription that
+// acknowledges nothing, so that every message is there that was ever stored.
+func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue string) {
+	t.Helper()
+	stored, err := read(t.Context(), conn, queue)
+	require.NoError(t, err)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := map[string][]uint64{}
+	last := map[string]uint64{} // order of the last message of each producer
+	for _, m := range stored {
+		b := strings.TrimRight(string(m.GetMessage().GetBody()), "x")
+		at[b] = append(at[b], m.GetSequence())
+		s := o.messages[b]
+		if s == nil || s.queue != queue {
+			t.Errorf("%s has %q, which was not published to it", queue, b)
+			continue
+		}
+		if s.producer != "" && s.order < last[s.producer] {
+			t.Errorf("%s: %q stands after a message that producer %s published later", queue, b, s.producer)
+		}
+		last[s.producer] = s.order
+	}
+	for b, s := range o.messages {
+		if s.queue != queue {
+			continue
+		}
+		if problem := s.against(at[b]); problem != "" {
+			t.Errorf("%s: %q: %s", queue, b, problem)
+		}
+		if s.told == unknown && len(at[b]) == 1 {
+			o.unknownStored++
+		}
+	}
+}
+
+// against says how what was told of a message differs from where it is; empty if it does not.
+func (s *sent) against(at []uint64) string {
+	switch {
+	case len(at) > 1:
+		return fmt.Sprintf("stored %d times: %v", len(at), at)
+	case s.told == pending:
+		return "the client told nothing of it"
+	case s.told == success && len(at) == 0:
+		return "the client told success, and it is not stored"
+	case s.told == success && at[0] != s.sequence:
+		return fmt.Sprintf("the client told sequence %d, and it has %d", s.sequence, at[0])
+	case s.told == notDone && len(at) > 0:
+		return "the client told that it was not done, and it is stored: " + s.text
+	}
+	return ""
+}
+
+// read reads all that a queue has.
+func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all []*pb.StoredMessage, err error) {
+	stream, err := pb.NewQueueServiceClient(conn).Browse(ctx, &pb.BrowseRequest{Queue: queue},
+		grpc.MaxCallRecvMsgSize(128<<20))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, resp.GetMessages()...)
+	}
+}
+
+// TestOracleNotices: each way in which a client can tell what is not true.
+func TestOracleNotices(t *testing.T) {
+	for name, c := range map[string]struct {
+		told promise
+		at   []uint64
+		says string
+	}{
+		"lost":           {success, nil, "it is not stored"},
+		"doubled":        {success, []uint64{5, 6}, "stored 2 times"},
+		"doubled doubt":  {unknown, []uint64{5, 6}, "stored 2 times"},
+		"moved":          {success, []uint64{6}, "told sequence 5, and it has 6"},
+		"called failed":  {notDone, []uint64{5}, "told that it was not done, and it is stored"},
+		"forgotten":      {pending, []uint64{5}, "told nothing"},
+		"true":           {success, []uint64{5}, ""},
+		"true refusal":   {notDone, nil, ""},
+		"doubt, stored":  {unknown, []uint64{5}, ""},
+		"doubt, not yet": {unknown, nil, ""},
+	} {
+		s := sent{told: c.told, sequence: 5}
+		if c.says == "" {
+			require.Empty(t, s.against(c.at), name)
+			continue
+		}
+		require.Contains(t, s.against(c.at), c.says, name)
+	}
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// many is how many messages a case pipelines.
+const many = 300
+
+func publishCases() []testCase {
+	return []testCase{
+		{"queues are made, shown and deleted", false, queuesAreManaged},
+		{"publish and acknowledge", false, publishAndAck},
+		{"a pipeline keeps its order", false, pipelineOrder},
+		{"a batch is all or none", false, batches},
+		{"fields come back", false, fields},
+		{"messages over 4 MiB", false, large},
+		{"a transaction over two queues", false, transaction},
+		{"a refused transaction leaves nothing", false, refusedTransaction},
+		{"a full queue refuses", false, fullQueue},
+		{"a producer is fenced", false, fenced},
+		{"a sequence is used twice", false, reused},
+		{"browse", false, browses},
+	}
+}
+
+func queuesAreManaged(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := request{"client": "c", "queue": "managed/by.the-client", "subscriptions": []string{"default", "other"}}
+	require.True(t, r.a.do("queue_create", q).Created)
+	got := r.a.call("queue_create", q)
+	require.NotNil(t, got.Error, "it is there already")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "QUEUE_EXISTS", got.Error.Reason)
+	q["if_not_exists"] = true
+	require.False(t, r.a.do("queue_create", q).Created)
+	r.a.do("publish", request{"client": "c", "queue": "managed/by.the-client", "messages": []request{{"body": "1"}}})
+	shown := r.a.do("queue_get", q)
+	require.Equal(t, uint64(1), shown.Stored)
+	require.Equal(t, uint64(2), shown.NextSequence)
+	require.Equal(t, uint64(1), r.a.do("queue_delete", q).Stored)
+	got = r.a.call("queue_get", q)
+	require.NotNil(t, got.Error)
+	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
+	got = r.a.call("publish", request{"client": "c", "queue": "managed/by.the-client", "messages": []request{{"body": "2"}}})
+	require.NotNil(t, got.Error, "the queue is gone")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
+}
+
+func publishAndAck(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	require.Equal(t, uint64(1), r.stored(q, nil).Sequence)
+	require.Equal(t, uint64(2), r.stored(q, nil).Sequence)
+	r.consume("k", q, nil)
+	for want := range uint64(2) {
+		d, m := r.receive("k")
+		require.Equal(t, want+1, m.Sequence)
+		require.Zero(t, m.DeliveryCount)
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	r.quiet("k")
+	r.a.do("consumer_close", request{"consumer": "k"})
+	r.consume("again", q, nil)
+	r.quiet("again")
+	r.verify()
+}
+
+func pipelineOrder(_ *testing.T, r *run) {
+	r.open("c", nil)
+	q, other := r.queue("", nil), r.queue("-other", nil)
+	var all []publication
+	for i := range many {
+		to := q
+		if i%7 == 0 {
+			to = other
+		}
+		all = append(all, r.publish(to, request{"producer": "p"}))
+	}
+	for _, p := range all {
+		r.a.success("publish", r.told(p))
+	}
+	r.verify()
+}
+
+func batches(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	require.Equal(t, uint64(1), r.stored(q, nil, request{}, request{}, request{}).Sequence)
+	require.Equal(t, uint64(4), r.stored(q, nil).Sequence)
+	got := r.told(r.publish(q, nil, request{}, request{"properties": map[string]string{"": "a key without a name"}}))
+	require.NotNil(t, got.Error, "a property without a key")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	r.verify()
+}
+
+func fields(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	r.stored(q, nil, request{
+		"properties": map[string]string{"region": "eu", "ключ": "välue"}, "correlation_id": "basket 17",
+		"reply_to": "answers", "subject": "order.created", "priority": 7,
+	})
+	r.consume("k", q, nil)
+	_, m := r.receive("k")
+	require.Equal(t, map[string]string{"region": "eu", "ключ": "välue"}, m.Properties)
+	require.Equal(t, "basket 17", m.CorrelationID)
+	require.Equal(t, "answers", m.ReplyTo)
+	require.Equal(t, "order.created", m.Subject)
+	require.NotNil(t, m.Priority)
+	require.Equal(t, 7, *m.Priority)
+	r.verify()
+}
+
+// large: gRPC receives 4 MiB unless it is told otherwise.
+func large(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	const pad = 5 << 20
+	b := r.body()
+	sum := sha256.Sum256([]byte(b + strings.Repeat("x", pad)))
+	r.stored(q, nil, request{"body": b, "pad": pad})
+	r.stored(q, nil)
+	r.stored(q, nil, request{"pad": pad}, request{"pad": pad})
+	r.consume("k", q, nil)
+	d, m := r.receive("k")
+	require.Equal(t, len(b)+pad, m.Size)
+	require.Equal(t, hex.EncodeToString(sum[:]), m.SHA256)
+	r.answer("k", d, "ack", nil)
+	for range 3 {
+		d, _ := r.receive("k")
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	seen := r.a.do("browse", request{"client": "c", "queue": q, "limit": 1}).Messages
+	require.Len(t, seen, 1)
+	require.Equal(t, hex.EncodeToString(sum[:]), seen[0].SHA256)
+	r.verify()
+}
+
+// transact takes deliveries and publishes a message for each, in one transaction.
+func (r *run) transact(queue string, more request) (publication, answer) {
+	r.t.Helper()
+	p := publication{bodies: []string{r.body()}}
+	r.o.expect(queue, "", p.bodies...)
+	q := request{
+		"client":  "c",
+		"publish": []request{{"queue": queue, "messages": []request{{"body": p.bodies[0]}}}},
+	}
+	for k, v := range more {
+		q[k] = v
+	}
+	p.waiting = r.a.begin("transact", q)
+	got := r.a.await(p.waiting)
+	r.o.mu.Lock()
+	defer r.o.mu.Unlock()
+	m := r.o.messages[p.bodies[0]]
+	switch {
+	case got.Error == nil:
+		m.told, m.sequence = success, r.nextOf(queue)
+	case got.Error.Outcome == "unknown":
+		m.told = unknown
+	default:
+		m.told = notDone
+	}
+	return p, got
+}
+
+// nextOf is the sequence of the next message that a transaction publishes: nothing else publishes to the queue.
+func (r *run) nextOf(queue string) (next uint64) {
+	for _, m := range r.o.messages {
+		if m.queue == queue && m.told == success {
+			next = max(next, m.sequence)
+		}
+	}
+	return next + 1
+}
+
+func transaction(t *testing.T, r *run) {
+	r.open("c", nil)
+	in, out := r.queue("-in", nil), r.queue("-out", nil)
+	r.stored(in, nil, request{}, request{})
+	r.consume("k", in, nil)
+	d, _ := r.receive("k")
+	_, got := r.transact(out, request{"ack": []request{{"consumer": "k", "delivery": d}}})
+	require.Nil(t, got.Error)
+	d, _ = r.receive("k")
+	_, got = r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})
+	require.Nil(t, got.Error)
+	r.a.do("consumer_close", request{"consumer": "k"})
+	r.consume("again", in, nil)
+	r.quiet("again")
+	r.verify()
+}
+
+func refusedTransaction(t *testing.T, r *run) {
+	r.open("c", nil)
+	in, out := r.queue("-in", nil), r.queue("-out", nil)
+	r.stored(in, nil)
+	// Two consumers that have the same message: the first one is gone, and takes it all the same.
+	r.consume("k", in, nil)
+	d, _ := r.receive("k")
+	b := r.body()
+	r.o.expect(out, "", b)
+	got := r.a.call("transact", request{
+		"client": "c", "ack": []request{{"consumer": "k", "delivery": d}},
+		"publish": []request{
+			{"queue": out, "messages": []request{{"body": b}}},
+			{"queue": "there-is-no-such-queue", "messages": []request{{"body": "x"}}},
+		},
+	})
+	require.NotNil(t, got.Error)
+	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
+	r.o.told(t, r.a, got, b)
+	r.answer("k", d, "nack", nil)
+	d, m := r.receive("k")
+	require.Equal(t, 1, m.DeliveryCount, "what was not acknowledged comes again")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	_, got = r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})
+	require.NotNil(t, got.Error, "the message was acknowledged before")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "ALREADY_ACKNOWLEDGED", got.Error.Reason)
+	r.verify()
+}
+
+func fullQueue(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", &pb.QueueConfig{MaxMessages: 3})
+	r.stored(q, nil)
+	r.stored(q, nil, request{}, request{})
+	got := r.told(r.publish(q, nil))
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "QUEUE_FULL", got.Error.Reason)
+	r.verify()
+}
+
+func fenced(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	id := "fenced"
+	r.stored(q, request{"producer": "old", "producer_id": id, "epoch": 1})
+	r.stored(q, request{"producer": "new", "producer_id": id, "epoch": 2})
+	got := r.told(r.publish(q, request{"producer": "old"}))
+	require.NotNil(t, got.Error, "a higher epoch is in use")
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "PRODUCER_FENCED", got.Error.Reason)
+	r.stored(q, request{"producer": "new"})
+	r.verify()
+}
+
+// reused: two producers of one id and epoch, which is a mistake of the application. What the second one sends under a
+// sequence of the first is not stored, and it must be told so, whether the bodies are the same or not.
+func reused(t *testing.T, r *run) {
+	r.open("c", nil)
+	r.open("c2", nil)
+	q := r.queue("", nil)
+	same := r.body()
+	r.stored(q, request{"producer": "one", "producer_id": "twice", "epoch": 1}, request{"body": same})
+	r.stored(q, request{"producer": "one"})
+	for i, b := range []string{same, r.body()} {
+		if i > 0 {
+			r.o.expect(q, "", b)
+		}
+		got := r.a.call("publish", request{
+			"client": "c2", "producer": "two", "producer_id": "twice", "epoch": 1, "queue": q,
+			"messages": []request{{"body": b}},
+		})
+		require.NotNil(t, got.Error, "sequence %d was used before", i+1)
+		require.Equal(t, "not-done", got.Error.Outcome)
+		require.Equal(t, "SEQUENCE_REUSED", got.Error.Reason)
+		if i > 0 {
+			r.o.told(t, r.a, got, b)
+		}
+	}
+	r.verify()
+}
+
+func browses(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	for range 5 {
+		r.stored(q, nil)
+	}
+	for range 2 {
+		seen := r.a.do("browse", request{"client": "c", "queue": q}).Messages
+		require.Len(t, seen, 5)
+		for i, m := range seen {
+			require.Equal(t, uint64(i+1), m.Sequence)
+		}
+	}
+	require.Len(t, r.a.do("browse", request{"client": "c", "queue": q, "limit": 2}).Messages, 2)
+	r.consume("k", q, nil)
+	d, _ := r.receive("k")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	left := r.a.do("browse", request{"client": "c", "queue": q, "subscription": "default"}).Messages
+	require.Len(t, left, 4)
+	require.Equal(t, uint64(2), left[0].Sequence)
+	r.verify()
+}
