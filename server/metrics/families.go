@@ -107,6 +107,30 @@ func ofTheStandby() []family {
 	}
 }
 
+// ofTheFollower is what the standby knows of itself, also when the active is gone.
+func ofTheFollower() []family {
+	return []family{
+		gaugeOf("follower_lag_records", whenFollows, "Records that the active had committed, by what it told last, and "+
+			"that this standby has not applied.", nil, func(s *snapshot, put putFunc) {
+			if f := s.node.Follower; f != nil {
+				put(float64(max(f.ActiveCommitLSN, f.AppliedLSN) - f.AppliedLSN))
+			}
+		}),
+		gaugeOf("snapshot_received_bytes", whenCopies, "How much of the snapshot of the active is here.", nil,
+			func(s *snapshot, put putFunc) {
+				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
+					put(float64(f.SnapshotBytes))
+				}
+			}),
+		gaugeOf("snapshot_size_bytes", whenCopies, "How much that snapshot is in all.", nil,
+			func(s *snapshot, put putFunc) {
+				if f := s.node.Follower; f != nil && f.SnapshotTotalBytes > 0 {
+					put(float64(f.SnapshotTotalBytes))
+				}
+			}),
+	}
+}
+
 func ofMessages() []family {
 	return []family{
 		counter("messages_published_total", "Messages that were published and applied on this node, since it was started.",
@@ -149,7 +173,12 @@ func ofMessages() []family {
 			func(s *snapshot) float64 { return float64(s.store.Counts.Refused) }),
 		gauge("messages", "Messages that some subscription still wants.",
 			func(s *snapshot) float64 { return float64(s.store.Messages) }),
-		gauge("message_bytes", "Their bytes.", func(s *snapshot) float64 { return float64(s.store.MessageBytes) }),
+		gauge("messages_delayed", "Of those, the ones that are not yet to be delivered.",
+			func(s *snapshot) float64 { return float64(s.store.Delayed) }),
+		gauge("prepared_transactions", "Prepared transactions that wait for a decision.",
+			func(s *snapshot) float64 { return float64(s.more.Prepared) }),
+		gauge("message_bytes", "Bytes of the messages that some subscription still wants.",
+			func(s *snapshot) float64 { return float64(s.store.MessageBytes) }),
 		gauge("memory_message_bytes", "Messages in memory that are not yet in pages.",
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
@@ -241,6 +270,20 @@ func ofTheStore() []family {
 			func(s *snapshot, put putFunc) {
 				if a := s.more.Archive; a != nil {
 					put(float64(a.Behind))
+				}
+			}),
+		gaugeOf("archive_lag_seconds", whenArchive, "Age of the last transaction that is archived, while later ones are "+
+			"not; 0 while there are none, and the time since the start if none is archived.", nil,
+			func(s *snapshot, put putFunc) {
+				a := s.more.Archive
+				switch {
+				case a == nil:
+				case a.Behind == 0:
+					put(0)
+				case a.LastTime.IsZero():
+					put(max(time.Since(s.node.StartedAt), 0).Seconds())
+				default:
+					put(max(time.Since(a.LastTime), 0).Seconds())
 				}
 			}),
 		gaugeOf("archive_lsn", whenArchive, "LSN of the last record that is archived.", nil,

@@ -14,11 +14,30 @@ import (
 // %.
 const nativeFactor = 1.1
 
+// Operation of the coordinator.
+type Operation string
+
+// The operations of a coordinator that are measured.
+const (
+	// LoadRecord reads the pair's record, SwapRecord replaces it.
+	LoadRecord Operation = "load"
+	SwapRecord Operation = "swap"
+	// LoadMark reads how far the pair has committed, WriteMark raises it.
+	LoadMark  Operation = "load-mark"
+	WriteMark Operation = "write-mark"
+)
+
+// operations are all of them.
+func operations() []Operation { return []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} }
+
 // Latencies are histograms of how long things take. They are native histograms for a Prometheus that asks for these,
 // with classic buckets for others. An observation takes some 100 ns and allocates nothing; there is one for each batch,
 // not for each message.
 type Latencies struct {
-	commit, replicate, write prometheus.Histogram
+	commit, replicate, write prometheus.Observer
+	coordinator              map[Operation]prometheus.Observer
+	failed                   map[Operation]prometheus.Counter
+	collectors               []prometheus.Collector
 }
 
 var _ replication.Meter = (*Latencies)(nil)
@@ -30,37 +49,83 @@ type histogram struct {
 	buckets []float64
 }
 
-func histograms() []histogram {
+// vector makes the histogram.
+func (h *histogram) vector() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: h.Name, Help: h.Help, Buckets: h.buckets,
+		NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: 160,
+		NativeHistogramMinResetDuration: time.Hour,
+	}, h.Labels)
+}
+
+func describeHistogram(name, when, help string, labels ...string) histogram {
 	// From 50 µs, what a write to the system's cache takes, to 13 s, when a disk or a network hangs.
-	buckets := prometheus.ExponentialBuckets(0.00005, 2, 19)
-	describe := func(name, when, help string) histogram {
-		return histogram{Metric{Name: namespace + "_" + name, Type: Histogram, When: when, Help: help}, buckets}
+	return histogram{
+		Metric{Name: namespace + "_" + name, Type: Histogram, Labels: labels, When: when, Help: help},
+		prometheus.ExponentialBuckets(0.00005, 2, 19),
 	}
+}
+
+// batchHistograms have one observation for each batch.
+func batchHistograms() []histogram {
 	return []histogram{
-		describe("commit_duration_seconds", whenActive,
+		describeHistogram("commit_duration_seconds", whenActive,
 			"From when the first transaction of a batch was accepted until the batch was committed on every node "+
 				"that must have it."),
-		describe("replication_ack_duration_seconds", whenStandby,
+		describeHistogram("replication_ack_duration_seconds", whenStandby,
 			"From when a batch was sent to the standby until the standby has acknowledged it."),
-		describe("log_write_duration_seconds", "",
+		describeHistogram("log_write_duration_seconds", "",
 			"Time to write to this node's log what waited, and to sync it with sync=always; on either node."),
 	}
 }
 
-// NewLatencies makes empty histograms.
-func NewLatencies() *Latencies {
-	var made []prometheus.Histogram
-	for _, h := range histograms() {
-		made = append(made, prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: h.Name, Help: h.Help, Buckets: h.buckets,
-			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: 160,
-			NativeHistogramMinResetDuration: time.Hour,
-		}))
-	}
-	return &Latencies{commit: made[0], replicate: made[1], write: made[2]}
+// coordinatorHistogram has one for each request to the coordinator.
+func coordinatorHistogram() histogram {
+	return describeHistogram("coordinator_request_duration_seconds", "",
+		"Time that the coordinator took to answer a request of this node, refusals included.", "operation")
 }
 
-// Committed implements replication.Meter, as do the others.
+// coordinatorFailures describes the requests without an answer.
+func coordinatorFailures() Metric {
+	return Metric{
+		Name: namespace + "_coordinator_requests_failed_total", Type: Counter, Labels: []string{"operation"},
+		Help: "Requests of this node that the coordinator did not answer, or refused; one that another node was " +
+			"faster with is none of them.",
+	}
+}
+
+// kept is what Latencies describe.
+func kept() []Metric {
+	var out []Metric
+	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
+		out = append(out, h.Metric)
+	}
+	return append(out, coordinatorFailures())
+}
+
+// NewLatencies makes empty histograms.
+func NewLatencies() *Latencies {
+	l := &Latencies{
+		coordinator: make(map[Operation]prometheus.Observer), failed: make(map[Operation]prometheus.Counter),
+	}
+	var batches []prometheus.Observer
+	for _, h := range batchHistograms() {
+		v := h.vector()
+		batches, l.collectors = append(batches, v.WithLabelValues()), append(l.collectors, v)
+	}
+	l.commit, l.replicate, l.write = batches[0], batches[1], batches[2]
+	h, f := coordinatorHistogram(), coordinatorFailures()
+	requests := h.vector()
+	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Name, Help: f.Help}, f.Labels)
+	for _, op := range operations() {
+		l.coordinator[op] = requests.WithLabelValues(string(op))
+		l.failed[op] = failures.WithLabelValues(string(op))
+	}
+	l.collectors = append(l.collectors, requests, failures)
+	return l
+}
+
+// Committed implements replication.Meter, as do the next two.
 func (l *Latencies) Committed(d time.Duration) { l.commit.Observe(d.Seconds()) }
 
 // Acknowledged is how long a batch took to the standby and back.
@@ -69,4 +134,12 @@ func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Second
 // Written is how long a write to the log took.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
-func (l *Latencies) register(r *prometheus.Registry) { r.MustRegister(l.commit, l.replicate, l.write) }
+// Coordinated is how long a request to the coordinator took, and whether it was answered.
+func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
+	l.coordinator[op].Observe(d.Seconds())
+	if !answered {
+		l.failed[op].Inc()
+	}
+}
+
+func (l *Latencies) register(r *prometheus.Registry) { r.MustRegister(l.collectors...) }

@@ -46,6 +46,8 @@ type More struct {
 	Delivered, DeliveredBytes, Redelivered uint64
 	// Filtered messages did not match the filter of a subscription.
 	Filtered uint64
+	// Prepared transactions that wait for a decision.
+	Prepared int
 	// Consumers that are attached.
 	Consumers int
 	// Connections to the node's port.

@@ -4,6 +4,7 @@ package metrics_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -25,12 +28,27 @@ import (
 )
 
 func serve(t *testing.T, st *state.Node) func(path string) (int, string) {
+	address := listen(t, st, metrics.NewLatencies())
+	return func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(body)
+	}
+}
+
+// listen serves the metrics of a node that is as st says, and returns their address.
+func listen(t *testing.T, st *state.Node, l *metrics.Latencies) string {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := metrics.Listen(ctx, metrics.Options{
 		State: func() state.Node { return *st }, More: func() metrics.More { return metrics.More{DiskLow: true} },
-		Store: s, Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies(),
+		Store: s, Address: "127.0.0.1:0", Queues: 5, Latencies: l,
 	})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -40,16 +58,7 @@ func serve(t *testing.T, st *state.Node) func(path string) (int, string) {
 		require.NoError(t, <-ended)
 		require.NoError(t, s.Close())
 	})
-	return func(path string) (int, string) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.Address()+path, nil)
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
-		defer func() { _ = resp.Body.Close() }()
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		return resp.StatusCode, string(body)
-	}
+	return m.Address()
 }
 
 func TestMetrics(t *testing.T) {
@@ -107,11 +116,59 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 		l.Committed(took)
 		l.Acknowledged(took)
 		l.Written(took)
+		l.Coordinated(metrics.LoadRecord, took, false)
 	}
 	for range 1000 { // native buckets are made when they are first needed
 		observe()
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, observe))
+}
+
+// A Prometheus that takes native histograms asks for protobuf, and gets them beside the classic buckets.
+func TestNativeHistograms(t *testing.T) {
+	l := metrics.NewLatencies()
+	l.Committed(3 * time.Millisecond)
+	l.Acknowledged(time.Millisecond)
+	l.Written(2 * time.Millisecond)
+	l.Coordinated(metrics.SwapRecord, 5*time.Millisecond, true)
+	address := listen(t, &state.Node{}, l)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	require.NoError(t, err)
+	req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	require.Contains(t, resp.Header.Get("Content-Type"), "application/vnd.google.protobuf")
+	decoder := expfmt.NewDecoder(resp.Body, expfmt.ResponseFormat(resp.Header))
+	var native []string
+	for {
+		var family dto.MetricFamily
+		if err := decoder.Decode(&family); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		if family.GetType() != dto.MetricType_HISTOGRAM || !strings.HasPrefix(family.GetName(), "lockstep_") {
+			continue
+		}
+		native = append(native, family.GetName())
+		for _, m := range family.GetMetric() {
+			h := m.GetHistogram()
+			require.NotNil(t, h.Schema, "%s is not native", family.GetName())
+			require.Equal(t, int32(3), h.GetSchema(), "a factor of at most 1.1")
+			require.Len(t, h.GetBucket(), 19, "the classic buckets of %s", family.GetName())
+			if h.GetSampleCount() > 0 {
+				require.NotEmpty(t, h.GetPositiveSpan(), "%s has no native buckets", family.GetName())
+			}
+		}
+	}
+	var want []string
+	for _, m := range metrics.All() {
+		if m.Type == metrics.Histogram {
+			want = append(want, m.Name)
+		}
+	}
+	require.ElementsMatch(t, want, native)
 }
 
 func TestNames(t *testing.T) {

@@ -31,6 +31,8 @@ type Metric struct {
 const (
 	whenActive  = "on the active"
 	whenStandby = "on the active, with a standby connected"
+	whenFollows = "on the standby"
+	whenCopies  = "on the standby, while it fetches a snapshot"
 	whenArchive = "with `wal.archive`"
 	whenJobs    = "for each job"
 	whenBackups = "with a job that makes backups"
@@ -58,17 +60,14 @@ func All() []Metric {
 		out = append(out, f.Metric)
 	}
 	out = append(out, storeUsable())
-	for _, h := range histograms() {
-		out = append(out, h.Metric)
-	}
-	return out
+	return append(out, kept()...)
 }
 
-// families are all but the histograms.
+// families are all that is read when it is asked for.
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		ofThePair(), ofTheStandby(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(), ofWork(),
+		ofThePair(), ofTheStandby(), ofTheFollower(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(), ofWork(),
 		ofTheProcess(),
 	} {
 		for i := range part {

@@ -81,6 +81,9 @@ func (n *node) more() metrics.More {
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()
 	}
+	if _, total, _, err := n.store.PreparedList(0, 0); err == nil {
+		m.Prepared = total
+	}
 	if jobs, err := n.maintenance.Jobs(); err == nil {
 		m.Jobs = jobs
 	}

@@ -258,7 +258,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 		return err
 	}
 	n.runner, err = failover.New(failover.Options{
-		Coordinator: n.coordinator, Data: n.plane, Self: self, Logger: n.log,
+		Coordinator: n.measured(), Data: n.plane, Self: self, Logger: n.log,
 		Settings: failover.Settings{
 			FailoverTimeout: n.cfg.Failover.Timeout.Std(), StandbyWait: n.cfg.Failover.DropTimeout.Std(),
 			MinInSync: n.cfg.MinInSync,

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/metrics"
+)
+
+// measured is the coordinator for the machine: with metrics, the time of each request is taken.
+func (n *node) measured() failover.Coordinator {
+	if n.latencies == nil {
+		return n.coordinator
+	}
+	return &measuredCoordinator{n.coordinator, n.latencies}
+}
+
+// measuredCoordinator takes the time of requests to a coordinator.
+type measuredCoordinator struct {
+	failover.Coordinator
+
+	latencies *metrics.Latencies
+}
+
+// took notes a request that began at that time. A conflict, or that there is no record, is an answer.
+func (c *measuredCoordinator) took(op metrics.Operation, began time.Time, err error) {
+	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
+	c.latencies.Coordinated(op, time.Since(began), answered)
+}
+
+// Load implements failover.Coordinator, as do the others.
+func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	began := time.Now()
+	r, at, err := c.Coordinator.Load(ctx)
+	c.took(metrics.LoadRecord, began, err)
+	return r, at, err //nolint:wrapcheck // as it came
+}
+
+// Swap replaces the record.
+func (c *measuredCoordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
+	began := time.Now()
+	at, err := c.Coordinator.Swap(ctx, expect, next)
+	c.took(metrics.SwapRecord, began, err)
+	return at, err //nolint:wrapcheck // as it came
+}
+
+// LoadMark reads the pair's mark.
+func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	began := time.Now()
+	m, err := c.Coordinator.LoadMark(ctx)
+	c.took(metrics.LoadMark, began, err)
+	return m, err //nolint:wrapcheck // as it came
+}
+
+// WriteMark raises the pair's mark.
+func (c *measuredCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
+	began := time.Now()
+	before, err := c.Coordinator.WriteMark(ctx, m)
+	c.took(metrics.WriteMark, began, err)
+	return before, err //nolint:wrapcheck // as it came
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/metrics"
+)
+
+const (
+	rulesFile     = "deploy/prometheus/lockstep.rules.yaml"
+	dashboardFile = "deploy/grafana/lockstep.json"
+	runbookURL    = "https://github.com/lockstep-mq/lockstep/blob/main/docs/runbook.md#"
+)
+
+// alertRule of deploy/prometheus.
+type alertRule struct {
+	Alert       string            `yaml:"alert"`
+	Expr        string            `yaml:"expr"`
+	For         string            `yaml:"for"`
+	Labels      map[string]string `yaml:"labels"`
+	Annotations map[string]string `yaml:"annotations"`
+}
+
+func alertRules(t *testing.T) []alertRule {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(top, rulesFile))
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []alertRule `yaml:"rules"`
+		} `yaml:"groups"`
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &file))
+	var out []alertRule
+	for _, g := range file.Groups {
+		out = append(out, g.Rules...)
+	}
+	require.NotEmpty(t, out)
+	return out
+}
+
+// dashboardQueries are the queries of the dashboard, and where each is.
+func dashboardQueries(t *testing.T) map[string]string {
+	t.Helper()
+	type target struct {
+		RefID string `json:"refId"`
+		Expr  string `json:"expr"`
+	}
+	var d struct {
+		Panels []struct {
+			Title   string   `json:"title"`
+			Type    string   `json:"type"`
+			Targets []target `json:"targets"`
+		} `json:"panels"`
+		Templating struct {
+			List []struct {
+				Name       string `json:"name"`
+				Type       string `json:"type"`
+				Definition string `json:"definition"`
+			} `json:"list"`
+		} `json:"templating"`
+		Annotations struct {
+			List []target `json:"list"`
+		} `json:"annotations"`
+	}
+	raw, err := os.ReadFile(filepath.Join(top, dashboardFile))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &d))
+	out := make(map[string]string)
+	row, variables := "", []string{}
+	for _, p := range d.Panels {
+		if p.Type == "row" {
+			row = p.Title
+			continue
+		}
+		require.NotEmpty(t, p.Targets, "panel %s shows nothing", p.Title)
+		for _, q := range p.Targets {
+			at := fmt.Sprintf("%s / %s / %s", row, p.Title, q.RefID)
+			require.NotContains(t, out, at, "two panels of one name")
+			out[at] = q.Expr
+		}
+	}
+	for i, a := range d.Annotations.List {
+		out[fmt.Sprintf("annotation %d", i)] = a.Expr
+	}
+	for _, v := range d.Templating.List {
+		if v.Type == "query" {
+			variables = append(variables, v.Name)
+			inner := strings.TrimSuffix(strings.TrimPrefix(v.Definition, "label_values("), ")")
+			at := strings.LastIndex(inner, ",")
+			require.Positive(t, at, v.Definition)
+			out["variable "+v.Name] = fmt.Sprintf("count by (%s) (%s)", strings.TrimSpace(inner[at+1:]), inner[:at])
+		}
+	}
+	require.Equal(t, []string{"job", "instance", "queue"}, variables)
+	return out
+}
+
+// exported are the names that a node exports, each with its labels.
+func exported(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{"up": nil}
+	for _, m := range metrics.All() {
+		if m.Type == metrics.Histogram {
+			out[m.Name+"_bucket"] = append(slices.Clone(m.Labels), "le")
+			out[m.Name+"_sum"], out[m.Name+"_count"] = m.Labels, m.Labels
+		}
+		out[m.Name] = m.Labels
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	families, err := r.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		out[f.GetName()] = nil
+	}
+	return out
+}
+
+// Parts of a query. What is left when strings, ranges, selectors and groupings are gone is functions, operators,
+// numbers and names of metrics.
+var (
+	quoted    = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'`)
+	ranged    = regexp.MustCompile(`\[[^\]]*\]`)
+	selector  = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\s*\{([^}]*)\}`)
+	matcher   = regexp.MustCompile(`([a-zA-Z_]\w*)\s*(=~|!~|!=|=)`)
+	groupings = regexp.MustCompile(`\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
+	word      = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
+	functions = regexp.MustCompile(`\b[a-zA-Z_]\w*\s*\(`)
+	operators = regexp.MustCompile(`\b(and|or|unless|bool|offset)\b`)
+)
+
+// everywhere are labels that every series has once Prometheus has scraped it; exported_job is what it calls a label job
+// of the node's own.
+var everywhere = []string{"job", "instance", "exported_job"}
+
+// checkQuery holds the names, and the labels that are asked for, against what a node exports.
+func checkQuery(known map[string][]string, query string) error {
+	q := ranged.ReplaceAllString(quoted.ReplaceAllString(query, `""`), "")
+	var labels []string
+	for _, s := range selector.FindAllStringSubmatch(q, -1) {
+		for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
+			if !slices.Contains(everywhere, m[1]) && !slices.Contains(known[s[1]], m[1]) {
+				return fmt.Errorf("%s has no label %s", s[1], m[1])
+			}
+		}
+	}
+	q = selector.ReplaceAllString(q, "$1")
+	for _, g := range groupings.FindAllStringSubmatch(q, -1) {
+		labels = append(labels, word.FindAllString(g[2], -1)...)
+	}
+	q = operators.ReplaceAllString(functions.ReplaceAllString(groupings.ReplaceAllString(q, " "), "("), " ")
+	names := word.FindAllString(q, -1)
+	if len(names) == 0 {
+		return fmt.Errorf("no metric is named")
+	}
+	for _, n := range names {
+		if _, ok := known[n]; !ok {
+			return fmt.Errorf("%s is not exported", n)
+		}
+	}
+	for _, l := range labels {
+		if !slices.Contains(everywhere, l) &&
+			!slices.ContainsFunc(names, func(n string) bool { return slices.Contains(known[n], l) }) {
+			return fmt.Errorf("none of %v has a label %s", names, l)
+		}
+	}
+	return nil
+}
+
+// What the check is for is found by it.
+func TestCheckQuery(t *testing.T) {
+	known := exported(t)
+	for query, want := range map[string]string{
+		`up{job="x"} == 0`: "",
+		`histogram_quantile(0.99, sum by (job, le) (rate(lockstep_commit_duration_seconds_bucket[5m])))`: "",
+		`time() - (lockstep_start_time_seconds{job="$job"} > 0)`:                                         "",
+		`lockstep_no_such_thing > 0`:                                         "lockstep_no_such_thing is not exported",
+		`rate(lockstep_commit_duration_seconds_total[5m])`:                   "is not exported",
+		`lockstep_queue_messages{subscription="x"}`:                          "has no label subscription",
+		`sum by (queue) (lockstep_messages)`:                                 "has a label queue",
+		`lockstep_term and on (job, condition) lockstep_term`:                "has a label condition",
+		`sum without (instance) (lockstep_messages) or lockstep_mesages > 0`: "lockstep_mesages is not exported",
+	} {
+		err := checkQuery(known, query)
+		if want == "" {
+			require.NoError(t, err, query)
+			continue
+		}
+		require.ErrorContains(t, err, want, query)
+	}
+}
+
+// TestAlertsAskForWhatIsThere: every metric and label in the alert rules is one that a node exports, and every condition
+// that is asked for by name, and every role, is one.
+func TestAlertsAskForWhatIsThere(t *testing.T) {
+	known := exported(t)
+	for _, r := range alertRules(t) {
+		require.NoError(t, checkQuery(known, r.Expr), r.Alert)
+		for _, named := range regexp.MustCompile(`condition="([^"]*)"`).FindAllStringSubmatch(r.Expr, -1) {
+			require.NotNil(t, conditions.Find(conditions.Kind(named[1])), "%s: condition %s", r.Alert, named[1])
+		}
+		checkRoles(t, r.Alert, r.Expr)
+	}
+}
+
+func checkRoles(t *testing.T, where, query string) {
+	t.Helper()
+	for _, named := range regexp.MustCompile(`role=~?"([^"]*)"`).FindAllStringSubmatch(query, -1) {
+		for role := range strings.SplitSeq(named[1], "|") {
+			found := false
+			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
+				found = found || r.String() == role
+			}
+			require.True(t, found, "%s: there is no role %s", where, role)
+		}
+	}
+}
+
+// TestEveryConditionHasAnAlert: by its severity, by name, or not on purpose.
+func TestEveryConditionHasAnAlert(t *testing.T) {
+	// Conditions that are good to know, and that no operator has to be told of.
+	silent := []conditions.Kind{
+		conditions.NotEncrypted, conditions.SyncOff, conditions.PageCacheOnly, conditions.CallersNotLetIn,
+	}
+	rules := alertRules(t)
+	for _, d := range conditions.All() {
+		covered := slices.ContainsFunc(rules, func(r alertRule) bool {
+			return strings.Contains(r.Expr, fmt.Sprintf("lockstep_condition{severity=%q}", d.Severity)) ||
+				strings.Contains(r.Expr, fmt.Sprintf("lockstep_condition{condition=%q}", d.Kind))
+		})
+		if slices.Contains(silent, d.Kind) {
+			require.Equal(t, conditions.Info, d.Severity, "%s is no mere information", d.Kind)
+			require.False(t, covered, "%s has an alert: take it off the list", d.Kind)
+			continue
+		}
+		require.True(t, covered, "%s has no alert", d.Kind)
+	}
+}
+
+// TestEveryAlertIsInTheRunbook: each alert has a section with its severity, meaning, cause and what to do, leads there,
+// and no section is about an alert that is not there.
+func TestEveryAlertIsInTheRunbook(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(top, "docs/runbook.md"))
+	require.NoError(t, err)
+	sections := make(map[string]string)
+	for part := range strings.SplitSeq(string(raw), "\n## ") {
+		title, body, _ := strings.Cut(part, "\n")
+		if strings.HasPrefix(title, "Lockstep") {
+			sections[title] = body
+		}
+	}
+	for _, r := range alertRules(t) {
+		severity := r.Labels["severity"]
+		require.Contains(t, []string{"critical", "warning"}, severity, r.Alert)
+		require.NotEmpty(t, r.Annotations["summary"], r.Alert)
+		require.NotEmpty(t, r.Annotations["description"], r.Alert)
+		anchor, ok := strings.CutPrefix(r.Annotations["runbook_url"], runbookURL)
+		require.True(t, ok, "%s: runbook_url is %q", r.Alert, r.Annotations["runbook_url"])
+		require.Contains(t, []string{strings.ToLower(r.Alert), "{{ $labels.condition }}"}, anchor, r.Alert)
+		body, ok := sections[r.Alert]
+		require.True(t, ok, "docs/runbook.md has no section %s", r.Alert)
+		delete(sections, r.Alert)
+		for _, want := range []string{
+			"\nSeverity: " + severity + ".\n", "\n**Meaning.**\n", "\n**Cause.**\n", "\n**What to do.**\n",
+		} {
+			require.Contains(t, body, want, "section %s of docs/runbook.md", r.Alert)
+		}
+	}
+	require.Empty(t, sections, "sections of docs/runbook.md without an alert")
+}
+
+// TestEveryAlertIsTested: the unit tests for promtool beside the rules name each of them; test/alerts/run.sh runs them.
+func TestEveryAlertIsTested(t *testing.T) {
+	var all strings.Builder
+	for _, name := range []string{"lockstep.rules.test.yaml", "lockstep.rules.days.test.yaml"} {
+		raw, err := os.ReadFile(filepath.Join(top, "deploy/prometheus", name))
+		require.NoError(t, err)
+		all.Write(raw)
+	}
+	for _, r := range alertRules(t) {
+		tested := strings.Contains(all.String(), "alertname: "+r.Alert+"\n") ||
+			strings.Contains(all.String(), fmt.Sprintf("alertname=%q", r.Alert))
+		require.True(t, tested, "no test has %s fire", r.Alert)
+	}
+}
+
+// TestDashboardAsksForWhatIsThere: every metric and label in a query of the dashboard is one that a node exports. With
+// LOCKSTEP_EXPRESSIONS it writes the queries as rules, for promtool to check their syntax.
+func TestDashboardAsksForWhatIsThere(t *testing.T) {
+	known, queries := exported(t), dashboardQueries(t)
+	rows := make(map[string]bool)
+	for at, q := range queries {
+		require.NoError(t, checkQuery(known, q), "%s: %s", at, q)
+		checkRoles(t, at, q)
+		row, _, _ := strings.Cut(at, " / ")
+		rows[row] = true
+	}
+	for _, row := range []string{
+		"Pair", "Clients", "Queues", "Replication", "Store", "Maintenance", "Process",
+	} {
+		require.True(t, rows[row], "no panel in row %s", row)
+	}
+	if name := os.Getenv("LOCKSTEP_EXPRESSIONS"); name != "" {
+		require.NoError(t, os.WriteFile(name, queriesAsRules(queries), 0o600))
+	}
+}
+
+// queriesAsRules makes recording rules of queries.
+func queriesAsRules(queries map[string]string) []byte {
+	type rule struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var rules []rule
+	for at, q := range queries {
+		q = strings.ReplaceAll(strings.ReplaceAll(q, "$__rate_interval", "1m"), "$", "")
+		name := regexp.MustCompile(`\W+`).ReplaceAllString(strings.ToLower(at), "_")
+		rules = append(rules, rule{"dashboard:" + name, q})
+	}
+	slices.SortFunc(rules, func(a, b rule) int { return cmp.Compare(a.Record, b.Record) })
+	file := map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}}
+	out, err := json.Marshal(file) // JSON is YAML
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
