@@ -191,7 +191,8 @@ func ofTheCoordinator() []Definition {
 		},
 		{
 			Kind: VoterBehind, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause: "One of the three voters lags behind the others: if another one is lost, changes of role wait for it.",
+			Cause: "One of the three voters lags behind the others, or its disk does not answer: if another one is lost, " +
+				"changes of role wait for it.",
 			Action: "Look at disk and network of that voter. It catches up by itself; if it does not, replace it: " +
 				"`lockstep pair replace`.",
 		},

@@ -69,6 +69,12 @@ func TestVoterConditions(t *testing.T) {
 // told waits until both nodes tell of a condition, or neither does.
 func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	t.Helper()
+	toldWithin(t, p, kind, want, conditionBound)
+}
+
+// toldWithin is told with a bound of its own.
+func toldWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool, bound time.Duration) {
+	t.Helper()
 	var a, b *pb.GetStatusResponse
 	has := func(st *pb.GetStatusResponse) bool {
 		for _, c := range st.GetConditions() {
@@ -84,6 +90,6 @@ func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 			return true
 		})
 		return err == nil && has(a) == want && has(b) == want
-	}, conditionBound, 100*time.Millisecond, "%s: want %v, a tells %v, b tells %v", kind, want, a.GetConditions(),
+	}, bound, 100*time.Millisecond, "%s: want %v, a tells %v, b tells %v", kind, want, a.GetConditions(),
 		b.GetConditions())
 }

@@ -24,6 +24,9 @@ const (
 	lockLimit     = 500 * time.Millisecond
 )
 
+// probeKey of what is written to see whether the disk answers. The value has no meaning.
+const probeKey = "lockstep-probe"
+
 // idKey of the voter's id. It is kept in the same file as the votes: a disk that loses the one loses the other.
 const idKey = "lockstep-voter-id"
 
@@ -34,6 +37,42 @@ type disk struct {
 	snaps *hraft.FileSnapshotStore
 	id    string // empty: a new directory
 	used  atomic.Bool
+	reads chan struct{} // a slot for each read under way
+}
+
+// A read waits for readPatience; readsAtOnce of them may wait for a disk that does not answer at all.
+const (
+	readPatience = 500 * time.Millisecond
+	readsAtOnce  = 16
+)
+
+// reading runs f, which reads the disk, and gives it up with errDiskStalled when the disk does not answer in time: a
+// read can have to wait for a write, and the other voters must hear that the disk is silent, not silence.
+func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
+	select {
+	case d.reads <- struct{}{}:
+	default:
+		return out, errDiskStalled
+	}
+	type answer struct {
+		out T
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		defer func() { <-d.reads }()
+		var a answer
+		a.out, a.err = f()
+		done <- a
+	}()
+	patience := time.NewTimer(readPatience)
+	defer patience.Stop()
+	select {
+	case a := <-done:
+		return a.out, a.err
+	case <-patience.C:
+		return out, errDiskStalled
+	}
 }
 
 // openDisk opens the directory for this process alone.
@@ -56,7 +95,7 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter "+
 			"(lockstep pair replace)", path, err)
 	}
-	d := &disk{dir: dir, store: store, snaps: snaps}
+	d := &disk{dir: dir, store: store, snaps: snaps, reads: make(chan struct{}, readsAtOnce)}
 	if err := d.check(); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -96,9 +135,12 @@ func (d *disk) empty() (bool, error) {
 	if d.used.Load() {
 		return false, nil // for good
 	}
-	last, err := d.lastIndex()
+	last, err := reading(d, d.lastIndex)
+	if err != nil {
+		return false, err
+	}
 	d.used.Store(last > 0)
-	return last == 0, err
+	return last == 0, nil
 }
 
 // lastIndex of the log, or of the newest snapshot if there is no log after it; 0: neither.
@@ -135,6 +177,14 @@ func (d *disk) rename(kind Kind) error {
 		return fmt.Errorf("raft: write the voter's id to %s: %w", d.dir, err)
 	}
 	d.id = id
+	return nil
+}
+
+// probe returns when the disk has written something durably.
+func (d *disk) probe() error {
+	if err := d.store.Set([]byte(probeKey), []byte{1}); err != nil {
+		return fmt.Errorf("raft: write to %s: %w", d.dir, err)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,23 +44,23 @@ type hello struct {
 	Features []string `json:"features,omitempty"`
 }
 
-// hello of this voter.
+// hello of this voter. What cannot be read because the disk does not answer is left out, and Stalled says so.
 func (v *Voter) hello() (hello, error) {
-	empty, err := v.disk.empty()
-	if err != nil {
-		return hello{}, err
-	}
 	h := hello{
-		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout,
-		Stalled: v.stalled(),
+		Status: v.Status(), Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.diskSilent(),
 	}
 	if !v.opts.older {
 		h.Features = []string{featureMark}
-		if h.Seen, err = v.seen.all(); err != nil {
-			return hello{}, err
-		}
 	}
-	return h, nil
+	var err error
+	if h.Empty, err = v.disk.empty(); err == nil && !v.opts.older {
+		h.Seen, err = v.seen.all()
+	}
+	if errors.Is(err, errDiskStalled) {
+		h.Stalled = true
+		return h, nil
+	}
+	return h, err
 }
 
 // pollOthers asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it

@@ -43,7 +43,10 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 		mute, isSilent := silent[m.Address]
 		switch {
 		case m.ID == own.ID:
-			if own.Fenced == "" && behindOthers(own, known) {
+			switch {
+			case v.diskSilent():
+				add(failover.NoticeVoterBehind, "the disk of the voter here (%s) does not answer", m.Address)
+			case own.Fenced == "" && behindOthers(own, known):
 				add(failover.NoticeVoterBehind, "the voter here (%s) lacks entries of the log that others have",
 					m.Address)
 			}

@@ -78,6 +78,9 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		return true
 	}
 	have, err := v.disk.state()
+	if errors.Is(err, errDiskStalled) {
+		return false // notices tell it
+	}
 	if err != nil {
 		v.log.Error("this voter's disk cannot be read", zap.Error(err))
 		return false

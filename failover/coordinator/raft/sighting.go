@@ -99,7 +99,9 @@ func (s sighting) lacks(have diskState) string {
 }
 
 // state of this voter by its disk.
-func (d *disk) state() (diskState, error) {
+func (d *disk) state() (diskState, error) { return reading(d, d.readState) }
+
+func (d *disk) readState() (diskState, error) {
 	var s diskState
 	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's names
 		n, err := d.store.GetUint64([]byte(key))
@@ -111,6 +113,21 @@ func (d *disk) state() (diskState, error) {
 	var err error
 	s.Last, err = d.lastIndex()
 	return s, err
+}
+
+// lastEntry of the log; zero if there is none, or if it is cut just now.
+func (d *disk) lastEntry() (entry hraft.Log, err error) {
+	last, err := d.store.LastIndex()
+	if err != nil {
+		return hraft.Log{}, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+	}
+	if last > 0 {
+		err = d.store.GetLog(last, &entry)
+	}
+	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) {
+		return hraft.Log{}, fmt.Errorf("raft: entry %d of the log in %s: %w", last, d.dir, err)
+	}
+	return entry, nil
 }
 
 // putBack gives why this voter takes no part any more, as it was noted before a restart; empty if it does.
@@ -145,10 +162,14 @@ type sightings struct {
 	disk *disk
 	due  chan struct{} // one slot: something is to be written soon
 
-	mu      sync.Mutex // guards what follows
+	writing sync.Mutex // held while the disk writes; taken before mu
+
+	mu      sync.Mutex // guards what follows; never held while the disk is waited for: others ask what is known here
 	known   kept
-	dirty   bool // there is more in memory than on the disk
-	written time.Time
+	changes uint64    // of known
+	stored  uint64    // those of them that the disk has
+	ledTerm uint64    // known.LedTerm that the disk has
+	written time.Time // when the disk was last written
 }
 
 // openSightings reads what the disk has kept.
@@ -169,6 +190,7 @@ func openSightings(d *disk) (*sightings, error) {
 	if s.known.Seen == nil {
 		s.known.Seen = make(map[string]sighting)
 	}
+	s.ledTerm = s.known.LedTerm
 	return s, nil
 }
 
@@ -177,15 +199,10 @@ func (s *sightings) saw(id string, what sighting, when urgency) error {
 	if id == "" || id == s.disk.id {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if next := s.known.Seen[id].with(what); next != s.known.Seen[id] {
-		s.known.Seen[id], s.dirty = next, true
-	}
-	switch {
-	case !s.dirty:
+	switch lacks := s.note(id, what); {
+	case !lacks:
 	case when == atOnce:
-		return s.write()
+		return s.sync()
 	case when == shortly:
 		select {
 		case s.due <- struct{}{}:
@@ -193,6 +210,17 @@ func (s *sightings) saw(id string, what sighting, when urgency) error {
 		}
 	}
 	return nil
+}
+
+// note keeps what was learned in memory, and tells whether the disk lacks something.
+func (s *sightings) note(id string, what sighting) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if next := s.known.Seen[id].with(what); next != s.known.Seen[id] {
+		s.known.Seen[id] = next
+		s.changes++
+	}
+	return s.changes != s.stored
 }
 
 // run writes what is to be written soon, until ctx ends.
@@ -214,54 +242,60 @@ func (s *sightings) run(ctx context.Context, failed func(error)) {
 	}
 }
 
-// sync writes what is not on the disk yet.
+// sync writes what is not on the disk yet. When it returns nil, the disk has all that was noted before the call.
 func (s *sightings) sync() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.dirty {
+	changes, ledTerm := s.changes, s.known.LedTerm
+	if changes == s.stored {
+		s.mu.Unlock()
 		return nil
 	}
-	return s.write()
+	raw, err := json.Marshal(s.known)
+	s.mu.Unlock()
+	if err == nil {
+		err = s.disk.store.Set([]byte(sightingsKey), raw)
+	}
+	if err != nil {
+		return fmt.Errorf("raft: write %s to %s: %w", sightingsKey, s.disk.dir, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stored, s.ledTerm, s.written = changes, ledTerm, time.Now()
+	return nil
 }
 
 // led notes, durably, who leads in a term and is about to have this voter write entries.
 func (s *sightings) led(term uint64, id string) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if term <= s.known.LedTerm {
+	durable := term <= s.ledTerm
+	if term > s.known.LedTerm {
+		s.known.LedTerm, s.known.LedBy = term, id
+		s.changes++
+	}
+	s.mu.Unlock()
+	if durable {
 		return nil
 	}
-	s.known.LedTerm, s.known.LedBy = term, id
-	return s.write()
-}
-
-// write is called with mu held.
-func (s *sightings) write() error {
-	raw, err := json.Marshal(s.known)
-	if err == nil {
-		err = s.disk.store.Set([]byte(sightingsKey), raw)
-	}
-	if err != nil {
-		s.dirty = true
-		return fmt.Errorf("raft: write %s to %s: %w", sightingsKey, s.disk.dir, err)
-	}
-	s.dirty, s.written = false, time.Now()
-	return nil
+	return s.sync()
 }
 
 // flush writes what was only heard, now and then, and forgets those who are members no more.
 func (s *sightings) flush(members []hraft.Server) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.dirty || time.Since(s.written) < gossipEvery {
+	if s.changes == s.stored || time.Since(s.written) < gossipEvery {
+		s.mu.Unlock()
 		return nil
 	}
 	if len(members) > 0 {
 		maps.DeleteFunc(s.known.Seen, func(id string, _ sighting) bool {
 			return !slices.ContainsFunc(members, func(m hraft.Server) bool { return string(m.ID) == id })
 		})
+		s.changes++
 	}
-	return s.write()
+	s.mu.Unlock()
+	return s.sync()
 }
 
 // all is what is known of every voter.
@@ -273,14 +307,13 @@ func (s *sightings) all() (map[string]sighting, error) {
 		return all.Seen, nil
 	}
 	// The leader of a term has everything of that term that this voter has.
-	last, err := s.disk.store.LastIndex()
+	entry, err := reading(s.disk, s.disk.lastEntry)
 	if err != nil {
-		return nil, fmt.Errorf("raft: the log in %s: %w", s.disk.dir, err)
+		return nil, err
 	}
 	leader := sighting{Term: all.LedTerm, Voted: all.LedTerm}
-	var entry hraft.Log
-	if last > 0 && s.disk.store.GetLog(last, &entry) == nil && entry.Term == all.LedTerm { // it may be cut just now
-		leader.AckTerm, leader.Acked = entry.Term, last
+	if entry.Term == all.LedTerm {
+		leader.AckTerm, leader.Acked = entry.Term, entry.Index
 	}
 	all.Seen[all.LedBy] = all.Seen[all.LedBy].with(leader)
 	return all.Seen, nil

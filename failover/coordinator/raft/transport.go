@@ -231,32 +231,43 @@ func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (ne
 	return s.d.connect(ctx, kindRaft, id, addr)
 }
 
+// stopwatch tells for how long a call that is under way has not ended.
+type stopwatch struct {
+	since atomic.Int64 // when the call was begun, in nanoseconds since began; 0: none is under way
+	began time.Time
+}
+
+func (s *stopwatch) start() { s.since.Store(int64(time.Since(s.began)) + 1) }
+
+func (s *stopwatch) stop() { s.since.Store(0) }
+
+// elapsed is 0 if no call is under way.
+func (s *stopwatch) elapsed() time.Duration {
+	if since := s.since.Load(); since != 0 {
+		return time.Since(s.began) - time.Duration(since)
+	}
+	return 0
+}
+
 // watchedLog notes since when the disk owes an answer.
 type watchedLog struct {
 	hraft.LogStore
 
-	since atomic.Int64 // when the write under way was begun, in nanoseconds since began; 0: none
-	began time.Time
+	writing stopwatch
 	// stuck holds up writes until it is closed. Only tests set it.
 	stuck atomic.Pointer[chan struct{}]
 }
 
-func watchLog(l hraft.LogStore) *watchedLog { return &watchedLog{LogStore: l, began: time.Now()} }
+func watchLog(l hraft.LogStore) *watchedLog {
+	return &watchedLog{LogStore: l, writing: stopwatch{began: time.Now()}}
+}
 
 // StoreLogs implements raft.LogStore.
 func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
-	w.since.Store(int64(time.Since(w.began)) + 1)
-	defer w.since.Store(0)
+	w.writing.start()
+	defer w.writing.stop()
 	if stuck := w.stuck.Load(); stuck != nil {
 		<-*stuck
 	}
 	return w.LogStore.StoreLogs(logs)
-}
-
-// stalledFor is for how long the disk has not answered.
-func (w *watchedLog) stalledFor() time.Duration {
-	if since := w.since.Load(); since != 0 {
-		return time.Since(w.began) - time.Duration(since)
-	}
-	return 0
 }

@@ -22,6 +22,14 @@ import (
 // stallLimit is after how long without an answer a disk counts as stalled, at least.
 const stallLimit = time.Second
 
+const (
+	// probeInterval is how often a voter writes to its disk to see whether it answers.
+	probeInterval = 5 * time.Second
+	// probeLimit is after how long without an answer to a probe a disk counts as silent. A probe has no one waiting for
+	// it, and a busy disk may take its time.
+	probeLimit = 5 * time.Second
+)
+
 // leader of the voters as one of them knows it. The zero leader: none is known.
 type leader struct {
 	id, address string
@@ -73,10 +81,11 @@ type Voter struct {
 		pause time.Duration
 	}
 
-	rlog raftLog
-	look chan struct{} // one slot: a reason to look around now
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	rlog  raftLog
+	probe stopwatch
+	look  chan struct{} // one slot: a reason to look around now
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
 }
 
 // heard is another voter's answer, and when it came.
@@ -130,7 +139,7 @@ func Start(o Options) (_ *Voter, err error) {
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
 		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, consulting: true, suspect: why,
-		look: make(chan struct{}, 1), rlog: rlog,
+		look: make(chan struct{}, 1), rlog: rlog, probe: stopwatch{began: time.Now()},
 	}
 	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, about: v.fillHandshake}
 	v.peers = newPeers(dial)
@@ -166,6 +175,7 @@ func (v *Voter) run(r *hraft.Raft) {
 	v.wg.Go(func() { v.followLeader(ctx, changes) })
 	v.wg.Go(func() { v.takeTurns(ctx) })
 	v.wg.Go(func() { v.pollOthers(ctx) })
+	v.wg.Go(func() { v.probeDisk(ctx) })
 	v.wg.Go(func() {
 		v.seen.run(ctx, func(err error) {
 			v.log.Error("what is known of the other voters cannot be written",
@@ -221,7 +231,30 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 
 // stalled tells whether the disk under the log does not answer.
 func (v *Voter) stalled() bool {
-	return v.logs.stalledFor() > max(2*v.opts.ElectionTimeout, stallLimit)
+	return v.logs.writing.elapsed() > max(2*v.opts.ElectionTimeout, stallLimit)
+}
+
+// diskSilent tells whether the disk does not answer, be it that nothing but a probe has been written to it lately.
+func (v *Voter) diskSilent() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
+
+// probeDisk writes to the disk now and then, until ctx ends: between changes of role raft writes nothing, and a disk
+// that does not answer any more would be found out by the failover that needs it.
+func (v *Voter) probeDisk(ctx context.Context) {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		v.probe.start()
+		err := v.disk.probe()
+		v.probe.stop()
+		if err != nil && ctx.Err() == nil {
+			v.log.Error("the disk under the voter's log cannot be written", zap.Error(err))
+		}
+	}
 }
 
 // admit tells whether a connection is meant for this voter, and whether it may have it.

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// The requests of ioctl(2) that stop all writes to a file system, and let them go on (linux/fs.h).
+const (
+	freezeRequest = 0xc0045877 // FIFREEZE
+	thawRequest   = 0xc0045878 // FITHAW
+)
+
+// behindBound is how soon VoterBehind has to be told: it waits for 30 seconds first.
+const behindBound = conditionBound + 30*time.Second
+
+// TestVoterBehind freezes the file system under the witness, whose process goes on answering: it lags behind, and is
+// not missing. The pair goes on serving, both nodes tell, and what they told is over when the disk answers again.
+func TestVoterBehind(t *testing.T) {
+	t.Parallel() // it mostly waits
+	p := start(t, cluster.Options{Raft: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	inSync(t, p)
+	require.NoError(t, p.Witness.Stop())
+	freeze, thaw := freezable(t, p.Witness.DataDir())
+	told(t, p, conditions.VoterMissing, true)
+	require.NoError(t, p.Witness.Start())
+	told(t, p, conditions.VoterMissing, false)
+
+	freeze()
+	toldWithin(t, p, conditions.VoterBehind, true, behindBound)
+	told(t, p, conditions.VoterMissing, false)
+	acked(t, w, ackBound)
+	thaw()
+	toldWithin(t, p, conditions.VoterBehind, false, behindBound)
+	inSync(t, p)
+	verify(t, p, w)
+}
+
+// freezable moves a directory to a file system of its own, in a file, whose writes can be made to wait.
+func freezable(t *testing.T, dir string) (freeze, thaw func()) {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "disk")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, 64<<20))
+	before := dir + "-before"
+	require.NoError(t, os.Rename(dir, before))
+	require.NoError(t, os.Mkdir(dir, 0o750))
+	for _, cmd := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, dir}} {
+		if out, err := exec.CommandContext(t.Context(), cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
+			lacks(t, needsFreeze, "a file system in a file: %v: %v, %s", cmd, err, out)
+		}
+	}
+	mounted, err := os.Open(dir)
+	require.NoError(t, err)
+	set := func(request uint) error { return unix.IoctlSetInt(int(mounted.Fd()), request, 0) }
+	t.Cleanup(func() {
+		_ = set(thawRequest) // so that a failed test leaves no process that waits for ever
+		_ = mounted.Close()
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	require.NoError(t, os.CopyFS(dir, os.DirFS(before)))
+	return func() { require.NoError(t, set(freezeRequest)) }, func() { require.NoError(t, set(thawRequest)) }
+}
