@@ -32,6 +32,16 @@ const (
 	refillTime = 4 * time.Second
 	// sweepInterval is how often addresses are forgotten that have no connections any more.
 	sweepInterval = 5 * time.Second
+	// abandonShare is the part of its attempts that a connection costs its address, instead of one of them, which ends
+	// before a call of it was let in: with a broken frame, without a handshake, or because nothing came.
+	abandonShare = 256
+	// A listener that refuses more connections than these looks at new ones more slowly, so that they wait in the
+	// system's queue rather than take processor time.
+	refusedAtOnce    = 400
+	refusedPerSecond = 4000
+	refusedPause     = 5 * time.Millisecond
+	// sampled is how many addresses are looked at for the one that has to make room.
+	sampled = 64
 	// maxWrong is how many calls of a new connection may show something that is not true.
 	maxWrong = 16
 	// holdTime is how long a connection is left waiting that is refused because its address makes too many, so that it
@@ -61,10 +71,14 @@ const (
 	Flood
 	// Displaced: it made room for another one before its time was over.
 	Displaced
+	// Handshakes: limits.handshakes have made no call yet.
+	Handshakes
 	reasons
 )
 
-var reasonNames = [reasons]string{"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced"}
+var reasonNames = [reasons]string{
+	"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced", "handshakes",
+}
 
 // String gives the name that metrics use.
 func (r Reason) String() string { return reasonNames[r] }
@@ -73,6 +87,9 @@ func (r Reason) String() string { return reasonNames[r] }
 type Limits struct {
 	// Connections that may be open, and those of one address.
 	Connections, PerAddress int
+	// Handshakes is how many of them may be open of which no call has passed the gate yet. An address that has others
+	// has a quarter more.
+	Handshakes int
 	// HandshakeTimeout is how long a connection may take until a call of it passes the gate.
 	HandshakeTimeout time.Duration
 }
@@ -83,7 +100,7 @@ type Options struct {
 	Limits func() Limits
 	// IsPeer tells whether the other node may have this host; nil if there is none. It must not block.
 	IsPeer func(host string) bool
-	// Plain: there is no TLS, so that it can be seen how often a client cancels calls.
+	// Plain: there is no TLS, so that the listener sees the frames of HTTP/2; with TLS, Credentials shows them.
 	Plain bool
 	// Logger is told of refusals, a few times a minute at most.
 	Logger *zap.Logger
@@ -98,8 +115,11 @@ type Listener struct {
 	held     atomic.Int32 // refused connections that are not closed yet
 	ended    [reasons]atomic.Uint64
 
+	refusals bucket // of Accept alone
+
 	mu       sync.Mutex // guards all below
 	open     int
+	fresh    int // of them that no call has passed the gate of
 	reserved int // of them that have a place of the peer
 	sources  map[string]*source
 	swept    time.Time // when sources was cleaned last
@@ -161,7 +181,18 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.accepted.Add(1)
 			return c, nil
 		}
+		if !l.refusals.take(refusedAtOnce, refusedPerSecond) {
+			<-time.After(refusedPause)
+		}
 	}
+}
+
+// cut closes a connection that is not let in at once, without waiting for what its client still says.
+func cut(raw net.Conn) {
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // it is closed in any case
+	}
+	_ = raw.Close() // it is not let in
 }
 
 // refuse closes a connection that is not let in.
@@ -170,12 +201,12 @@ func (l *Listener) refuse(raw net.Conn, why Reason) {
 		if why == TooMany {
 			l.held.Add(-1)
 		}
-		_ = raw.Close() // it is not let in
+		cut(raw)
 		return
 	}
 	time.AfterFunc(holdTime, func() {
 		l.held.Add(-1)
-		_ = raw.Close() // it is not let in
+		cut(raw)
 	})
 }
 
@@ -194,10 +225,11 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 		c = &Conn{l: l, source: s, reserved: reserved}
 		c.remote = Remote{Addr: raw.RemoteAddr(), conn: c}
 		c.element = s.new.PushBack(c)
-		c.since, c.close = now, raw.Close
+		c.since, c.close, c.over = now, raw.Close, make(chan struct{})
 		s.open++
 		s.tries--
 		l.open++
+		l.fresh++
 		patience := limits.HandshakeTimeout
 		if reserved {
 			l.reserved++
@@ -235,6 +267,13 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
+// owe takes a part of all attempts away: the address may make no more until they have come back, after twice
+// refillTime at most.
+func (s *source) owe(share float64, limits Limits) {
+	all := float64(limits.PerAddress)
+	s.tries = max(s.tries-all/share, -all)
+}
+
 func (s *source) refill(limits Limits, now time.Time) {
 	full := float64(limits.PerAddress)
 	s.tries = min(full, s.tries+now.Sub(s.refilled).Seconds()/refillTime.Seconds()*full)
@@ -252,19 +291,40 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Con
 		}
 		return displaced, 0, true
 	}
-	if l.open-l.reserved < limits.Connections {
+	handshakes := limits.Handshakes
+	if s.open > s.new.Len() { // a client of the pair is there
+		handshakes += handshakes / 4
+	}
+	switch {
+	case l.open-l.reserved >= limits.Connections:
+		why = Full
+	case l.fresh-l.reserved >= handshakes:
+		why = Handshakes
+	default:
 		return nil, 0, true
 	}
-	var most *source
-	for _, other := range l.sources {
-		if other.oldest(now) != nil && (most == nil || other.new.Len() > most.new.Len()) {
-			most = other
+	if most := l.crowd(now); most != nil {
+		return most.oldest(now), 0, true
+	}
+	return nil, why, false
+}
+
+// crowd is the address with the most connections that have made no call, of some that have one which may make room;
+// nil if there is none. mu is held.
+func (l *Listener) crowd(now time.Time) (most *source) {
+	looked := 0
+	for _, s := range l.sources { // in an order that changes
+		if s.oldest(now) == nil {
+			continue
+		}
+		if most == nil || s.new.Len() > most.new.Len() {
+			most = s
+		}
+		if looked++; looked == sampled {
+			break
 		}
 	}
-	if most == nil {
-		return nil, Full, false
-	}
-	return most.oldest(now), 0, true
+	return most
 }
 
 // oldest is the oldest new connection that may be displaced; nil if there is none. mu is held.
@@ -313,7 +373,7 @@ func (l *Listener) tell(r Reason, host string, limits Limits) {
 	}
 	l.o.Logger.Warn(texts[r], zap.String("last_address", host), zap.Uint64("since_the_last_line", n-last.then),
 		zap.Uint64("since_the_start", n), zap.Int("limits.connections", limits.Connections),
-		zap.Int("limits.connections-per-address", limits.PerAddress),
+		zap.Int("limits.connections-per-address", limits.PerAddress), zap.Int("limits.handshakes", limits.Handshakes),
 		zap.Duration("limits.handshake-timeout", limits.HandshakeTimeout))
 }
 
@@ -327,6 +387,8 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and " +
 		"none a good one",
 	Flood: "connections are closed: their clients cancel calls, or change settings of HTTP/2, far too often",
+	Handshakes: "connections are refused: limits.handshakes are open that have made no call yet; something opens far " +
+		"too many of them, or raise it if so many clients come at once",
 	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
 		"their places",
 }

@@ -5,6 +5,7 @@ package admission_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -54,6 +55,9 @@ func (a address) String() string { return string(a) }
 
 func open(t *testing.T, limits admission.Limits, peerHost string) *door {
 	t.Helper()
+	if limits.Handshakes == 0 {
+		limits.Handshakes = 1000
+	}
 	core, logs := observer.New(zapcore.WarnLevel)
 	d := &door{t: t, incoming: make(chan net.Conn), let: make(chan net.Conn, 1), limits: limits, logs: logs}
 	d.Listener = admission.New(fakeListener{d}, admission.Options{
@@ -189,13 +193,96 @@ func TestAttempts(t *testing.T) {
 			v.conn().Known(false)
 			require.NoError(t, v.inside.Close())
 		}
-		for range 8 {
+		for range 7 { // a connection that ends without a call costs a little more than one
 			require.NoError(t, d.visit("10.0.0.1:1").inside.Close())
 		}
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["too-many"])
 		require.NotNil(t, d.visit("10.0.0.2:1").inside)
 		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is back")
+	})
+}
+
+// A connection that breaks off costs its address more than one that makes a call, so that who does nothing else makes
+// few of them, and for longer and longer; those that are open go on.
+func TestBreakingOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
+		good := d.visit("10.0.0.1:1")
+		good.conn().Known(false)
+		breakOff := func() (let int) {
+			for range 1000 {
+				if v := d.visit("10.0.0.1:2"); v.inside != nil {
+					require.NoError(t, v.inside.Close())
+					let++
+				} else {
+					break
+				}
+			}
+			return let
+		}
+		require.InDelta(t, 2048/9, breakOff(), 2)
+		began := d.Stats().Accepted
+		for range 60 { // each refusal takes a second of simulated time
+			breakOff()
+		}
+		require.Less(t, d.Stats().Accepted-began, uint64(60*512/8), "an eighth of what it could make with calls")
+		require.False(t, good.gone())
+		require.NotNil(t, d.visit("10.0.0.2:1").inside)
+	})
+}
+
+// What has made no call yet is bounded over all addresses; an address that has made calls has some more.
+func TestHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{
+			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
+		}, "")
+		known := d.visit("10.0.0.1:1")
+		known.conn().Known(false)
+		var held []*visitor
+		for i := range 4 {
+			held = append(held, d.visit(fmt.Sprintf("10.0.1.%d:1", i)))
+			require.NotNil(t, held[i].inside)
+		}
+		require.Nil(t, d.visit("10.0.2.1:1").inside, "as many are there")
+		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
+		// refusing it took a second, so that the oldest ones may make room now
+		require.NotNil(t, d.visit("10.0.2.1:1").inside)
+		require.EqualValues(t, 1, d.Stats().Ended["displaced"])
+		require.False(t, known.gone())
+	})
+}
+
+// An address with a connection that has made calls gets in although strangers fill the places of handshakes.
+func TestHandshakesOfTheKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{
+			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
+		}, "")
+		d.visit("10.0.0.1:1").conn().Known(false)
+		for i := range 4 {
+			require.NotNil(t, d.visit(fmt.Sprintf("10.0.1.%d:1", i)).inside)
+		}
+		require.NotNil(t, d.visit("10.0.0.1:2").inside)
+		require.Nil(t, d.visit("10.0.0.1:3").inside, "a quarter more, and no more")
+	})
+}
+
+// A listener that refuses thousands each second takes its time.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, admission.Limits{Connections: 16, PerAddress: 8, HandshakeTimeout: time.Hour}, "")
+		for i := range 8 {
+			d.visit(fmt.Sprintf("10.0.0.1:%d", i)).conn().Known(false)
+		}
+		began := time.Now()
+		for range 4400 {
+			ours, _ := net.Pipe()
+			d.incoming <- remoteConn{ours, address("10.0.0.1:1")}
+		}
+		require.InDelta(t, time.Second, time.Since(began), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
+		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
 	})
 }
 
@@ -263,18 +350,21 @@ func TestFloods(t *testing.T) {
 	}{
 		{"data", 0, 10_000, true, false},
 		{"headers", 1, 10_000, true, false},
-		{"some resets", 3, 1_500, true, false},
+		{"some resets", 3, 400, true, false},
 		{"resets", 3, 4_000, true, true},
 		{"resets within TLS", 3, 4_000, false, false},
 		{"settings", 4, 500, true, true},
+		{"priorities", 2, 500, true, true},
+		{"frames of no type", 200, 500, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			raw, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			defer func() { _ = raw.Close() }()
 			l := admission.New(raw, admission.Options{
 				Limits: func() admission.Limits {
-					return admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}
+					return admission.Limits{Connections: 10, PerAddress: 10, Handshakes: 10, HandshakeTimeout: time.Minute}
 				},
 				Plain: c.plain, Logger: zap.NewNop(),
 			})

@@ -21,6 +21,7 @@ type Conn struct {
 	since  time.Time
 	timer  *time.Timer
 	close  func() error
+	over   chan struct{} // closed with it
 	once   sync.Once
 	err    error // of close
 
@@ -102,6 +103,7 @@ func (c *Conn) notNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
 		c.element = nil
+		c.l.fresh--
 	}
 }
 
@@ -125,7 +127,7 @@ func (c *Conn) expired(patience time.Duration) {
 func (c *Conn) flooded() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
-	c.source.tries -= floodTries
+	c.source.owe(floodShare, limits)
 	c.l.mu.Unlock()
 	c.l.tell(Flood, c.source.host, limits)
 	_ = c.end() // it is given up
@@ -136,6 +138,7 @@ func (c *Conn) end() error {
 	c.once.Do(func() {
 		c.timer.Stop()
 		c.err = c.close()
+		close(c.over)
 		l := c.l
 		limits, now := l.o.Limits(), time.Now()
 		l.mu.Lock()
@@ -145,11 +148,36 @@ func (c *Conn) end() error {
 			c.reserved = false
 			l.reserved--
 		}
+		if !c.known.Load() {
+			c.source.owe(abandonShare, limits)
+		}
 		c.source.open--
 		l.open--
 		l.forget(c.source, limits, now)
 	})
 	return c.err
+}
+
+// read reads from inner, and looks at the frames: a client that floods is read more slowly at first, and then no more.
+func (c *Conn) read(inner net.Conn, f *frames, b []byte) (int, error) {
+	n, err := inner.Read(b)
+	if n == 0 {
+		return n, err //nolint:wrapcheck // a net.OpError says everything
+	}
+	pause, ok := f.pass(b[:n])
+	if !ok {
+		c.flooded()
+		return 0, errFlood
+	}
+	if pause > 0 {
+		timer := time.NewTimer(min(pause, longestPause))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-c.over:
+		}
+	}
+	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
 // tcpConn is a connection that can do what a TCP connection can.
@@ -162,12 +190,10 @@ type tcpConn struct {
 
 // Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
 func (c *tcpConn) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
-	if n > 0 && c.conn.l.o.Plain && !c.frames.pass(b[:n]) {
-		c.conn.flooded()
-		return 0, errFlood
+	if c.conn.l.o.Plain {
+		return c.conn.read(c.TCPConn, &c.frames, b)
 	}
-	return n, err //nolint:wrapcheck // a net.OpError says everything
+	return c.TCPConn.Read(b) //nolint:wrapcheck // a net.OpError says everything
 }
 
 // Close ends the connection.

@@ -10,26 +10,38 @@ import (
 
 // What a client of HTTP/2 sends costs a node the same whether it means anything. gRPC bounds the calls at once, the
 // size of headers and the rate of pings of a connection; this file bounds how often it may begin calls only to cancel
-// them (CVE-2023-44487), and change its settings.
+// them (CVE-2023-44487), change its settings, and send frames that say nothing.
 
 const (
 	prefaceBytes     = 24 // what the client's side of HTTP/2 begins with
 	frameHeaderBytes = 9
-	frameReset       = 3
-	frameSettings    = 4
+	// Types of frames. What is beyond frameContinuation is of some extension, and not used.
+	frameData         = 0
+	framePriority     = 2
+	frameReset        = 3
+	frameSettings     = 4
+	frameContinuation = 9
+	flagEndStream     = 1
+	flagEndHeaders    = 4
 
 	// Cancelled calls: as many at once as a client has that gives up all that it has under way, and so many a second.
+	// Frames that carry nothing and end nothing count as such.
 	resetsAtOnce    = 2048
 	resetsPerSecond = 100
-	// Changes of settings.
+	// resetsFree are taken as they come; for each further one the connection is read later, so that beginning calls and
+	// cancelling them takes a bounded share of the processors. longestPause is how long it waits at most in one go.
+	resetsFree   = 256
+	resetPause   = time.Millisecond
+	longestPause = time.Second
+	// Changes of settings, priorities, and frames of extensions.
 	settingsAtOnce    = 100
 	settingsPerSecond = 10
-	// floodTries is what a connection that was closed for this costs its address of the attempts that it has.
-	floodTries = 256
+	// floodShare is the part of its attempts that a connection costs its address that was closed for this.
+	floodShare = 8
 )
 
 // errFlood ends a connection.
-var errFlood = errors.New("the client cancels calls, or changes its settings, too often")
+var errFlood = errors.New("the client cancels calls, changes its settings, or sends frames that say nothing, too often")
 
 // bucket allows so many at once, and so many a second.
 type bucket struct {
@@ -60,8 +72,9 @@ type frames struct {
 
 func newFrames() frames { return frames{skip: prefaceBytes} }
 
-// pass looks at what was read; false if there is too much of something.
-func (f *frames) pass(b []byte) bool {
+// pass looks at what the client sends, in pieces of any size, and tells how long the next ones should wait; false if it
+// floods.
+func (f *frames) pass(b []byte) (pause time.Duration, ok bool) {
 	for len(b) > 0 {
 		if f.skip > 0 {
 			n := min(f.skip, len(b))
@@ -73,15 +86,25 @@ func (f *frames) pass(b []byte) bool {
 		f.have += n
 		b = b[n:]
 		if f.have < frameHeaderBytes {
-			return true
+			return pause, true
 		}
 		f.have = 0
 		f.skip = int(binary.BigEndian.Uint32(f.header[:4]) >> 8)
-		switch kind := f.header[3]; {
-		case kind == frameReset && !f.resets.take(resetsAtOnce, resetsPerSecond),
-			kind == frameSettings && !f.sets.take(settingsAtOnce, settingsPerSecond):
-			return false
+		kind, flags := f.header[3], f.header[4]
+		switch {
+		case kind == frameReset, f.skip == 0 && kind == frameData && flags&flagEndStream == 0,
+			f.skip == 0 && kind == frameContinuation && flags&flagEndHeaders == 0:
+			if !f.resets.take(resetsAtOnce, resetsPerSecond) {
+				return pause, false
+			}
+			if f.resets.left < resetsAtOnce-resetsFree {
+				pause += resetPause
+			}
+		case kind == frameSettings, kind == framePriority, kind > frameContinuation:
+			if !f.sets.take(settingsAtOnce, settingsPerSecond) {
+				return pause, false
+			}
 		}
 	}
-	return true
+	return pause, true
 }

@@ -233,6 +233,7 @@ type Limits struct {
 
 	Connections           int      `key:"connections" usage:"connections to this node's port, of clients and commands together; at most one for each 64KiB of memory.budget, and what the system's limit of open files leaves. The other node has places of its own"`
 	ConnectionsPerAddress int      `key:"connections-per-address" usage:"those of one address (of IPv6: of a /64 network); raise it if many clients come through one proxy. As many attempts that make no call are let in within 4s"`
+	Handshakes            int      `key:"handshakes" usage:"connections of which no call was let in yet, over all addresses: TLS, HTTP/2 and authentication. Beyond that the oldest of them make room, or new ones are refused; an address that has others, which made calls, has a quarter more"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" usage:"how long a connection may take until a call of it is let in: TLS, HTTP/2 and authentication together. After that it is closed"`
 
 	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
@@ -282,8 +283,8 @@ func Default() Config {
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
-			Connections: 8_192, ConnectionsPerAddress: 2_048, HandshakeTimeout: Duration(10 * time.Second),
-			DeliveryShare: 5,
+			Connections: 8_192, ConnectionsPerAddress: 2_048, Handshakes: 2_048,
+			HandshakeTimeout: Duration(10 * time.Second), DeliveryShare: 5,
 		},
 	}
 }

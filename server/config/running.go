@@ -41,6 +41,7 @@ func runningScopes() map[string]Scope {
 		"txn.prepared-timeout":           ScopePair,
 		"limits.connections":             ScopeNode,
 		"limits.connections-per-address": ScopeNode,
+		"limits.handshakes":              ScopeNode,
 		"limits.handshake-timeout":       ScopeNode,
 		"log.level":                      ScopeNode,
 		"disk.low-watermark":             ScopeNode,

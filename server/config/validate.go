@@ -300,6 +300,7 @@ func (c *Config) checkLimits(k *checker) {
 	k.between("audit.keep", c.Audit.Keep, 1, 10_000)
 	k.between("limits.connections", l.Connections, 16, 1_000_000)
 	k.between("limits.connections-per-address", l.ConnectionsPerAddress, 8, 1_000_000)
+	k.between("limits.handshakes", l.Handshakes, 8, 1_000_000)
 	k.timeBetween("limits.handshake-timeout", l.HandshakeTimeout, 100*time.Millisecond, 10*time.Minute)
 	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
 	if c.Txn.PreparedTimeout != 0 {

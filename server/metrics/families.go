@@ -420,8 +420,8 @@ func ofTheProcess() []family {
 			func(s *snapshot) float64 { return float64(s.more.Audit.Records) }),
 		counter("audit_records_lost_total", "Those of them that could not be written.",
 			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
-		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many) or "+
-			"were closed before a call of them was let in (silent, strangers, displaced), or because they flood "+
+		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many, "+
+			"handshakes) or were closed before a call of them was let in (silent, strangers, displaced), or because they flood "+
 			"(flood), by the limit that did it.",
 			[]string{"reason"}, func(s *snapshot, put putFunc) {
 				for reason, n := range s.more.Connections.Ended {

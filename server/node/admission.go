@@ -37,7 +37,7 @@ func (n *node) admit(l listener) *admission.Listener {
 			l := n.settings.Live().Limits
 			return admission.Limits{
 				Connections: min(l.Connections, most), PerAddress: l.ConnectionsPerAddress,
-				HandshakeTimeout: l.HandshakeTimeout.Std(),
+				Handshakes: l.Handshakes, HandshakeTimeout: l.HandshakeTimeout.Std(),
 			}
 		},
 		IsPeer: func(host string) bool {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/peers"
 )
@@ -28,7 +29,8 @@ func (n *node) secure() (err error) {
 		return err
 	}
 	if own := n.secrets.own; own != nil {
-		n.serverOptions = append(n.serverOptions, grpc.Creds(own.ServerCredentials(n.cfg.TLS.ClientCertificates())))
+		n.serverOptions = append(n.serverOptions,
+			grpc.Creds(admission.Credentials(own.ServerCredentials(n.cfg.TLS.ClientCertificates()))))
 		n.dialOptions = append(n.dialOptions, grpc.WithTransportCredentials(own.Credentials(n.acceptPeer())))
 	}
 	if token := n.secrets.peerToken; token != nil {

@@ -38,8 +38,9 @@ type plan struct {
 	// Attack is the name of one of attacks; empty: half-open connections.
 	Attack  string
 	Address string
-	// From is the address that connections come from; empty: any.
-	From string
+	// From is the address that connections come from; empty: any. Anywhere: each comes from another one of 127.0.0.0/8.
+	From     string
+	Anywhere bool
 	// For is how long it takes.
 	For time.Duration
 	// Files is how many connections it may hold.
@@ -87,6 +88,8 @@ func attacks() []attack {
 		{"rapid reset", 2, rapidReset},
 		{"ping flood", 2, pingFlood},
 		{"settings flood", 2, settingsFlood},
+		{"empty frames", 2, emptyFrames},
+		{"many addresses", 4, truncatedFrame},
 	}
 }
 
@@ -137,10 +140,14 @@ func (a *attacker) note(name, end string) {
 // dial connects; what it returns is closed when ctx ends. nil if there is no connection.
 func (a *attacker) dial(ctx context.Context, name string) net.Conn {
 	d := net.Dialer{}
-	if ip := net.ParseIP(a.plan.From); ip != nil {
+	if a.plan.Anywhere {
+		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, byte(1+rand.IntN(250)), byte(rand.IntN(250)), byte(1+rand.IntN(250)))}
+	} else if ip := net.ParseIP(a.plan.From); ip != nil {
 		d.LocalAddr = &net.TCPAddr{IP: ip}
 	}
-	c, err := d.DialContext(ctx, "tcp", a.plan.Address)
+	limited, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := d.DialContext(limited, "tcp", a.plan.Address)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.note(name, "not let in")

@@ -269,3 +269,19 @@ func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 	a.note(name, "served to its end")
 	_, _ = io.CopyN(io.Discard, h.Conn, 1<<10)
 }
+
+// emptyFrames sends data that is none, and ends nothing, in a call that is let in.
+func emptyFrames(ctx context.Context, a *attacker, name string, _ int) {
+	h := a.connect(ctx, name)
+	if h == nil {
+		return
+	}
+	defer func() { _ = h.Close() }()
+	ended := make(chan string, 1)
+	go func() { ended <- h.outcome(ctx, 0) }()
+	err := h.call(1, pb.QueueService_PublishStream_FullMethodName)
+	for began := time.Now(); err == nil && time.Since(began) < flooding; {
+		err = h.WriteData(1, false, nil)
+	}
+	flooded(a, name, h, err, ended)
+}

@@ -6,9 +6,10 @@
 // beside it. Each attack has its turn; thousands of half-open connections are there all the time. It takes about half a
 // minute by default; with
 //
-//	LOCKSTEP_HOSTILE=10m
+//	LOCKSTEP_HOSTILE=10m go test ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //
-// the attacks last for that long, and the limits of latency count: the machine must have nothing else to do then.
+// the attacks last for that long, and the good client's p99 may be twice that of quiet times at most: the machine must
+// have nothing else to do then. LOCKSTEP_HOSTILE_ONLY names some of the attacks, separated by commas.
 package hostile
 
 import (
@@ -53,6 +54,13 @@ const (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(envAttack); text != "" {
 		if err := runAttacker(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if os.Getenv(envDecoy) != "" {
+		if err := runDecoy(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -193,6 +201,23 @@ func peakMemory(t *testing.T, pid int) int64 {
 	return 0
 }
 
+// processorTime is how long a process has run.
+func processorTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0 // it cannot be read here
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var ticks int64
+	for _, field := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(field, 10, 64)
+		require.NoError(t, err)
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100) // USER_HZ is 100 wherever Go runs
+}
+
 // files is how many connections the attacker may hold: as many as the system lets this process open, but for some.
 func files(t *testing.T) int {
 	t.Helper()
@@ -253,7 +278,7 @@ func TestHostile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
-	all := attacks()
+	all := chosen(os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
 	long, strict := os.LookupEnv("LOCKSTEP_HOSTILE")
 	total, settings := 20*time.Second, map[string]string{"limits.handshake-timeout": "1s"}
 	if strict {
@@ -265,7 +290,7 @@ func TestHostile(t *testing.T) {
 	p, active, standby, metrics := victim(t, settings)
 	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: files(t), Queue: "bait"}
 	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
-		assaulted.From = "127.0.0.2"
+		assaulted.From = "127.0.0.2" // and after it
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -286,28 +311,39 @@ func TestHostile(t *testing.T) {
 	quietMedian, quiet, n := g.all()
 	goroutines, descriptors := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
 	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, descriptors)
+	if strict {
+		control(t, g, assaulted, total/20)
+	}
 
 	attacked, over := context.WithCancel(ctx)
 	arrived := make(chan []time.Duration, 1)
 	working.Go(func() { arrived <- newcomers(attacked, t, active.Address) })
 	report := map[string]*tally{}
-	half := assaulted
+	half := assaulted.from(1)
 	half.For = total + total/10
 	halfOpened := make(chan struct{})
 	go func() {
 		defer close(halfOpened)
 		assault(t, half, report) //nolint:testifylint // it asserts, and does not end the test
 	}()
+	rows := []string{fmt.Sprintf("%-24s %10s %10s %10s %12s", "attack", "attempts", "median", "p99", "processor")}
 	for i, a := range all {
-		one := assaulted
-		one.Attack = a.name
+		one := assaulted.from(2 + i)
+		one.Attack, one.Anywhere = a.name, one.From != "" && a.name == "many addresses"
 		if i == len(all)/2 {
 			comesBack(t, p, standby)
 		}
 		mine := map[string]*tally{}
+		spent := processorTime(t, active.PID())
 		assault(t, one, mine)
-		median, p99, n := g.lap()
-		t.Logf("%-24s the good client: median %v, p99 %v of %d", a.name, median, p99, n)
+		spent = processorTime(t, active.PID()) - spent
+		median, p99, _ := g.lap()
+		fired := 0
+		for _, tl := range mine {
+			fired += tl.Fired
+		}
+		rows = append(rows, fmt.Sprintf("%-24s %10d %10s %10s %10.0f %%", a.name, fired, rounded(median), rounded(p99),
+			100*spent.Seconds()/one.For.Seconds()))
 		tell(t, mine)
 	}
 	<-halfOpened
@@ -316,6 +352,7 @@ func TestHostile(t *testing.T) {
 	median, p99, n := g.all()
 	tell(t, report)
 	slices.Sort(came)
+	t.Logf("the good client during each attack, and what the node took of a processor:\n%s", strings.Join(rows, "\n"))
 	t.Logf("attacked: median %v, p99 %v of %d (%.2f times the quiet one); %d new clients, the slowest took %v", median,
 		p99, n, float64(p99)/float64(quiet), len(came), came[len(came)-1])
 	peak := peakMemory(t, active.PID())
@@ -323,15 +360,52 @@ func TestHostile(t *testing.T) {
 
 	require.Zero(t, g.fails)
 	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
+	most := max(20*quiet, time.Second) // a machine that has other things to do
 	if strict {
-		require.LessOrEqual(t, p99, 2*quiet, "p99 of the good client")
+		most = 2 * quiet
 	}
+	assert.LessOrEqual(t, p99, most, "p99 of the good client; without an attack it is %v", quiet)
 	require.Eventually(t, func() bool {
 		return gauge(t, metrics, "go_goroutines") <= goroutines+10 &&
 			gauge(t, metrics, "process_open_fds") <= descriptors+5
 	}, bound, 200*time.Millisecond, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
-	t.Logf("afterwards: %v goroutines, %v files", gauge(t, metrics, "go_goroutines"),
-		gauge(t, metrics, "process_open_fds"))
+	t.Logf("goroutines and files: %v and %v before, %v and %v afterwards", goroutines, descriptors,
+		gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds"))
+}
+
+func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// from is the plan of an attacker of its own address, where there are several: what one has done must not count for
+// another one.
+func (p plan) from(i int) plan {
+	if p.From != "" {
+		p.From = fmt.Sprint("127.0.0.", 2+i)
+	}
+	return p
+}
+
+// control has some of the attackers attack another process for a while, and tells what the good client has of it: that
+// is the price of sharing processors with the attacker, which no node can refuse to pay.
+func control(t *testing.T, g *good, attack plan, each time.Duration) {
+	t.Helper()
+	attack.Address = decoy(t)
+	for _, name := range []string{"truncated frame", "rapid reset", "ping flood"} {
+		attack.Attack, attack.For = name, each
+		mine := map[string]*tally{}
+		assault(t, attack, mine)
+		median, p99, _ := g.lap()
+		t.Logf("%s against another process, %d attempts: the good client has median %v, p99 %v", name, mine[name].Fired,
+			rounded(median), rounded(p99))
+	}
+	_, _, _ = g.all()
+}
+
+// chosen are the attacks of a list of names, separated by commas; all of them if it is empty.
+func chosen(names string) []attack {
+	if names == "" {
+		return attacks()
+	}
+	return slices.DeleteFunc(attacks(), func(a attack) bool { return !slices.Contains(strings.Split(names, ","), a.name) })
 }
 
 // bait publishes what never-reading consumers are to be sent.

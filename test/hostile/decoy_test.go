@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What an attacker on the same machine costs a good client merely because it runs there: the same attacks go to a
+// process that has nothing to do with the pair.
+
+const envDecoy = "HOSTILE_DECOY" // set: be that process
+
+// runDecoy takes connections and reads from them, until its input ends.
+func runDecoy() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_ = c.SetDeadline(time.Now().Add(time.Second))
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	_, err = io.Copy(io.Discard, os.Stdin)
+	_ = l.Close()
+	return err
+}
+
+// decoy starts the process, until the test ends, and gives its address.
+func decoy(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), envDecoy+"=1")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // it may have been killed with the test's context
+	})
+	return strings.TrimSpace(line)
+}
