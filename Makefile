@@ -28,8 +28,9 @@ build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockstep ./cmd/lockstep
 
 .PHONY: release
-release: ## Static binaries for each platform in dist/, the same bytes each time, with bills of materials and checksums
+release: ## Static binaries, .deb and .rpm for each platform in dist/, the same bytes each time, with bills of materials and checksums
 	deploy/make-release.sh dist $(VERSION)
+	deploy/make-packages.sh dist $(VERSION)
 
 .PHONY: release-check
 release-check: release ## The same, and once more from another directory: both must be the same

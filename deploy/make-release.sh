@@ -3,7 +3,7 @@
 # Builds the static binaries of a release, the bill of materials of each (CycloneDX) and the checksums of all. The bytes depend on the sources, the version and the release
 # of Go, and on nothing else: not on the directory, the time, the machine or the state of git.
 # Usage: make-release.sh <directory to write to> <version>
-# PLATFORMS="linux/amd64 …" builds fewer. Nodes are tested on Linux; the binary for Windows is there for the command line.
+# PLATFORMS="linux/amd64 …" builds fewer. make-packages.sh makes the .deb and .rpm of what it has written. Nodes are tested on Linux; the binary for Windows is there for the command line.
 set -euo pipefail
 
 out=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -11,8 +11,8 @@ version=$2
 cd "$(dirname "$0")/.."
 
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0
-rm -f "$out"/lockstep-* "$out/SHA256SUMS"
-for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/arm64 windows/amd64}; do
+rm -f "$out"/lockstep-* "$out"/lockstep_* "$out/SHA256SUMS"
+for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64}; do
   name="lockstep-$version-${platform/\//-}"
   [[ $platform != windows/* ]] || name+=.exe
   echo "$name"

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the packages of this machine's platform twice, with the same bytes, and installs, upgrades, removes and purges them in a root of
+# their own, with a node running (inside.sh). The root is a throw-away overlay over this machine's, or what a tar file holds, such as
+#   mmdebstrap --variant=essential --include=man-db bookworm root.tar
+# Needs root, dpkg and overlayfs; with rpm, the .rpm goes the same way. Exit code 3: it cannot run here.
+# Usage: test/packages/run.sh [root.tar]
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+tar=${1:-}
+cannot() {
+  echo "packages: $*"
+  exit 3
+}
+((EUID == 0)) || cannot "not root"
+command -v dpkg-deb >/dev/null || cannot "no dpkg-deb"
+command -v ip >/dev/null || cannot "no ip (package iproute2)"
+unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
+
+# The second half: in namespaces of its own, where nothing that it mounts or starts outlives it.
+if [[ -n ${PACKAGES_WORK:-} ]]; then
+  work=$PACKAGES_WORK
+  ip link set lo up
+  mount -t tmpfs tmpfs "$work/root"
+  root=$work/root/merged
+  mkdir -p "$work/root/upper" "$work/root/work" "$root"
+  if [[ -n $tar ]]; then
+    tar -x -f "$tar" -C "$root" --exclude=./dev
+    mkdir -p "$root/dev"
+  else
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/root/upper,workdir=$work/root/work" "$root" || cannot "no overlay over /"
+  fi
+  mount -t proc proc "$root/proc"
+  mount --rbind /dev "$root/dev"
+  mkdir -p "$root/packages" "$root/run/lock"
+  cp "$work"/v0.1.0/*.{deb,rpm} "$work"/v0.2.0/*.{deb,rpm} "$here/inside.sh" "$root/packages/"
+  exec chroot "$root" /bin/bash /packages/inside.sh
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-packages.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/root"
+cd "$here/../.."
+arch=$(go env GOARCH)
+if [[ -z ${NFPM:-} ]]; then
+  # Compiled once, and not for each package.
+  GOBIN="$work/bin" go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2 2>"$work/nfpm.log" ||
+    cannot "nfpm cannot be fetched: $(tail -n 1 "$work/nfpm.log")"
+  export NFPM=$work/bin/nfpm
+fi
+export PLATFORMS=linux/$arch
+for version in v0.1.0 v0.2.0; do
+  deploy/make-release.sh "$work/$version" "$version" >/dev/null
+  deploy/make-packages.sh "$work/$version" "$version" >/dev/null 2>&1
+done
+
+mkdir "$work/again" "$work/tmp"
+cp "$work/v0.2.0/lockstep-v0.2.0-linux-$arch"{,.cdx.json} "$work/again/"
+TMPDIR=$work/tmp TZ=Asia/Tokyo deploy/make-packages.sh "$work/again" v0.2.0 >/dev/null 2>&1
+diff "$work/v0.2.0/SHA256SUMS" "$work/again/SHA256SUMS"
+(cd "$work/v0.2.0" && sha256sum --check --quiet SHA256SUMS)
+[[ $(wc -l <"$work/v0.2.0/SHA256SUMS") == 4 ]]
+echo "packages: made twice, with the same bytes"
+
+PACKAGES_WORK=$work unshare --mount --pid --fork --kill-child --net "$here/run.sh" ${tar:+"$(realpath "$tar")"}
