@@ -14,8 +14,9 @@
 // server/secretfile (secrets that two ends share), server/admission (which connections are let in), server/authn (who
 // calls), server/access (who may do what), server/gate (which stands before every call) and server/audit (which records
 // what was done and refused),
-// server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment) and
-// server/metrics, which exports it.
+// server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment)
+// server/metrics, which exports it, and server/console, a web page for operators that reaches the services through
+// server/inprocess.
 //
 // One call: the request is checked against every limit, names become numbers, and a transaction is encoded
 // (server/queue); replication commits it; the store applies it; the answer is made from the result. Consume hands over

@@ -70,11 +70,18 @@ func (s *Source) Credentials(accept func(*x509.Certificate) error) credentials.T
 	return &dialCredentials{source: s, accept: accept}
 }
 
+// CheckOnly are Credentials that show no certificate: they only check that of the server.
+func (s *Source) CheckOnly() credentials.TransportCredentials {
+	return &dialCredentials{source: s, checkOnly: true}
+}
+
 // dialCredentials implements credentials.TransportCredentials.
 type dialCredentials struct {
 	source *Source
 	accept func(*x509.Certificate) error
 	name   string // in place of the host in the address
+
+	checkOnly bool // no certificate is shown
 }
 
 // ClientHandshake secures a connection that was made.
@@ -83,6 +90,9 @@ func (c *dialCredentials) ClientHandshake(
 ) (net.Conn, credentials.AuthInfo, error) {
 	config := c.source.Dial()
 	config.ServerName = c.name
+	if c.checkOnly {
+		config.Certificates = nil
+	}
 	if c.accept != nil {
 		config.VerifyConnection = func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {

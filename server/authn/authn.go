@@ -262,6 +262,12 @@ func (a *Authn) remember(sum [sha256.Size]byte, v *verified) {
 	a.good[sum] = *v
 }
 
+// Wait is how long callers from the address in ctx should wait before they show anything again, because too many of
+// them were not believed lately; 0: not at all.
+func (a *Authn) Wait(ctx context.Context) time.Duration {
+	return a.limiter.wait(addressOf(ctx), a.now())
+}
+
 // Failures returns how often each check has failed.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 

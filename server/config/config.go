@@ -52,6 +52,7 @@ type Config struct {
 	Scrub       Scrub       `key:"scrub"`
 	Verify      Verify      `key:"verify"`
 	Metrics     Metrics     `key:"metrics"`
+	Console     Console     `key:"console"`
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
@@ -211,6 +212,20 @@ type MetricsTLS struct {
 	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; turns TLS on"`
 	Key  string `key:"key" usage:"file with the key of that certificate"`
 	CA   string `key:"ca" usage:"file with the authorities that certificates of those who ask are checked against; none has to be shown"`
+}
+
+// Console is the web page for operators.
+type Console struct {
+	Listen string     `key:"listen" usage:"address of the console, a web page for operators, host:port; empty: none"`
+	TLS    ConsoleTLS `key:"tls"`
+}
+
+// ConsoleTLS secures the port of the console.
+type ConsoleTLS struct {
+	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for console.listen, too"`
+	Cert string `key:"cert" usage:"file with a certificate for console.listen; turns TLS on"`
+	Key  string `key:"key" usage:"file with the key of that certificate"`
+	CA   string `key:"ca" usage:"file with the authorities that certificates of operators are checked against; none has to be shown"`
 }
 
 // Audit says where the record of administrative calls and of refusals goes.

@@ -31,7 +31,7 @@ type NodeTLS struct {
 	Key        string `key:"key" usage:"file with the key of that certificate"`
 	CA         string `key:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
 	ClientAuth string `key:"client-auth" usage:"require: a client shows a certificate that tls.ca has issued; none: any client may connect"`
-	MinVersion string `key:"min-version" usage:"lowest version of TLS: 1.3 or 1.2; for the port, connections to the other node and to etcd, and metrics.listen"`
+	MinVersion string `key:"min-version" usage:"lowest version of TLS: 1.3 or 1.2; for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
 	// PeerNames of the pair's nodes.
 	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI), one of which the certificate of the other node carries; a client must not. Default: the hosts of the addresses that the two nodes advertise"`
 }
@@ -66,7 +66,18 @@ func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 // On tells whether TLS is configured.
 func (t MetricsTLS) On() bool { return t.Own || t.Cert != "" }
 
-// Files of the port of metrics and probes.
+// On tells whether TLS is configured.
+func (t ConsoleTLS) On() bool { return t.Own || t.Cert != "" }
+
+// ConsoleFiles are those of the port of the console.
+func (c *Config) ConsoleFiles() tlsfiles.Files {
+	if t := c.Console.TLS; !t.Own {
+		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
+	}
+	return c.TLS.Files()
+}
+
+// MetricsFiles are those of the port of metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
 	if t := c.Metrics.TLS; !t.Own {
 		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
@@ -96,15 +107,20 @@ func (c *Config) checkTLS(k *checker) {
 	if len(t.PeerNames) > 0 && (!t.On() || t.CA == "") {
 		k.fail("tls.peer-names", "names are looked for in certificates: set tls.cert, tls.key and tls.ca")
 	}
-	m := &c.Metrics.TLS
+	c.checkPort(k, "metrics", c.Metrics.TLS)
+	c.checkPort(k, "console", MetricsTLS(c.Console.TLS))
+}
+
+// checkPort checks the TLS of a port that has certificates of its own, or those of the node.
+func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	if (m.Cert == "") != (m.Key == "") {
-		k.fail("metrics.tls.cert", "cert and key go together; only one of them is set")
+		k.fail(group+".tls.cert", "cert and key go together; only one of them is set")
 	}
 	if m.CA != "" && m.Cert == "" {
-		k.fail("metrics.tls.ca", "it is set, but metrics.tls.cert is not")
+		k.fail(group+".tls.ca", "it is set, but %s.tls.cert is not", group)
 	}
-	if m.Own && (m.Cert != "" || !t.On()) {
-		k.fail("metrics.tls.own", "it uses tls.cert and tls.key: set those, and not metrics.tls.cert")
+	if m.Own && (m.Cert != "" || !c.TLS.On()) {
+		k.fail(group+".tls.own", "it uses tls.cert and tls.key: set those, and not %s.tls.cert", group)
 	}
 }
 
@@ -144,6 +160,7 @@ func (c *Config) Unencrypted() []Listener {
 		add("coordinator.raft.listen", r.Listen, r.TLS.CA != "", "coordinator.raft.tls")
 	}
 	add("metrics.listen", c.Metrics.Listen, c.Metrics.TLS.On(), "metrics.tls.own or metrics.tls.cert and key")
+	add("console.listen", c.Console.Listen, c.Console.TLS.On(), "console.tls.own or console.tls.cert and key")
 	return list
 }
 

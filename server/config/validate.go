@@ -124,6 +124,9 @@ func (c *Config) checkNode(k *checker) {
 	if c.Metrics.Listen != "" {
 		k.address("metrics.listen", c.Metrics.Listen, true)
 	}
+	if c.Console.Listen != "" {
+		k.address("console.listen", c.Console.Listen, true)
+	}
 	k.between("metrics.queues", c.Metrics.Queues, 0, maxMetricsQueues)
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)

@@ -64,6 +64,8 @@ type Ready struct {
 	Advertise string
 	// NodeID is its UUID.
 	NodeID string
+	// Console is where the console is; empty without one.
+	Console string
 }
 
 // Options of Run that are no settings.
@@ -150,6 +152,13 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		defer n.metrics.Close()
 	}
 
+	if n.cfg.Console.Listen != "" {
+		if err := n.listenConsole(ctx); err != nil {
+			return err
+		}
+		defer n.console.close()
+	}
+
 	return n.serve(ctx, listener, o.OnReady)
 }
 
@@ -205,6 +214,7 @@ type node struct {
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
 	commits     state.Latencies    // of batches, while this node is active
+	console     *consolePort       // nil for none
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
@@ -318,11 +328,19 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 			}
 		})
 	}
+	if n.console != nil {
+		n.log.Info("console", zap.String("url", n.console.server.URL()))
+		n.console.run(ctx, n, &running)
+	}
 	if onReady != nil {
-		onReady(Ready{
+		ready := Ready{
 			Address: listener.Addr().String(), Advertise: n.advertise,
 			NodeID: n.store.Identity().NodeID.String(),
-		})
+		}
+		if n.console != nil {
+			ready.Console = n.console.server.URL()
+		}
+		onReady(ready)
 	}
 
 	err := n.wait(asked, ctx, machine)

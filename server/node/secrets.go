@@ -26,15 +26,15 @@ const certificateWarning = 14 * 24 * time.Hour
 // monitor looks at them once a second, and connections do when they begin.
 type secrets struct {
 	// Each is nil if its files are not configured.
-	own, etcd, raft, metrics *tlsfiles.Source
-	peerToken, metricsToken  *secretfile.File
-	raftNames                []string
-	all                      []keptFiles
+	own, etcd, raft, metrics, console *tlsfiles.Source
+	peerToken, metricsToken           *secretfile.File
+	raftNames                         []string
+	all                               []keptFiles
 }
 
 // keptFiles are those of one use.
 type keptFiles struct {
-	of     string // "node", "etcd", "raft", "metrics", or a setting
+	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
 	source interface {
 		Look()
 		Reload() error
@@ -69,6 +69,10 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 			&s.metrics, "metrics", "metrics.tls", cfg.MetricsFiles(), cfg.TLS.Version(),
 			cfg.Metrics.Listen != "" && !cfg.Metrics.TLS.Own,
 		},
+		{
+			&s.console, "console", "console.tls", cfg.ConsoleFiles(), cfg.TLS.Version(),
+			cfg.Console.Listen != "" && !cfg.Console.TLS.Own,
+		},
 	} {
 		if !f.isNeeded || f.files.Empty() {
 			continue
@@ -82,6 +86,9 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 	}
 	if cfg.Metrics.TLS.Own {
 		s.metrics = s.own
+	}
+	if cfg.Console.TLS.Own {
+		s.console = s.own
 	}
 	if err := s.openTokens(cfg, log); err != nil {
 		return nil, err

@@ -35,8 +35,17 @@ func (n *node) newServer() server.Registrar {
 	}
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
 	n.gate = gate.New(o)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
+	n.register(s)
+	pb.RegisterReplicationServiceServer(s,
+		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
+	s.Reflect()
+	return s
+}
+
+// register has a server serve what clients and operators may call.
+func (n *node) register(s server.Registrar) {
 	pb.RegisterQueueServiceServer(s, n.queues)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
@@ -49,11 +58,7 @@ func (n *node) newServer() server.Registrar {
 	pb.RegisterAccessServiceServer(s, accessrpc.New(accessrpc.Options{
 		Serving: n.serving, Store: n.store, Rules: n.rules, Load: n.loadAccess, Used: n.queues.QuotaUse, Alone: n.alone(),
 	}))
-	pb.RegisterReplicationServiceServer(s,
-		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(s, n.health)
-	s.Reflect()
-	return s
 }
 
 // openAudit opens the record of administrative calls and of refusals.

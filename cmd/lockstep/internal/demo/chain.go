@@ -79,7 +79,10 @@ type chain struct {
 func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 	c := &chain{run: run{Options: o.Options, ledger: newLedger()}, o: o}
 	o.Screen.Event("starting %s and two nodes in %s", o.third(), o.Dir)
-	if c.pair, err = harness.Start(ctx, harness.Options{Dir: o.Dir, Settings: o.Settings, Raft: o.Raft}); err != nil {
+	c.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: o.Settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
 		return ChainVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, c.pair.Close()) }()

@@ -36,6 +36,8 @@ type Options struct {
 	Rate int
 	// Settings of the nodes, as in harness.Options.
 	Settings map[string]string
+	// NodeSettings are further ones of one node, by its name, as in harness.Options.
+	NodeSettings map[string]map[string]string
 	// Screen shows what happens.
 	Screen *Screen
 	// Keep, if not nil, is called after the verdict, while the pair still runs.
@@ -139,7 +141,10 @@ type run struct {
 func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: o.coordinator(), Seed: o.Seed}}
 	o.Screen.Event("starting %s and two nodes in %s (seed %d)", o.third(), o.Dir, o.Seed)
-	if r.pair, err = harness.Start(ctx, harness.Options{Dir: o.Dir, Settings: o.Settings, Raft: o.Raft}); err != nil {
+	r.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: o.Settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
 		return Verdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()

@@ -121,7 +121,10 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
 			out.Bytes(uint64(rate)))
 	}
-	if r.pair, err = harness.Start(ctx, harness.Options{Dir: o.Dir, Settings: settings, Raft: o.Raft}); err != nil {
+	r.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()

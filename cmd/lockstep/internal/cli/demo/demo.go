@@ -44,7 +44,10 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 				return err
 			}
 			if keep {
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p) }
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return runDemo(cmd.Context(), env, o)
 		},
@@ -150,18 +153,18 @@ func violations(v demo.Verdict) (rows [][]any) {
 }
 
 // keepRunning tells how to use a pair and waits for Ctrl-C.
-func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair) {
+func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, served map[string]map[string]string) {
 	// The events go where the demo's screen is; what fails here is a terminal that is gone, and ctx ends with that.
 	w := env.Stdout
 	if env.Print.JSON() {
 		w = env.Stderr
 	}
-	printPair(w, p)
+	printPair(w, p, served)
 	<-ctx.Done()
 }
 
 // printPair tells where a pair is and what to try.
-func printPair(w io.Writer, p *harness.Pair) {
+func printPair(w io.Writer, p *harness.Pair, served map[string]map[string]string) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {
 		addrs += "," + p.Nodes[1].Address
@@ -169,6 +172,11 @@ func printPair(w io.Writer, p *harness.Pair) {
 	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; %s.\n", p.Coordinator())
 	for _, n := range p.Nodes {
 		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", n.Name, n.Address, n.PID(), n.LogFile())
+	}
+	for _, n := range p.Nodes {
+		if at := served[n.Name][consoleSetting]; at != "" {
+			fmt.Fprintf(w, "  console of node %s   http://%s/\n", n.Name, at)
+		}
 	}
 	prefix := ""
 	if addrs != cli.DefaultAddr {

@@ -21,7 +21,7 @@ const restartAfter = 5 * time.Second
 
 // DevCommand makes `lockstep dev`.
 func DevCommand(env *cli.Env) *cobra.Command {
-	var dir, listenA, listenB, coordinator string
+	var dir, listenA, listenB, coordinator, console string
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
@@ -37,15 +37,21 @@ A node that is killed is started again after 5 seconds.`,
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
 			}
+			served, err := consoles(cmd.Context(), console)
+			if err != nil {
+				return err
+			}
 			return dev(cmd.Context(), env, harness.Options{
 				Dir: dir, Listen: [2]string{listenA, listenB},
-				Settings: harness.SmallNodes(), Raft: raft,
+				Settings: harness.SmallNodes(), NodeSettings: served, Raft: raft,
 			})
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
 		"what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.Flags().StringVar(&console, "console", consoleAddress,
+		"address of the console of node a; b has the next port. What is taken is passed over; empty: none")
 	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
 	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd
@@ -71,7 +77,7 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	if err != nil {
 		return err
 	}
-	printPair(env.Stdout, p)
+	printPair(env.Stdout, p, o.NodeSettings)
 	supervise(ctx, env, p)
 	return nil
 }

@@ -48,7 +48,10 @@ every message was acknowledged by two nodes all the time, but for the time from 
 				return cli.Usage("--rate must be 1 to 1000000 and --fill at least 1MiB")
 			}
 			if keep {
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p) }
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return demoResize(cmd.Context(), env, o)
 		},

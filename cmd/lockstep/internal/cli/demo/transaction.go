@@ -40,7 +40,10 @@ The exit code is 0 only if each order that was acknowledged has exactly one invo
 				return err
 			}
 			if keep {
-				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p) }
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
 			}
 			return demoTransaction(cmd.Context(), env, o)
 		},

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+func TestOpenOnLoopback(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	a := b.get("/")
+	require.Equal(t, http.StatusOK, a.code)
+	require.Equal(t, "/pair", a.at)
+	require.Contains(t, a.body, "<h1>Pair</h1>")
+}
+
+func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
+	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
+	a := b.get("/pair")
+	require.Equal(t, "/sign-in", a.at)
+	a = b.signIn("lsk_wrong")
+	require.Equal(t, http.StatusUnauthorized, a.code)
+	require.Contains(t, a.body, "the pair does not know the token")
+	require.Equal(t, http.StatusUnauthorized, b.get("/events/pair").code)
+}
+
+func TestOtherSitesAreRefused(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	form := url.Values{"csrf": {b.csrf()}}
+	for name, change := range map[string]func(*http.Request){
+		"host":   func(r *http.Request) { r.Host = "rebound.example:80" },
+		"origin": func(r *http.Request) { r.Header.Set("Origin", "http://evil.example") },
+		"null":   func(r *http.Request) { r.Header.Set("Origin", "null") },
+		"fetch":  func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"port":   func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:1") },
+		"csrf":   func(r *http.Request) { r.Header.Set("X-Csrf-Token", "x"); r.Body = http.NoBody; r.ContentLength = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, http.StatusForbidden, b.post("/sign-out", form, change).code)
+		})
+	}
+	require.Equal(t, http.StatusOK, b.post("/sign-out", form).code)
+}

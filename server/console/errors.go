@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// failure is what a person is told of something that could not be done.
+type failure struct {
+	Code   int    // of HTTP
+	Title  string // what happened
+	Text   string // what exactly
+	Action string // what to do
+	Needs  string // the right that is missing; empty: none
+	Reason string // name of the error, for the documents; may be empty
+	Link   string // where it can be done; empty: nowhere else
+}
+
+// invalid is returned by actions for what was filled in wrongly.
+type invalid string
+
+func (e invalid) Error() string { return string(e) }
+
+// advice is what to do about a gRPC status.
+func advice(c codes.Code) (code int, title, action string) {
+	switch c {
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized, "You are not signed in any more", "Sign in again."
+	case codes.PermissionDenied:
+		return http.StatusForbidden, "You may not do this",
+			"Ask an operator for the right (lockstep access grant), or sign in as somebody who has it."
+	case codes.InvalidArgument, codes.OutOfRange:
+		return http.StatusBadRequest, "Something in the request cannot be used", "Correct it and try again."
+	case codes.NotFound:
+		return http.StatusNotFound, "It does not exist", "It may have been deleted meanwhile; go back to the list."
+	case codes.AlreadyExists:
+		return http.StatusConflict, "It exists already", "Choose another name, or change the one that exists."
+	case codes.FailedPrecondition:
+		return http.StatusConflict, "The present state does not allow it", "The text says what has to be done first."
+	case codes.Aborted:
+		return http.StatusConflict, "It was interrupted", "Nothing is half done; try again."
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests, "A limit is reached", "The text names the limit; wait, or have it raised."
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable, "The node cannot answer now",
+			"A failover may be under way: look at the page Pair, and try again in a moment."
+	case codes.DeadlineExceeded:
+		return http.StatusGatewayTimeout, "It took too long",
+			"Whether it was done is not known: look before you try it again."
+	case codes.DataLoss:
+		return http.StatusInternalServerError, "Something is damaged",
+			"Look at the page Alarms; the runbook says how damage is repaired."
+	case codes.Unimplemented:
+		return http.StatusNotImplemented, "The node does not know this",
+			"It runs an older version: upgrade it (lockstep restart --rolling)."
+	default:
+		return http.StatusInternalServerError, "It could not be done", "The log of the node may say more."
+	}
+}
+
+// describe makes of an error what a person is told.
+func describe(err error) failure {
+	var elsewhere *otherConsole
+	if errors.As(err, &elsewhere) {
+		return elsewhere.describe()
+	}
+	var wrong invalid
+	if errors.As(err, &wrong) {
+		return failure{
+			Code: http.StatusBadRequest, Title: "Something is filled in wrongly", Text: string(wrong),
+			Action: "Correct it and try again. Nothing was done.",
+		}
+	}
+	if errors.Is(err, errNoActive) {
+		return failure{
+			Code: http.StatusServiceUnavailable, Title: "No node is active now", Text: "There is no node that could do it.",
+			Action: "The page Pair shows what the nodes wait for; try again when one of them is active.",
+		}
+	}
+	st := status.Convert(err)
+	f := failure{Text: strings.TrimSpace(st.Message())}
+	f.Code, f.Title, f.Action = advice(st.Code())
+	for _, d := range st.Details() {
+		if info, is := d.(*errdetails.ErrorInfo); is {
+			f.Reason = strings.TrimPrefix(info.GetReason(), "ERROR_REASON_")
+		}
+	}
+	return f
+}
+
+// describe says where it can be done.
+func (e *otherConsole) describe() failure {
+	f := failure{
+		Code: http.StatusConflict, Title: "This has to be done at the console of node " + e.node.GetName(),
+		Text: e.err.Error() + ".",
+		Action: "Open the console of node " + e.node.GetName() + " (its console.listen) and sign in there, or use the " +
+			"command line.",
+	}
+	return f
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// functions are those that templates may use. docs of each: see the function.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": took, "percent": percent,
+		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "with": withQuery, "dict": dict,
+		"short": short, "list": func(items ...any) []any { return items },
+	}
+}
+
+// number makes any number a float.
+func toFloat(v any) float64 {
+	switch n := v.(type) {
+	case int:
+		return float64(n)
+	case int32:
+		return float64(n)
+	case int64:
+		return float64(n)
+	case uint32:
+		return float64(n)
+	case uint64:
+		return float64(n)
+	case float64:
+		return n
+	}
+	return 0
+}
+
+// formatBytes writes a size with three digits.
+func formatBytes(v any) string {
+	n := toFloat(v)
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	i := 0
+	for math.Abs(n) >= 1024 && i < len(units)-1 {
+		n /= 1024
+		i++
+	}
+	if i == 0 || n >= 100 {
+		return fmt.Sprintf("%.0f %s", n, units[i])
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0") + " " + units[i]
+}
+
+// formatNumber writes a number with its thousands apart.
+func formatNumber(v any) string {
+	n := toFloat(v)
+	text := strconv.FormatFloat(math.Abs(n), 'f', 0, 64)
+	if f, is := v.(float64); is && math.Abs(f) < 10 && f != math.Trunc(f) {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "\u202f" + text[i:]
+	}
+	if n < 0 {
+		text = "−" + text
+	}
+	return text
+}
+
+// percent is a part of a whole, between 0 and 100.
+func percent(part, whole any) int {
+	w := toFloat(whole)
+	if w <= 0 {
+		return 0
+	}
+	return int(math.Round(min(1, max(0, toFloat(part)/w)) * 100))
+}
+
+// timeOf makes a time of what protobuf or Go have; zero for none.
+func timeOf(v any) time.Time {
+	switch t := v.(type) {
+	case *timestamppb.Timestamp:
+		if t != nil {
+			return t.AsTime()
+		}
+	case time.Time:
+		return t
+	}
+	return time.Time{}
+}
+
+// clockTime writes a time in UTC.
+func clockTime(v any) string {
+	t := timeOf(v)
+	if t.IsZero() {
+		return "–"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// ago writes how long ago a time was.
+func ago(v any) string {
+	t := timeOf(v)
+	if t.IsZero() {
+		return "–"
+	}
+	d := time.Since(t)
+	if d < 0 {
+		return "in " + span(-d)
+	}
+	return span(d) + " ago"
+}
+
+// took writes a duration.
+func took(v any) string {
+	switch d := v.(type) {
+	case *durationpb.Duration:
+		if d != nil {
+			return span(d.AsDuration())
+		}
+	case time.Duration:
+		return span(d)
+	}
+	return "–"
+}
+
+// span writes a duration with its two largest units.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// label is a word and the class that colours it.
+type label struct{ Word, Class string }
+
+// roleOf says what a node does.
+func roleOf(r pb.Role) label {
+	word := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(r.String(), "ROLE_"), "_", " "))
+	switch r {
+	case pb.Role_ROLE_ACTIVE:
+		return label{word, "good"}
+	case pb.Role_ROLE_STANDBY:
+		return label{word, "info"}
+	case pb.Role_ROLE_BLOCKED:
+		return label{word, "bad"}
+	case pb.Role_ROLE_UNSPECIFIED:
+		return label{"unknown", "bad"}
+	}
+	return label{word, "warn"}
+}
+
+// severityOf says how bad a condition is.
+func severityOf(s pb.Severity) label {
+	switch s {
+	case pb.Severity_SEVERITY_CRITICAL:
+		return label{"critical", "bad"}
+	case pb.Severity_SEVERITY_WARNING:
+		return label{"warning", "warn"}
+	default:
+		return label{"info", "info"}
+	}
+}
+
+// asJSON writes a value for a data attribute.
+func asJSON(v any) (string, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "", fmt.Errorf("json: %w", err)
+	}
+	return string(raw), nil
+}
+
+// dialogLink gives the attributes of a link or button that opens the dialogue of an action: its address, and pairs of
+// names and values for its query.
+func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
+	full, err := withQuery(address, query...)
+	if err != nil {
+		return "", err
+	}
+	to := template.HTMLEscapeString(full)
+	//nolint:gosec // it is escaped
+	return template.HTMLAttr(`href="` + to + `" hx-get="` + to + `" hx-target="#dialog" hx-swap="innerHTML"`), nil
+}
+
+// withQuery adds pairs of names and values to an address.
+func withQuery(address string, query ...string) (string, error) {
+	if len(query)%2 != 0 {
+		return "", errors.New("a name without a value")
+	}
+	if len(query) == 0 {
+		return address, nil
+	}
+	values := url.Values{}
+	for i := 0; i < len(query); i += 2 {
+		values.Set(query[i], query[i+1])
+	}
+	return address + "?" + values.Encode(), nil
+}
+
+// dict makes a map of pairs, for a template that takes several values.
+func dict(pairs ...any) (map[string]any, error) {
+	if len(pairs)%2 != 0 {
+		return nil, errors.New("a name without a value")
+	}
+	m := make(map[string]any, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, errors.New("a name that is no string")
+		}
+		m[name] = pairs[i+1]
+	}
+	return m, nil
+}
+
+// short is the beginning of an identifier.
+func short(id string) string {
+	const n = 8
+	if len(id) > n {
+		return id[:n]
+	}
+	return id
+}

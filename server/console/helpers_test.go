@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// startNode runs a node that is in no pair, with a console, until the test ends.
+func startNode(t *testing.T, change func(*config.Config)) node.Ready {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Node.Name, cfg.Data.Dir, cfg.Coordinator.Type = "a", t.TempDir(), config.CoordinatorNone
+	cfg.Listen, cfg.Console.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes, cfg.Memory.Budget = 1<<20, 1<<20, 64<<20
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan node.Ready, 1), make(chan error, 1)
+	go func() {
+		done <- node.Run(ctx, cfg, zaptest.NewLogger(t), node.Options{OnReady: func(r node.Ready) { ready <- r }})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	select {
+	case r := <-ready:
+		return r
+	case err := <-done:
+		done <- nil
+		require.NoError(t, err)
+		return node.Ready{}
+	}
+}
+
+// browser keeps cookies and follows redirections, as browsers do.
+type browser struct {
+	t    *testing.T
+	base string
+	http *http.Client
+}
+
+func newBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	return &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar}}
+}
+
+// answer is what a request got.
+type answer struct {
+	code int
+	body string
+	head http.Header
+	at   string // path at the end of all redirections
+}
+
+func (b *browser) do(r *http.Request) answer {
+	b.t.Helper()
+	resp, err := b.http.Do(r)
+	require.NoError(b.t, err)
+	defer func() { require.NoError(b.t, resp.Body.Close()) }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(b.t, err)
+	return answer{resp.StatusCode, string(body), resp.Header, resp.Request.URL.Path}
+}
+
+func (b *browser) request(method, path string, body io.Reader) *http.Request {
+	b.t.Helper()
+	r, err := http.NewRequestWithContext(b.t.Context(), method, b.base+path, body)
+	require.NoError(b.t, err)
+	return r
+}
+
+func (b *browser) get(path string) answer {
+	b.t.Helper()
+	return b.do(b.request(http.MethodGet, path, nil))
+}
+
+// post sends a form as a page of the console does.
+func (b *browser) post(path string, form url.Values, change ...func(*http.Request)) answer {
+	b.t.Helper()
+	r := b.request(http.MethodPost, path, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", b.base)
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	for _, c := range change {
+		c(r)
+	}
+	return b.do(r)
+}
+
+var (
+	csrfField  = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+	entryField = regexp.MustCompile(`name="entry" value="([^"]+)"`)
+)
+
+// csrf is the secret of the session's forms.
+func (b *browser) csrf() string {
+	b.t.Helper()
+	found := csrfField.FindStringSubmatch(b.get("/pair").body)
+	require.Len(b.t, found, 2)
+	return found[1]
+}
+
+// signIn signs in with a token.
+func (b *browser) signIn(token string) answer {
+	b.t.Helper()
+	found := entryField.FindStringSubmatch(b.get("/sign-in").body)
+	require.Len(b.t, found, 2)
+	return b.post("/sign-in", url.Values{"entry": {found[1]}, "token": {token}})
+}

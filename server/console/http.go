@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"crypto/sha256"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/server/inprocess"
+)
+
+const (
+	// maxFormBytes bounds the body of a request: the largest test message, and what is around it in a form.
+	maxFormBytes = 2 << 20
+	// policy lets a page use what this port serves, and nothing else: no script and no style within pages.
+	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+
+// handler serves everything.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /assets/{name}", s.serveAsset)
+	mux.HandleFunc("GET /sign-in", s.showSignIn)
+	mux.HandleFunc("POST /sign-in", s.signIn)
+	mux.Handle("POST /sign-out", s.signedIn(s.signOut))
+	mux.Handle("GET /{$}", s.signedIn(func(w http.ResponseWriter, r *http.Request, _ *session) {
+		http.Redirect(w, r, s.pages[0].Path, http.StatusSeeOther)
+	}))
+	for i := range s.pages {
+		p := &s.pages[i]
+		mux.Handle("GET "+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
+			s.showPage(w, r, one, p)
+		}))
+		if p.Live {
+			mux.Handle("GET /events"+p.Path, s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
+				s.serveEvents(w, r, one, p)
+			}))
+		}
+		for j := range p.Actions {
+			a := &p.Actions[j]
+			if a.Dialog != "" {
+				mux.Handle("GET "+p.Path+"/"+a.Name, s.signedIn(
+					func(w http.ResponseWriter, r *http.Request, one *session) { s.showDialog(w, r, one, p, a) }))
+			}
+			mux.Handle("POST "+p.Path+"/"+a.Name, s.signedIn(
+				func(w http.ResponseWriter, r *http.Request, one *session) { s.act(w, r, one, p, a) }))
+		}
+	}
+	mux.Handle("/", s.signedIn(func(w http.ResponseWriter, r *http.Request, one *session) {
+		s.showError(w, r, one, failure{Code: http.StatusNotFound, Title: "There is no such page", Text: "The address " +
+			"names no page of the console.", Action: "Choose one from the menu."})
+	}))
+	return s.guard(mux)
+}
+
+// guard sets the headers of every answer, and refuses what does not come from a page of this port.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers would not say where a form comes from
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
+		h.Set("Cache-Control", "no-store")
+		if why := s.foreign(r); why != "" {
+			http.Error(w, why, http.StatusForbidden)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// foreign says why a request is refused because of where it comes from; empty: it is not.
+func (s *Server) foreign(r *http.Request) string {
+	if s.o.Anonymous && !thisMachine(r.Host) {
+		return "The console listens on this machine only and was asked for under the name " + host(r.Host) +
+			". Use http://localhost or http://127.0.0.1: another site's page could have made this request otherwise."
+	}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	switch site := r.Header.Get("Sec-Fetch-Site"); {
+	case site == "" || site == "same-origin":
+	case reads && (site == "none" || r.Header.Get("Sec-Fetch-Mode") == "navigate"):
+	default:
+		return "The request was made by a page of another site. Open the console itself and try again."
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !reads {
+		u, err := url.Parse(origin)
+		if err != nil || !strings.EqualFold(u.Host, r.Host) || u.Scheme != s.scheme() {
+			return "The request was made by a page of another site (" + origin + "). If a proxy stands before the " +
+				"console, it has to pass on the Host header, and use the same scheme."
+		}
+	}
+	return ""
+}
+
+func (s *Server) scheme() string {
+	if s.o.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// host is a Host header without its port.
+func host(header string) string {
+	if h, _, err := net.SplitHostPort(header); err == nil {
+		return h
+	}
+	return strings.Trim(header, "[]")
+}
+
+// thisMachine tells whether a Host header names this machine itself: a name that another site's DNS could give out
+// does not.
+func thisMachine(header string) bool {
+	h := host(header)
+	if strings.EqualFold(h, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(h)
+	return ip != nil && ip.IsLoopback()
+}
+
+// signedIn passes on requests with a session; others are sent to sign in.
+func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		one := s.sessionOf(r)
+		if one == nil && s.o.Anonymous && s.open(r) {
+			one = &session{principal: "anonymous", method: "none"}
+			id := s.sessions.begin(one)
+			http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), id))
+			if r.Method != http.MethodGet {
+				s.showError(w, r, one, outdated())
+				return
+			}
+		}
+		if one == nil {
+			s.sendToSignIn(w, r)
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			if err := r.ParseForm(); err != nil {
+				s.showError(w, r, one, failure{
+					Code: http.StatusRequestEntityTooLarge, Title: "The form is too large or broken",
+					Text: "A form may have 2 MiB. Nothing was done.", Action: "Use the command line for larger messages.",
+				})
+				return
+			}
+			if !one.holds(r.Header.Get("X-Csrf-Token")) && !one.holds(r.PostForm.Get("csrf")) {
+				s.showError(w, r, one, outdated())
+				return
+			}
+		}
+		next(w, r, one)
+	})
+}
+
+// outdated is what a form gets that does not belong to the session.
+func outdated() failure {
+	return failure{
+		Code: http.StatusForbidden, Title: "This page is not up to date",
+		Text:   "The form belongs to an earlier session, or to none. Nothing was done.",
+		Action: "Load the page again and repeat what you did.",
+	}
+}
+
+// sessionOf is the session of a request; nil if it has none, or does not show the session's certificate.
+func (s *Server) sessionOf(r *http.Request) *session {
+	c, err := r.Cookie(s.cookieName(sessionCookie))
+	if err != nil {
+		return nil
+	}
+	one := s.sessions.find(c.Value, !strings.HasPrefix(r.URL.Path, "/events/"))
+	if one == nil || one.certificate != [sha256.Size]byte{} && one.certificate != certificateOf(r) {
+		return nil
+	}
+	return one
+}
+
+// certificateOf is the SHA-256 of the certificate that a browser has shown and that was checked; zero if there is none.
+func certificateOf(r *http.Request) [sha256.Size]byte {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
+		return [sha256.Size]byte{}
+	}
+	return sha256.Sum256(r.TLS.VerifiedChains[0][0].Raw)
+}
+
+// sendToSignIn has the browser show the form to sign in.
+func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
+	to := "/sign-in"
+	if r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, "/events/") && r.URL.Path != "/" {
+		to += "?" + url.Values{"to": {r.URL.RequestURI()}}.Encode()
+	}
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/events/"):
+		http.Error(w, "sign in first", http.StatusUnauthorized)
+	case r.Header.Get("Hx-Request") != "":
+		w.Header().Set("Hx-Redirect", to)
+		w.WriteHeader(http.StatusUnauthorized)
+	default:
+		http.Redirect(w, r, to, http.StatusSeeOther)
+	}
+}
+
+// callerOf is who has sent a request.
+func (s *Server) callerOf(r *http.Request) inprocess.Caller {
+	c := inprocess.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
+	if a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
+		c.Addr = a
+	}
+	return c
+}
+
+// caller makes who has sent a request known to the node's services, until leave is called.
+func (s *Server) caller(r *http.Request) (key string, leave func()) {
+	return s.o.Link.Enter(s.callerOf(r))
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/server/inprocess"
+)
+
+const (
+	// liveEvery is how often the live part of a page is made.
+	liveEvery = time.Second
+	// quietLimit is how long a connection may carry no event before a comment shows that it is there.
+	quietLimit = 15 * time.Second
+	// eventTimeout bounds the time that a browser may take to read one event.
+	eventTimeout = 10 * time.Second
+	// maxEvents bounds the pages that are open at the same time.
+	maxEvents = 128
+	// maxQueryBytes bounds the query of a page with events.
+	maxQueryBytes = 4 << 10
+)
+
+// hub makes the live parts of the pages that are open, once a second for all browsers that show the same page to the
+// same identity. Without an open page it does nothing.
+type hub struct {
+	server *Server
+	ctx    context.Context //nolint:containedctx // it ends all topics
+	close  context.CancelFunc
+
+	mu     sync.Mutex // guards all below
+	topics map[topicKey]*topic
+	open   int // subscribers
+}
+
+// topicKey tells topics apart.
+type topicKey struct {
+	identity [sha256.Size]byte
+	path     string
+	query    string
+}
+
+// topic is one page as one identity sees it.
+type topic struct {
+	subscribers map[chan []byte]struct{}
+	last        []byte // the last event; nil before the first
+	stop        context.CancelFunc
+}
+
+func newHub(s *Server) *hub {
+	h := &hub{server: s, topics: make(map[topicKey]*topic)}
+	h.ctx, h.close = context.WithCancel(context.Background())
+	return h
+}
+
+// subscribe begins to receive the events of a page; false: too many pages are open. leave must be called.
+func (h *hub) subscribe(one *session, from inprocess.Caller, p *Page, query url.Values) (
+	events <-chan []byte, leave func(), ok bool,
+) {
+	key := topicKey{one.identity(), p.Path, query.Encode()}
+	events1 := make(chan []byte, 1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open >= maxEvents || h.ctx.Err() != nil {
+		return nil, nil, false
+	}
+	h.open++
+	t := h.topics[key]
+	if t == nil {
+		ctx, stop := context.WithCancel(h.ctx)
+		t = &topic{subscribers: make(map[chan []byte]struct{}), stop: stop}
+		h.topics[key] = t
+		go h.run(ctx, t, one, from, p, query)
+	}
+	t.subscribers[events1] = struct{}{}
+	if t.last != nil {
+		events1 <- t.last
+	}
+	return events1, sync.OnceFunc(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.open--
+		delete(t.subscribers, events1)
+		if len(t.subscribers) == 0 {
+			t.stop()
+			delete(h.topics, key)
+		}
+	}), true
+}
+
+// run makes events until ctx ends.
+func (h *hub) run(
+	ctx context.Context, t *topic, one *session, from inprocess.Caller, p *Page, query url.Values,
+) {
+	key, leave := h.server.o.Link.Enter(from)
+	defer leave()
+	ticker := time.NewTicker(liveEvery)
+	defer ticker.Stop()
+	for {
+		h.send(t, h.event(ctx, h.server.view(one, key, query, nil), p))
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// event makes the live part of a page, or says why it cannot be made.
+func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	d, err := p.Load(ctx, v)
+	name, file, part := "live", p.Template, "live"
+	if err != nil {
+		f := describe(err)
+		name, file, part, d = "failure", "error", "failure", &f
+	}
+	html, err := h.server.part(file, part, d)
+	if err != nil {
+		h.server.o.Logger.Sugar().Errorf("page %s: %v", p.Path, err)
+		return nil
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range bytes.Lines([]byte(html)) {
+		b.WriteString("data: ")
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // a line ends with either
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+	return b.Bytes()
+}
+
+// send gives an event to all, if it is another one than the last. Who has not taken the one before gets this one
+// instead.
+func (h *hub) send(t *topic, event []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if event == nil || bytes.Equal(event, t.last) {
+		return
+	}
+	t.last = event
+	for s := range t.subscribers {
+		select {
+		case <-s:
+		default:
+		}
+		s <- event
+	}
+}
+
+// serveEvents sends the events of a page for as long as the session lasts and the browser listens.
+func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
+	from := s.callerOf(r)
+	if len(r.URL.RawQuery) > maxQueryBytes {
+		http.Error(w, "the query is too long", http.StatusRequestURITooLong)
+		return
+	}
+	events, leave, ok := s.hub.subscribe(one, from, p, r.URL.Query())
+	if !ok {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	defer leave()
+	out := http.NewResponseController(w)
+	_ = out.SetReadDeadline(time.Time{}) // that of the request has been read
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	quiet := time.NewTicker(quietLimit)
+	defer quiet.Stop()
+	event := []byte("retry: 1000\n\n")
+	for {
+		_ = out.SetWriteDeadline(time.Now().Add(eventTimeout))
+		if _, err := w.Write(event); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case event = <-events:
+		case <-quiet.C:
+			if !s.sessions.alive(one) {
+				return
+			}
+			event = []byte(":\n\n")
+		case <-r.Context().Done():
+			return
+		case <-s.hub.ctx.Done():
+			return
+		}
+	}
+}

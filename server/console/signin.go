@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/inprocess"
+)
+
+// signInTimeout bounds the check of what was shown: the keys of an issuer may have to be fetched.
+const signInTimeout = 15 * time.Second
+
+// signInData is what the page to sign in shows.
+type signInData struct {
+	Layout
+
+	Entry       string // the secret of the form
+	To          string // page to go on with
+	Certificate string // whose certificate the browser has shown; empty: none
+	Failed      *failure
+	Failure     *failure // always nil: the form is shown, with what has failed
+	Dialog      string   // always empty
+}
+
+// open tells whether everybody may do everything.
+func (s *Server) open(r *http.Request) bool {
+	who, err := s.whoIs(r, "")
+	return err == nil && who.GetOpen()
+}
+
+// whoIs asks the node whom it takes a browser for that shows a token, or none.
+func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
+	key, leave := s.caller(r)
+	defer leave()
+	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
+	defer cancel()
+	ctx = withToken(inprocess.As(ctx, key), token)
+	return pb.NewAccessServiceClient(s.o.Own).WhoAmI(ctx, &pb.WhoAmIRequest{}) //nolint:wrapcheck // a status is shown
+}
+
+// withToken shows a token in calls.
+func withToken(ctx context.Context, token string) context.Context {
+	if token == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// showSignIn shows the form to sign in.
+func (s *Server) showSignIn(w http.ResponseWriter, r *http.Request) {
+	if s.sessionOf(r) != nil {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	s.signInForm(w, r, http.StatusOK, nil)
+}
+
+func (s *Server) signInForm(w http.ResponseWriter, r *http.Request, code int, f *failure) {
+	entry := secret()
+	http.SetCookie(w, s.cookie(s.cookieName(entryCookie), entry))
+	d := signInData{
+		Layout: s.layout(r, nil, nil), Entry: entry, To: localPath(r.FormValue("to")), Failed: f,
+		Certificate: holder(r),
+	}
+	s.render(w, code, "sign-in", "page", &d)
+}
+
+// holder names the certificate that a browser has shown.
+func holder(r *http.Request) string {
+	if certificateOf(r) == [sha256.Size]byte{} {
+		return ""
+	}
+	return nameOf(r.TLS.VerifiedChains[0][0])
+}
+
+func nameOf(c *x509.Certificate) string {
+	if name := c.Subject.CommonName; name != "" {
+		return name
+	}
+	return "serial number " + c.SerialNumber.String()
+}
+
+// localPath is a path of this port, or the first page for anything else.
+func localPath(path string) string {
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
+		return "/"
+	}
+	return path
+}
+
+// signIn begins a session for what the form shows: a token, or that the certificate of the connection is to be used.
+func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "The form is too large or broken"})
+		return
+	}
+	entry, err := r.Cookie(s.cookieName(entryCookie))
+	if err != nil || !equal(entry.Value, r.PostForm.Get("entry")) {
+		s.signInForm(w, r, http.StatusForbidden, &failure{
+			Title: "The form was too old", Text: "It belongs to an earlier visit.", Action: "Please try again.",
+		})
+		return
+	}
+	if seconds := s.waitOf(r); seconds > 0 {
+		after := fmt.Sprintf("%.0f", math.Ceil(seconds))
+		w.Header().Set("Retry-After", after)
+		s.signInForm(w, r, http.StatusTooManyRequests, &failure{
+			Title: "Too many attempts", Text: "Too many wrong tokens came from your address lately; this one was not " +
+				"looked at.", Action: "Try again in " + after + " seconds.",
+		})
+		return
+	}
+	one := &session{token: strings.TrimSpace(r.PostForm.Get("token"))}
+	if r.PostForm.Get("with") == "certificate" {
+		one.token, one.certificate = "", certificateOf(r)
+	}
+	if one.token == "" && one.certificate == [sha256.Size]byte{} {
+		s.signInForm(w, r, http.StatusBadRequest, &failure{
+			Title: "A token is needed", Text: "Nothing was entered.",
+			Action: "Paste a token of the pair (lockstep access token create makes one) or a JWT of your identity provider.",
+		})
+		return
+	}
+	who, err := s.whoIs(r, one.token)
+	if err != nil {
+		f := describe(err)
+		if status.Code(err) == codes.Unauthenticated {
+			f.Code, f.Title = http.StatusUnauthorized, "This was not believed"
+			f.Action = "Check that the whole token was copied, and that it has neither expired nor been revoked."
+		}
+		s.signInForm(w, r, f.Code, &f)
+		return
+	}
+	one.principal, one.method = who.GetPrincipal(), who.GetMethod()
+	if before := s.sessionOf(r); before != nil {
+		s.sessions.end(before)
+	}
+	http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), s.sessions.begin(one)))
+	http.SetCookie(w, s.noCookie(s.cookieName(entryCookie)))
+	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther)
+}
+
+// waitOf is how long the address of a request has to wait.
+func (s *Server) waitOf(r *http.Request) float64 {
+	a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
+	if err != nil {
+		return 0
+	}
+	return s.o.SignInWait(a)
+}
+
+// signOut ends the session.
+func (s *Server) signOut(w http.ResponseWriter, r *http.Request, one *session) {
+	s.sessions.end(one)
+	http.SetCookie(w, s.noCookie(s.cookieName(sessionCookie)))
+	http.Redirect(w, r, "/sign-in", http.StatusSeeOther)
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/inprocess"
+)
+
+// otherTimeout bounds the question to the other node how it is: one that does not answer is to be shown as such within
+// two seconds.
+const otherTimeout = 700 * time.Millisecond
+
+// errNoActive is returned when no node is known to be active.
+var errNoActive = errors.New("no node is active now")
+
+// View is what a page or an action is made for: what was asked, and connections over which calls have the rights of the
+// session, and no others.
+type View struct {
+	// Query of the page; Form has what was filled in, for an action.
+	Query, Form url.Values
+	// Principal of the session.
+	Principal string
+
+	server *Server
+	token  string
+	key    string // of the caller, for calls to the own node
+
+	mu     sync.Mutex // guards all below
+	status *pb.GetStatusResponse
+}
+
+// Get is a value of the form, or of the query.
+func (v *View) Get(name string) string {
+	if v.Form.Has(name) {
+		return v.Form.Get(name)
+	}
+	return v.Query.Get(name)
+}
+
+// Own is the connection to this node's services.
+func (v *View) Own() grpc.ClientConnInterface {
+	return conn{v.server.o.Own, func(ctx context.Context) context.Context {
+		return withToken(inprocess.As(ctx, v.key), v.token)
+	}}
+}
+
+// Status of this node. It is asked for once for a view.
+func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.status == nil {
+		st, err := pb.NewAdminServiceClient(v.Own()).GetStatus(ctx, &pb.GetStatusRequest{})
+		if err != nil {
+			return nil, err //nolint:wrapcheck // a status is shown
+		}
+		v.status = st
+	}
+	return v.status, nil
+}
+
+// Active is the connection to the services of the active node, which most calls are for.
+func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
+	st, err := v.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(st.GetPair().GetNodes()) == 0 || serving(st.GetRole()) {
+		return v.Own(), nil
+	}
+	for _, n := range st.GetPair().GetNodes() {
+		if n.GetActive() {
+			return v.at(ctx, n)
+		}
+	}
+	return nil, errNoActive
+}
+
+// Node is the connection to the services of the node with that UUID or name; empty: this one.
+func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface, error) {
+	if node == "" {
+		return v.Own(), nil
+	}
+	st, err := v.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if own := st.GetNode(); own.GetNodeId() == node || own.GetName() == node {
+		return v.Own(), nil
+	}
+	for _, n := range st.GetPair().GetNodes() {
+		if n.GetNodeId() == node || n.GetName() == node {
+			return v.at(ctx, n)
+		}
+	}
+	return nil, fmt.Errorf("the pair has no node %q", node)
+}
+
+func (v *View) at(_ context.Context, n *pb.NodeStatus) (grpc.ClientConnInterface, error) {
+	if n.GetNodeId() == v.status.GetNode().GetNodeId() {
+		return v.Own(), nil
+	}
+	cc, err := v.server.o.Other(n.GetAddress())
+	if err == nil && v.token == "" && v.Principal != "anonymous" {
+		err = ErrNotForwarded // a certificate cannot be passed on
+	}
+	if err != nil {
+		return nil, &otherConsole{err: err, node: n, view: v}
+	}
+	return conn{cc, func(ctx context.Context) context.Context { return withToken(ctx, v.token) }}, nil
+}
+
+// otherConsole is returned when something has to be done at the console of another node.
+type otherConsole struct {
+	err  error
+	node *pb.NodeStatus
+	view *View
+}
+
+func (e *otherConsole) Error() string {
+	return fmt.Sprintf("node %s: %v", e.node.GetName(), e.err)
+}
+
+// Unwrap returns what is below.
+func (e *otherConsole) Unwrap() error { return e.err }
+
+// OtherStatus is what another node is and knows, if it answers now. A session that may have the status of this node may
+// have that of the other one.
+func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatusResponse, error) {
+	if _, err := v.Status(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
+	return v.server.o.OtherStatus(ctx, n.GetAddress())
+}
+
+// serving tells whether a node in a role answers clients.
+func serving(r pb.Role) bool {
+	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
+}
+
+// conn shows in each call who it is for.
+type conn struct {
+	grpc.ClientConnInterface
+
+	as func(context.Context) context.Context
+}
+
+// Invoke makes a call.
+func (c conn) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
+	return c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...) //nolint:wrapcheck // it is a status
+}
+
+// NewStream begins a call with a stream.
+func (c conn) NewStream(
+	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return c.ClientConnInterface.NewStream(c.as(ctx), d, method, o...) //nolint:wrapcheck // it is a status
+}
