@@ -26,8 +26,14 @@ func TestClockJumps(t *testing.T) {
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
 			// So long that a busy machine is not taken for a dead node, and well below the jumps.
+			etcd := ""
+			if !raft {
+				var err error
+				etcd, err = etcdWithClock()
+				require.NoError(t, err)
+			}
 			p := startWith(t, cluster.Options{
-				Binary: clockBinary(t), Clock: true, Disk: true, Raft: raft,
+				Binary: clockBinary(t), Clock: true, Disk: true, Raft: raft, EtcdBinary: etcd,
 				Settings: map[string]string{
 					"disk.stall-timeout": "20s", "failover.timeout": "10s", "failover.drop-timeout": "8s",
 				},
@@ -39,14 +45,14 @@ func TestClockJumps(t *testing.T) {
 				setDisk(t, n, busy)
 			}
 			active, standby := inSync(t, p)
+			a, s := machine{"the active", active}, machine{"the standby", standby}
 			for _, by := range jumps {
-				c.jump(by, active)
-				c.jump(by, standby)
-				c.jump(by, active, standby)
-				if raft {
-					c.jump(by, p.Witness)
-					c.jump(by, active, standby, p.Witness)
-				}
+				c.jump(by, a)
+				c.jump(by, s)
+				c.jump(by, a, s)
+				third := map[bool]machine{false: {"etcd", p.Etcd}, true: {"the witness", p.Witness}}[raft]
+				c.jump(by, third)
+				c.jump(by, a, s, third)
 			}
 			for _, n := range p.Nodes() {
 				setDisk(t, n, soundDisk)
@@ -54,6 +60,14 @@ func TestClockJumps(t *testing.T) {
 			c.failover()
 			verify(t, p, w)
 		})
+	}
+}
+
+// machine has a clock.
+type machine struct {
+	name  string
+	clock interface {
+		SetClock(offset time.Duration) error
 	}
 }
 
@@ -65,17 +79,17 @@ type clockJumper struct {
 }
 
 // jump sets clocks forwards or back, and then right again, and requires that the pair does not notice.
-func (c *clockJumper) jump(by time.Duration, nodes ...*cluster.Node) {
+func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	t := c.t
 	active, _ := inSync(t, c.p)
 	config := statusOf(t, active).GetPair().GetConfig()
 	names := ""
-	for _, n := range nodes {
-		names += " " + n.Name
+	for _, m := range machines {
+		names += " " + m.name
 	}
 	for _, offset := range []time.Duration{by, 0} {
-		for _, n := range nodes {
-			require.NoError(t, n.SetClock(offset))
+		for _, m := range machines {
+			require.NoError(t, m.clock.SetClock(offset))
 		}
 		for range 2 { // the second one was sent after the jump
 			acked(t, c.w, ackBound)

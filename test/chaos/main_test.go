@@ -44,6 +44,9 @@ var (
 	withClocks = sync.OnceValues(func() (string, error) {
 		return cluster.BuildWithClock(context.Background(), binaryDir)
 	})
+	etcdWithClock = sync.OnceValues(func() (string, error) {
+		return cluster.BuildEtcdWithClock(context.Background(), binaryDir)
+	})
 )
 
 func TestMain(m *testing.M) {

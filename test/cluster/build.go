@@ -45,6 +45,11 @@ func buildWithClock(ctx context.Context, dir, name, command string) (string, err
 		"-tags", strings.Join([]string{faultdisk.Tag, clockTag}, ","), "-overlay", overlay)
 }
 
+// BuildEtcdWithClock compiles the program that Options.EtcdBinary takes.
+func BuildEtcdWithClock(ctx context.Context, dir string) (string, error) {
+	return buildWithClock(ctx, dir, "etcd-clock", "github.com/lockstep-mq/lockstep/test/cluster/etcd")
+}
+
 func goBuild(ctx context.Context, binary, command string, flags ...string) (string, error) {
 	args := append(append([]string{"build"}, flags...), "-o", binary, command)
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 
@@ -48,6 +49,9 @@ type Options struct {
 	// Clock lets the clocks of the nodes, the witness and etcd be set, by Node.SetClock. The binary must have been
 	// built for it: see CanSetClocks.
 	Clock bool
+	// EtcdBinary, if not empty, is a program of BuildEtcdWithClock that holds the record, instead of an etcd in this
+	// process: Pair.Etcd. It cannot be stopped and started.
+	EtcdBinary string
 	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and
 	// Raft.
 	Net *Net
@@ -62,6 +66,8 @@ type Pair struct {
 	A, B *Node
 	// Witness is the third voter, if Options.Raft; it serves this pair only.
 	Witness *Node
+	// Etcd is the process, if Options.EtcdBinary.
+	Etcd *Etcd
 
 	net    *Net
 	opts   Options
@@ -88,11 +94,19 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		settings["insecure"] = "true" // the networks are the test's own
 	}
 	maps.Copy(settings, o.Settings)
+	etcd := ""
+	if o.EtcdBinary != "" {
+		if p.Etcd, err = startEtcd(ctx, o.EtcdBinary, filepath.Join(o.Dir, "etcd")); err != nil {
+			return nil, err
+		}
+		etcd = p.Etcd.address
+	}
 	started, err := harness.Start(ctx, harness.Options{
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
-		EtcdNoSync: true, // what is tested is the pair, on a machine that stays up
-		Place:      p.place,
+		EtcdAddress: etcd,
+		EtcdNoSync:  true, // what is tested is the pair, on a machine that stays up
+		Place:       p.place,
 	})
 	if err != nil {
 		return nil, err
@@ -267,6 +281,9 @@ func (p *Pair) Close() error {
 	}
 	if p.net != nil {
 		errs = append(errs, p.net.Close())
+	}
+	if p.Etcd != nil {
+		errs = append(errs, p.Etcd.close())
 	}
 	return errors.Join(errs...)
 }

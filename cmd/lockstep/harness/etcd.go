@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// etcdServer is a coordinator in this process that can be ended and started again over its data.
+// etcdServer is a coordinator in this process that can be ended and started again over its data; without a directory in
+// its options, one that the caller runs.
 type etcdServer struct {
 	o embedded.Options
 
@@ -37,6 +38,9 @@ func (e *etcdServer) address() string {
 func (e *etcdServer) start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.o.Dir == "" {
+		return nil // the caller's
+	}
 	if e.server != nil {
 		return fmt.Errorf("etcd in %s runs already", e.o.Dir)
 	}

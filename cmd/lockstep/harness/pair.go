@@ -49,6 +49,9 @@ type Options struct {
 	// with Raft. They listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
 	EtcdLinks    bool
 	EtcdLinkHost string
+	// EtcdAddress, if not empty, is an etcd that the caller runs, host:port, instead of the pair's own; StopEtcd and
+	// StartEtcd do nothing to it.
+	EtcdAddress string
 	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
 	EtcdNoSync bool
 	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
@@ -92,6 +95,8 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		if err := p.startWitness(); err != nil {
 			return nil, err
 		}
+	case o.EtcdAddress != "":
+		p.etcd = &etcdServer{last: o.EtcdAddress}
 	default:
 		p.etcd, err = startEtcd(ctx, embedded.Options{Dir: filepath.Join(o.Dir, "etcd"), UnsafeNoFsync: o.EtcdNoSync})
 		if err != nil {
