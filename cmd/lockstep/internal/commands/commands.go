@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/settings"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/status"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/store"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/top"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/transaction"
 )
 
@@ -47,7 +48,7 @@ func Root(env *cli.Env) *cobra.Command {
 		transaction.Command(env),
 		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
 		message.RequestCommand(env),
-		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
+		status.Command(env), top.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
 		settings.Command(env),

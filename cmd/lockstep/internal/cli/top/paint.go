@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"charm.land/lipgloss/v2"
+)
+
+// painter gives texts a look. The colours are the terminal's own sixteen, so that they suit its theme; the program that
+// writes to the terminal leaves them out where there are none, and with NO_COLOR.
+type painter struct {
+	plain bool // a text for a file: no looks at all
+}
+
+func (p painter) with(s lipgloss.Style, text string) string {
+	if p.plain || text == "" {
+		return text
+	}
+	return s.Render(text)
+}
+
+func (p painter) bold(text string) string  { return p.with(lipgloss.NewStyle().Bold(true), text) }
+func (p painter) faint(text string) string { return p.with(lipgloss.NewStyle().Faint(true), text) }
+func (p painter) chosen(text string) string {
+	return p.with(lipgloss.NewStyle().Reverse(true), text)
+}
+
+func (p painter) good(text string) string {
+	return p.with(lipgloss.NewStyle().Foreground(lipgloss.Green), text)
+}
+
+func (p painter) warning(text string) string {
+	return p.with(lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Yellow), text)
+}
+
+func (p painter) critical(text string) string {
+	return p.with(lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Red), text)
+}
+
+// bySeverity gives a text the look of a condition.
+func (p painter) bySeverity(severity, text string) string {
+	switch severity {
+	case "critical":
+		return p.critical(text)
+	case "warning":
+		return p.warning(text)
+	}
+	return text
+}
+
+// fit cuts a text to so many columns.
+func fit(text string, columns int) string {
+	if utf8.RuneCountInString(text) <= columns {
+		return text
+	}
+	if columns < 1 {
+		return ""
+	}
+	return string([]rune(text)[:columns-1]) + "…"
+}
+
+// wrap breaks a text into lines of so many columns, between words if it can.
+func wrap(text string, columns int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		for utf8.RuneCountInString(word) > columns {
+			if line != "" {
+				lines = append(lines, line)
+				line = ""
+			}
+			runes := []rune(word)
+			lines = append(lines, string(runes[:columns]))
+			word = string(runes[columns:])
+		}
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= columns:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// column of a table. Of those that have no room, those with the highest rank are left out first; rank 0 never is.
+type column struct {
+	title string
+	right bool // aligned to the right
+	rank  int
+	least int // columns of the terminal that it takes at least, so that it does not jump when numbers grow
+}
+
+// shortestName is how much of the first column is shown at least.
+const shortestName = 8
+
+// table lays out rows below a header, in so many columns of the terminal. The first column gets what the others leave,
+// and is cut if need be; with fill it takes all of it.
+func table(columns []column, rows [][]string, width int, fill bool) (header string, lines []string) {
+	widths, shown := make([]int, len(columns)), make([]bool, len(columns))
+	for i, c := range columns {
+		widths[i], shown[i] = max(utf8.RuneCountInString(c.title), c.least), true
+		for _, r := range rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	rest := func() int {
+		n := 0
+		for i := 1; i < len(columns); i++ {
+			if shown[i] {
+				n += 2 + widths[i]
+			}
+		}
+		return n
+	}
+	for rest()+min(widths[0], max(shortestName, columns[0].least)) > width {
+		last := 0
+		for i, c := range columns {
+			if shown[i] && c.rank > columns[last].rank {
+				last = i
+			}
+		}
+		if last == 0 {
+			break
+		}
+		shown[last] = false
+	}
+	if room := width - rest(); fill || widths[0] > room {
+		widths[0] = max(room, 1)
+	}
+	layOut := func(cells func(int) string) string {
+		var b strings.Builder
+		for i, c := range columns {
+			if !shown[i] {
+				continue
+			}
+			text := fit(cells(i), widths[i])
+			blanks := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			if c.right {
+				b.WriteString(blanks + text)
+			} else {
+				b.WriteString(text + blanks)
+			}
+		}
+		return fit(b.String(), width)
+	}
+	header = layOut(func(i int) string { return columns[i].title })
+	for _, r := range rows {
+		lines = append(lines, layOut(func(i int) string { return r[i] }))
+	}
+	return header, lines
+}
