@@ -238,6 +238,10 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--advertise=0.0.0.0:1"},
 			want: []string{"no address that others can reach"},
 		},
+		"raft listen any": {
+			args: []string{"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:1"},
+			want: []string{"coordinator.raft.listen", "no address that others can reach"},
+		},
 		"drop timeout": {
 			args: []string{"--failover-drop-timeout=1s"},
 			want: []string{"is not below failover.timeout"},
@@ -339,6 +343,11 @@ func TestReach(t *testing.T) {
 		{"--metrics-listen=node-a:9420", "--tls-cert=c", "--tls-key=k", "--tls-ca=a"},
 		{
 			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
+			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
+		},
+		{ // As in a container: the others reach it by another address.
+			"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:7430",
+			"--coordinator-raft-advertise=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		},
 	} {

@@ -202,7 +202,7 @@ func (c *Config) checkRaft(k *checker) {
 	case r.Listen == "":
 		k.fail("coordinator.raft.listen", "an address is needed, host:port: this node's own of coordinator.raft.voters")
 	default:
-		k.address("coordinator.raft.listen", r.Listen, false)
+		k.address("coordinator.raft.listen", r.Listen, r.Advertise != "")
 	}
 	if r.Advertise != "" {
 		k.address("coordinator.raft.advertise", r.Advertise, false)

@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the container image and kills the containers of deploy/compose.yaml and deploy/compose-witness.yaml one by one, with a publisher
+# at work, in a Docker engine of its own in namespaces of its own: nothing of it is left, and no other engine is touched.
+#
+# No registry is asked: the build stage of deploy/Dockerfile is replaced by what this machine's Go builds, and the image of etcd by
+# the etcd that go.mod names. So it does not show that the first stage of the Dockerfile builds.
+# Needs root, docker.io and docker-compose, which it installs where there is apt-get. Exit code 3: it cannot run here.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+
+say() { echo "container: [${SECONDS}s] $*"; }
+cannot() {
+  echo "container: $*"
+  exit 3
+}
+fail() {
+  echo "container: $*" >&2
+  for log in "$work"/*.log; do tail -n 15 "$log" >&2; done
+  for container in $(docker ps -aq 2>/dev/null); do
+    docker inspect --format '{{.Name}} {{.State.Status}}' "$container" >&2
+    docker logs --tail 8 "$container" >&2 || true
+  done
+  exit 1
+}
+
+# First, outside of the namespaces: what has to be fetched and built.
+if [[ -z ${CONTAINER_WORK:-} ]]; then
+  ((EUID == 0)) || cannot "not root"
+  unshare --mount --pid --fork --net true 2>/dev/null || cannot "no namespaces of its own"
+  if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v ip >/dev/null; then
+    command -v apt-get >/dev/null || cannot "no dockerd, and no apt-get to install it"
+    # RUNLEVEL: the package shall not start an engine of its own.
+    { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+      docker.io docker-compose iptables iproute2; } >/dev/null 2>&1 || cannot "docker.io cannot be installed"
+  fi
+  work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-container.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  mkdir -p "$work/stage/out/data" "$work/stage/etc/ssl/certs" "$work/etcd"
+  CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=v0.0.0-container' -o "$work/stage/out/lockstep" ./cmd/lockstep
+  CGO_ENABLED=0 go build -o "$work/etcd/etcd" go.etcd.io/etcd/server/v3
+  cp /etc/ssl/certs/ca-certificates.crt "$work/stage/etc/ssl/certs/" 2>/dev/null || touch "$work/stage/etc/ssl/certs/ca-certificates.crt"
+  code=0
+  CONTAINER_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc --net "$here/run.sh" || code=$?
+  exit "$code"
+fi
+
+work=$CONTAINER_WORK
+ip link set lo up
+mount -t tmpfs tmpfs /run # sockets and files of other engines
+export DOCKER_HOST=unix://$work/docker.sock DOCKER_BUILDKIT=0
+mkdir "$work/data"
+dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/docker.pid" --host "$DOCKER_HOST" >"$work/dockerd.out" 2>&1 &
+engine=$!
+# cgroups and mounts are given back by the engine.
+finish() {
+  docker ps -aq 2>/dev/null | xargs -r docker rm -f -v >/dev/null 2>&1 || true
+  kill "$engine" 2>/dev/null || true
+  wait "$engine" 2>/dev/null || true
+}
+trap finish EXIT
+until docker info >/dev/null 2>&1; do
+  kill -0 "$engine" 2>/dev/null || cannot "dockerd does not run here: $(tail -n 1 "$work/dockerd.out")"
+  ((SECONDS < 60)) || cannot "dockerd does not answer: $(tail -n 1 "$work/dockerd.out")"
+  sleep 0.2
+done
+say "engine $(docker version --format '{{.Server.Version}}'), $(docker info --format '{{.Driver}}')"
+
+# until_ok waits for a command, for at most 60 s.
+until_ok() {
+  local deadline=$((SECONDS + 60))
+  until "$@" >"$work/last.log" 2>&1; do
+    ((SECONDS < deadline)) || fail "waited 60 s in vain for: $*"
+    sleep 0.2
+  done
+}
+
+images() {
+  tar -c -C "$work/stage" . | docker import - build-stage >/dev/null
+  # All of the Dockerfile but its first stage, which needs golang:1.26 from a registry.
+  { echo "FROM build-stage AS build" && sed '1,/^FROM scratch/{/^FROM scratch/!d}' deploy/Dockerfile; } >"$work/Dockerfile"
+  mkdir "$work/empty"
+  docker build -q -t lockstep -f "$work/Dockerfile" "$work/empty" >"$work/build.log" 2>&1 || fail "docker build"
+  printf 'FROM scratch\nCOPY etcd /usr/local/bin/etcd\nCMD ["/usr/local/bin/etcd"]\n' >"$work/etcd/Dockerfile"
+  docker build -q -t "$(sed -n 's/^ *image: \(.*etcd.*\)/\1/p' deploy/compose.yaml)" "$work/etcd" >"$work/build.log" 2>&1 || fail "docker build of etcd"
+}
+
+# What is in the image, as whom it runs, and that it needs nothing to be writable but /data.
+image() {
+  local files
+  docker create --name files lockstep >/dev/null
+  # The engine adds what it mounts there: /dev, /etc/hosts and the like, which are empty.
+  files=$(docker export files | tar -t -v | awk '$1 ~ /^-/ && $3 > 0 {print $6}' | sort | tr '\n' ' ')
+  docker rm files >/dev/null
+  [[ $files == "etc/ssl/certs/ca-certificates.crt lockstep " || $files == "lockstep " ]] || fail "files of the image: $files"
+  [[ $(docker inspect --format '{{.Config.User}}' lockstep) == 65532:65532 ]] || fail "the image's user"
+  docker run --rm --read-only --cap-drop ALL --network none lockstep version | grep -q '^lockstep v0.0.0-container ' || fail "version"
+  if docker run --rm --network none -e LOCKSTEP_COORDINATOR_TYPE=none lockstep >"$work/insecure.log" 2>&1; then
+    fail "a node without TLS started without LOCKSTEP_INSECURE"
+  fi
+  say "image: $(docker image inspect --format '{{.Size}}' lockstep) bytes, runs as 65532 with a read-only root"
+}
+
+name() { docker ps -a --format '{{.Names}}' | grep "_$1_1$"; }
+# The role of node $1, as it tells itself.
+role() { docker exec "$(name "$1")" /lockstep status --addr 127.0.0.1:7420 --output json | grep -o '"role": *"[^"]*"' | cut -d'"' -f4; }
+whole() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
+serves() { [[ $(role "$1") == active-alone ]]; }
+healthy() { [[ $(docker inspect --format '{{.State.Health.Status}}' "$(name "$1")") == healthy ]]; }
+lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420; }
+
+# Kills the containers of one compose file, one after the other, under a publisher.
+compose() {
+  local file=$1 count=0 victim other
+  shift
+  project=$(basename "$file" .yaml | tr -d -)
+  docker-compose -f "$file" -p "$project" up -d >"$work/up.log" 2>&1 || fail "docker-compose up"
+  until_ok whole
+  lockstep queue create orders >/dev/null
+  # A line every 20 ms, until the file "done" is there; it ends with 0 only if each of them was acknowledged.
+  rm -f "$work/done"
+  { until [[ -e $work/done ]]; do echo "$((++count))"; sleep 0.02; done; echo "$count" >"$work/count"; } |
+    lockstep publish orders --timeout 60s >"$work/published.out" 2>"$work/published.log" &
+  local publisher=$!
+  for victim in "$@"; do
+    local was
+    was=$(role a 2>/dev/null || true)
+    docker kill --signal KILL "$(name "$victim")" >/dev/null
+    case $victim in
+      a | b)
+        other=$([[ $victim == a ]] && echo b || echo a)
+        until_ok serves "$other"
+        ;;
+      *) lockstep publish orders beside >/dev/null || fail "no publish while $victim is away" ;;
+    esac
+    docker start "$(name "$victim")" >/dev/null
+    until_ok whole
+    say "$(basename "$file"): killed $victim (a was $was), a is $(role a) now, b $(role b)"
+  done
+  touch "$work/done"
+  wait "$publisher" || fail "the publisher failed"
+  # Each line that was given to the publisher is there once, and what was published beside it.
+  local sent
+  sent=$(cat "$work/count")
+  lockstep consume orders --count "$((sent + $# - 2))" --timeout 60s >"$work/consumed"
+  grep -v '^beside$' "$work/consumed" | sort -n | cmp - <(seq "$sent") || fail "consumed is not what was published"
+  until_ok healthy a
+  until_ok healthy b
+  docker-compose -f "$file" -p "$project" down -v >"$work/down.log" 2>&1 || fail "docker-compose down"
+  say "$(basename "$file"): $sent messages, each of them once"
+}
+
+images
+image
+compose deploy/compose.yaml a b etcd-1 etcd-2 etcd-3
+compose deploy/compose-witness.yaml a b witness
