@@ -123,7 +123,7 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 			began = time.Now()
 		}
 		s := &checkedStream{ServerStream: stream, keep: audited}
-		err = r.Gate.Follow(ctx, func(ctx context.Context) error {
+		err = r.Gate.Follow(ctx, m.name, func(ctx context.Context) error {
 			s.ctx = ctx
 			return handle(srv, s)
 		})

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -21,11 +22,12 @@ const (
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream for as long as the identity in ctx holds, and ends the stream when it does not
-// any more. Streams of identities that cannot end cost nothing.
-func (g *Gate) Follow(ctx context.Context, handle func(context.Context) error) error {
+// Follow runs the handler of a stream until it ends, or until its caller is not who it was any more, or may not do what
+// the method asks any more. Streams that publish and consume look at the rules of their queues by themselves.
+func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Over
-	if over == nil {
+	ctx, lost, changed := g.rights(ctx, method)
+	if over == nil && lost == nil {
 		return handle(ctx)
 	}
 	inner, cancel := context.WithCancel(ctx)
@@ -33,26 +35,67 @@ func (g *Gate) Follow(ctx context.Context, handle func(context.Context) error) e
 	done := make(chan error, 1)
 	// When this call returns without it, the stream's context ends, and with it the handler.
 	go func() { done <- handle(inner) }()
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
+	var ticks <-chan time.Time
+	if over != nil {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
 	for {
-		select {
-		case err := <-done:
-			return err
-		case <-ticker.C:
+		var why error
+		next := changed()
+		if lost != nil {
+			why = lost()
 		}
-		why := over()
+		if why == nil {
+			select {
+			case err := <-done:
+				return err
+			case <-next:
+				continue
+			case <-ticks:
+				why = over()
+			}
+		}
 		if why == nil {
 			continue
 		}
 		cancel()
 		select {
 		case err := <-done:
+			if err == nil && lost != nil { // its handler takes the end of its context for a client that is done
+				return wire.ToStatus(why)
+			}
 			return ended(why, err)
 		case <-time.After(endLimit):
 			return wire.ToStatus(why)
 		}
 	}
+}
+
+// rights finds out how a stream may lose its right: lost tells why it has, and changed when to look again. lost is nil
+// if it cannot, or sees to it by itself. A handler that finds out later which queue it is about adds that with
+// access.WhileMay.
+func (g *Gate) rights(ctx context.Context, method string) (
+	_ context.Context, lost func() error, changed func() <-chan struct{},
+) {
+	never := func() <-chan struct{} { return nil }
+	need, known := access.NeedOf(method)
+	if g == nil || g.o.Rules == nil || !known || need.Anyone || need.Right == access.Peer ||
+		need.PerQueue && need.Right != access.Browse {
+		return ctx, nil, never
+	}
+	held := &access.Held{}
+	return access.WithHeld(ctx, held), func() error {
+		err := g.check(ctx, need, true, method)
+		if err == nil {
+			err = held.Check()
+		}
+		if err != nil {
+			return fmt.Errorf("the rules were changed: %w", err)
+		}
+		return nil
+	}, g.o.Rules.Changed
 }
 
 // ended is the status of a stream whose identity holds no longer: why, with what the handler says of how far it has

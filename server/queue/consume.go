@@ -264,8 +264,14 @@ func (s *Service) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 }
 
 func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
-	if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
-		return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+	may := func() error {
+		if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		return nil
+	}
+	if err := access.WhileMay(stream.Context(), may); err != nil {
+		return err
 	}
 	session, err := s.serving.Session()
 	if err != nil {
@@ -292,8 +298,8 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		if session.Paused() { // INV-2: what is read may not be true any more
 			return wire.ErrPaused
 		}
-		if err := s.rules.Check(stream.Context(), access.Browse, req.GetQueue()); err != nil {
-			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		if err := may(); err != nil {
+			return err
 		}
 		read.MaxMessages = int(min(left, txn.MaxPublishMessages))
 		var next uint64

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	reflectpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// openWatch opens a stream; recv receives one response of it.
+type openWatch struct {
+	name string
+	open func(ctx context.Context, n *testNode) (recv func() error, err error)
+	// silent: it has nothing to say yet.
+	silent bool
+	// blocked: the client reads nothing but the first response, so that the node waits for it.
+	blocked bool
+}
+
+func received[T any](s grpc.ServerStreamingClient[T], err error) (func() error, error) {
+	return func() error {
+		_, err := s.Recv()
+		return err
+	}, err
+}
+
+func openWatches() []openWatch {
+	return []openWatch{
+		{name: "WatchStatus", open: func(ctx context.Context, n *testNode) (func() error, error) {
+			return received(pb.NewAdminServiceClient(n.conn).WatchStatus(ctx, &pb.WatchStatusRequest{}))
+		}},
+		{name: "TailAudit", silent: true, open: func(ctx context.Context, n *testNode) (func() error, error) {
+			return received(pb.NewAuditServiceClient(n.conn).TailAudit(ctx, &pb.TailAuditRequest{Follow: true}))
+		}},
+		{name: "Browse", blocked: true, open: func(ctx context.Context, n *testNode) (func() error, error) {
+			return received(n.queues.Browse(ctx, &pb.BrowseRequest{Queue: "q"}))
+		}},
+		{name: "Reflection", open: func(ctx context.Context, n *testNode) (func() error, error) {
+			s, err := reflectpb.NewServerReflectionClient(n.conn).ServerReflectionInfo(ctx)
+			if err == nil {
+				err = s.Send(&reflectpb.ServerReflectionRequest{
+					MessageRequest: &reflectpb.ServerReflectionRequest_ListServices{},
+				})
+			}
+			return func() error {
+				_, err := s.Recv()
+				return err
+			}, err
+		}},
+	}
+}
+
+// TestLostRightEndsWatches: each stream that is neither a publisher's nor a consumer's ends, too, when its caller loses
+// the right to it, within a second; those of others go on.
+func TestLostRightEndsWatches(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	require.NoError(t, n.createAs("root", "q"))
+	for range 64 { // far more than a connection holds for a client that does not read
+		require.NoError(t, n.publishAs("root", "q", string(bytes.Repeat([]byte("x"), 256<<10))))
+	}
+	all := func(who string) *pb.AccessRule {
+		return &pb.AccessRule{Principal: who, Queue: "*", Rights: []pb.AccessRight{
+			mayBrowse, mayOperate, pb.AccessRight_ACCESS_RIGHT_AUDIT,
+		}}
+	}
+	for _, w := range openWatches() {
+		t.Run(w.name, func(t *testing.T) {
+			for _, who := range []string{"alice", "bob"} {
+				_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: all(who)})
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			losing, err := w.open(as(ctx, "alice"), n)
+			require.NoError(t, err)
+			staying, err := w.open(as(ctx, "bob"), n)
+			require.NoError(t, err)
+			if w.silent { // so that nothing tells when it has begun
+				<-time.After(300 * time.Millisecond)
+			} else {
+				require.NoError(t, losing())
+				require.NoError(t, staying())
+			}
+			ended := make(chan error, 2)
+			drain := func(recv func() error) {
+				for {
+					if err := recv(); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}
+			if !w.blocked {
+				go drain(losing)
+			}
+			began := time.Now()
+			_, err = n.access().Revoke(as(t.Context(), "root"), &pb.RevokeRequest{Rule: all("alice")})
+			require.NoError(t, err)
+			if w.blocked {
+				// what the node had sent before still comes
+				<-time.After(time.Second)
+				began = time.Now()
+				go drain(losing)
+			}
+			select {
+			case err := <-ended:
+				require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+				require.ErrorContains(t, err, "the rules were changed")
+				require.Less(t, time.Since(began), time.Second)
+			case <-ctx.Done():
+				t.Fatal("it goes on")
+			}
+			if w.name == "WatchStatus" {
+				require.NoError(t, staying())
+			}
+		})
+	}
+}
