@@ -78,6 +78,8 @@ type Server struct {
 	assets    map[string]asset
 	sessions  *sessions
 	hub       *hub
+	samples   *samples
+	tasks     *tasks
 }
 
 // Listen binds the address. Run must be called, or Close.
@@ -86,7 +88,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		o.Now = time.Now
 	}
 	s := &Server{o: o, pages: pages(), sessions: newSessions(o.Now)}
-	s.hub = newHub(s)
+	s.hub, s.samples, s.tasks = newHub(s), newSamples(), newTasks(s)
 	var err error
 	if s.assets, err = loadAssets(); err != nil {
 		return nil, err
@@ -143,6 +145,7 @@ func (s *Server) Run(ctx context.Context) error {
 		defer close(stopped)
 		<-ctx.Done()
 		s.hub.close()
+		s.tasks.close()
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		if s.http.Shutdown(limit) != nil {

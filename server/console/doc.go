@@ -50,7 +50,7 @@
 // outside of "live", or, within it, a button with hx-post: the token is in a header then.
 //
 // Parts for all templates are in templates/parts.html (badge, bar, failure, empty), functions in format.go (bytes,
-// number, ago, time, took, percent, json, dialog, with, dict). A chart is
+// number, ago, time, took, percent, json, dialog, link, dict). A chart is
 //
 //	<div class="chart" data-chart="{{json .Chart}}"></div>
 //

@@ -23,8 +23,8 @@ import (
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": took, "percent": percent,
-		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "with": withQuery, "dict": dict,
-		"short": short, "list": func(items ...any) []any { return items },
+		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "link": withQuery, "dict": dict,
+		"short": short, "outcome": outcome, "rights": rightsOf, "rightNames": rightNames, "chosen": chosen, "list": func(items ...any) []any { return items },
 	}
 }
 

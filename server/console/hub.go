@@ -18,6 +18,8 @@ import (
 const (
 	// liveEvery is how often the live part of a page is made.
 	liveEvery = time.Second
+	// followAgain is how long it takes until a page that is told of changes asks again after it was cut off.
+	followAgain = 3 * time.Second
 	// quietLimit is how long a connection may carry no event before a comment shows that it is there.
 	quietLimit = 15 * time.Second
 	// eventTimeout bounds the time that a browser may take to read one event.
@@ -103,8 +105,12 @@ func (h *hub) run(
 	defer leave()
 	ticker := time.NewTicker(liveEvery)
 	defer ticker.Stop()
+	if p.Follow != nil {
+		h.follow(ctx, t, h.server.view(one, from, key, query, nil), p)
+		return
+	}
 	for {
-		h.send(t, h.event(ctx, h.server.view(one, key, query, nil), p))
+		h.send(t, h.event(ctx, h.server.view(one, from, key, query, nil), p))
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -118,6 +124,30 @@ func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	d, err := p.Load(ctx, v)
+	return h.made(p, d, err)
+}
+
+// follow makes events of what a page is told, until ctx ends. When that breaks off, it begins anew.
+func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
+	for ctx.Err() == nil {
+		err := p.Follow(ctx, v, func(d any) { h.send(t, h.made(p, d, nil)) })
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			h.send(t, h.made(p, nil, err))
+		}
+		again := time.NewTimer(followAgain)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+		}
+	}
+}
+
+// made makes an event of what a page shows, or of why it shows nothing.
+func (h *hub) made(p *Page, d any, err error) []byte {
 	name, file, part := "live", p.Template, "live"
 	if err != nil {
 		f := describe(err)
@@ -129,6 +159,9 @@ func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 		return nil
 	}
 	var b bytes.Buffer
+	if name == "live" {
+		b.WriteString("event: failure\ndata:\n\n") // there is none any more
+	}
 	fmt.Fprintf(&b, "event: %s\n", name)
 	for line := range bytes.Lines([]byte(html)) {
 		b.WriteString("data: ")

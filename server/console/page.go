@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
 const (
@@ -39,6 +41,9 @@ type Page struct {
 	Under  string
 	// Load gets what the page shows.
 	Load func(ctx context.Context, v *View) (any, error)
+	// Follow, if not nil, takes the place of Load once a second for the live part: it calls show with what "live" gets
+	// whenever that has changed, until ctx ends. For what would be costly, or audited, to ask for again and again.
+	Follow func(ctx context.Context, v *View, show func(any)) error
 	// Actions of the page.
 	Actions []Action
 }
@@ -78,6 +83,13 @@ type Done struct {
 func pages() []Page {
 	return []Page{
 		pairPage(),
+		alarmsPage(),
+		storePage(),
+		scanPage(),
+		backupsPage(),
+		jobsPage(),
+		accessPage(),
+		auditPage(),
 	}
 }
 
@@ -153,8 +165,10 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 }
 
 // view makes what a page or action is made for.
-func (s *Server) view(one *session, key string, query, form url.Values) *View {
-	return &View{Query: query, Form: form, Principal: one.principal, server: s, token: one.token, key: key}
+func (s *Server) view(one *session, from inprocess.Caller, key string, query, form url.Values) *View {
+	return &View{
+		Query: query, Form: form, Principal: one.principal, server: s, from: from, token: one.token, key: key,
+	}
 }
 
 // showPage answers with a page.
@@ -170,7 +184,7 @@ func (s *Server) page(
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
 	defer cancel()
-	v := s.view(one, key, r.URL.Query(), nil)
+	v := s.view(one, s.callerOf(r), key, r.URL.Query(), nil)
 	d := &pageData{Layout: s.layout(r, one, p), Query: v.Query, Dialog: dialog}
 	var err error
 	if d.D, err = p.Load(ctx, v); err != nil {
@@ -228,7 +242,7 @@ func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p 
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), loadTimeout)
 	defer cancel()
-	v := s.view(one, key, r.URL.Query(), r.PostForm)
+	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
 	d := &dialogData{Form: r.PostForm, Query: v.Query, Action: a, Path: r.URL.RequestURI(), CSRF: one.csrf, Failure: f}
 	if d.Form == nil {
 		d.Form = url.Values{}
@@ -287,7 +301,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Pa
 	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 	defer cancel()
-	v := s.view(one, key, r.URL.Query(), r.PostForm)
+	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
 	done, err := a.Do(ctx, v)
 	if err != nil {
 		f := describe(err)

@@ -4,31 +4,268 @@ package console
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
+
+// switchoverTime is how long a switchover may take before it is undone.
+const switchoverTime = 20 * time.Second
+
+// maxReasonBytes is how long a reason may be.
+const maxReasonBytes = 200
 
 // pairPage shows both nodes.
 func pairPage() Page {
 	return Page{
 		Path: "/pair", Title: "Pair", Key: "p", Right: "any", Template: "pair", Live: true, Load: loadPair,
+		Actions: []Action{
+			{
+				Name: "switchover", Title: "Switch over", Right: "operate", Dialog: "switchover", Load: loadSwitchover,
+				Do: doSwitchover,
+			},
+			{Name: "pause", Title: "Pause the pair", Right: "operate", Dialog: "pause", Do: doPause},
+			{Name: "resume", Title: "Resume the pair", Right: "operate", Dialog: "resume", Do: doResume},
+			{
+				Name: "force", Title: "Force a failover", Right: "operate", Dialog: "force", Danger: true, Load: loadForce,
+				Do: doForce,
+			},
+		},
 	}
 }
 
 // pairView is what the page Pair shows.
 type pairView struct {
-	Status *pb.GetStatusResponse
-	Nodes  []*pb.NodeStatus
+	Own   *pb.GetStatusResponse
+	Pair  *pb.PairStatus
+	Alone bool // the node is in no pair
+	Nodes []*nodeView
+	// Active and Standby are the nodes of the record; nil if there is none.
+	Active, Standby *nodeView
+	Link            link
+	Totals          *nodeView // the node whose queues are shown
+	Critical        int
+	Warnings        int
+	// MaySwitch: both nodes are in sync, and the standby answers.
+	MaySwitch bool
+}
+
+// link is the stream between the nodes.
+type link struct {
+	State label
+	Lag   []string
+	Left  bool // it goes to the first node
 }
 
 func loadPair(ctx context.Context, v *View) (any, error) {
-	st, err := v.Status(ctx)
+	nodes, err := v.nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	d := &pairView{Status: st, Nodes: st.GetPair().GetNodes()}
-	if len(d.Nodes) == 0 {
-		d.Nodes = []*pb.NodeStatus{st.GetNode()}
+	own, err := v.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &pairView{Own: own, Pair: own.GetPair(), Nodes: nodes, Alone: len(own.GetPair().GetNodes()) == 0}
+	d.Alone = d.Alone || d.Pair.GetCoordinator() == "none"
+	for i, n := range nodes {
+		if n.Status != nil && serving(n.Status.GetRole()) || d.Alone {
+			d.Active = n
+			d.Link.Left = i > 0
+			continue
+		}
+		if d.Active == nil && n.Info.GetActive() && !anyServes(nodes) {
+			d.Active, d.Link.Left = n, i > 0
+			continue
+		}
+		d.Standby = n
+	}
+	d.Totals = d.Active
+	if d.Totals == nil || d.Totals.Status == nil {
+		d.Totals = &nodeView{Status: own}
+	}
+	d.Link.State, d.Link.Lag = linkOf(d)
+	d.MaySwitch = d.Standby != nil && d.Standby.Status.GetRole() == pb.Role_ROLE_STANDBY && d.Standby.Info.GetInSync()
+	for _, c := range gather(nodes) {
+		switch c.GetSeverity() {
+		case pb.Severity_SEVERITY_CRITICAL:
+			d.Critical++
+		case pb.Severity_SEVERITY_WARNING:
+			d.Warnings++
+		}
 	}
 	return d, nil
+}
+
+func anyServes(nodes []*nodeView) bool {
+	for _, n := range nodes {
+		if n.Status != nil && serving(n.Status.GetRole()) {
+			return true
+		}
+	}
+	return false
+}
+
+// linkOf says how the stream from the active to the standby is.
+func linkOf(d *pairView) (label, []string) {
+	st := d.Active.statusOrNil().GetStandby()
+	switch {
+	case d.Alone:
+		return label{"alone", "info"}, nil
+	case d.Active == nil || d.Active.Status == nil:
+		return label{"no active", "bad"}, nil
+	case st == nil:
+		return label{"no standby", "bad"}, nil
+	}
+	lag := []string{
+		formatNumber(st.GetLagRecords()) + " records", formatBytes(st.GetLagBytes()),
+		formatNumber(st.GetLagTime().AsDuration().Seconds()) + " s",
+	}
+	if st.GetState() == "in-sync" {
+		return label{"in sync", "good"}, lag
+	}
+	return label{strings.ReplaceAll(st.GetState(), "-", " "), "warn"}, lag
+}
+
+func (n *nodeView) statusOrNil() *pb.GetStatusResponse {
+	if n == nil {
+		return nil
+	}
+	return n.Status
+}
+
+// Disk is how full the filesystem of a node's store is, in percent.
+func (n *nodeView) Disk() int {
+	st := n.Status.GetStore()
+	if st.GetDiskSize() == 0 {
+		return 0
+	}
+	return percent(st.GetDiskSize()-min(st.GetDiskFree(), st.GetDiskSize()), st.GetDiskSize())
+}
+
+// DiskClass colours it.
+func (n *nodeView) DiskClass() string {
+	st := n.Status.GetStore()
+	switch free, low := st.GetDiskFree(), n.Status.GetDiskLowWatermark(); {
+	case free < low:
+		return "bad"
+	case free < 2*low || n.Disk() >= 90:
+		return "warn"
+	}
+	return ""
+}
+
+// Memory is how much of its budget a node uses, in percent.
+func (n *nodeView) Memory() int {
+	a := n.Status.GetActivity()
+	return percent(a.GetMemoryBytes(), a.GetMemoryBudgetBytes())
+}
+
+// MemoryClass colours it.
+func (n *nodeView) MemoryClass() string {
+	if n.Memory() >= 100 {
+		return "warn"
+	}
+	return ""
+}
+
+// Trouble is how many conditions of a node are more than information.
+func (n *nodeView) Trouble() int {
+	count := 0
+	for _, c := range n.Status.GetConditions() {
+		if c.GetSeverity() > pb.Severity_SEVERITY_INFO {
+			count++
+		}
+	}
+	return count
+}
+
+// switchoverView is what the dialogue of a switchover tells.
+type switchoverView struct{ From, To *nodeView }
+
+func loadSwitchover(ctx context.Context, v *View) (any, error) {
+	d, err := loadPair(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	p, _ := d.(*pairView)
+	if p.Alone || p.Active == nil || p.Standby == nil {
+		return nil, invalid("There is no standby that the role could go to: both nodes have to be there and in sync.")
+	}
+	return &switchoverView{From: p.Active, To: p.Standby}, nil
+}
+
+func doSwitchover(ctx context.Context, v *View) (Done, error) {
+	r, err := pb.NewAdminServiceClient(v.Own()).Switchover(ctx, &pb.SwitchoverRequest{
+		To: v.Get("to"), Timeout: durationpb.New(switchoverTime),
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	if r.GetAlready() {
+		return Done{Message: "That node is active already; nothing was done."}, nil
+	}
+	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged for %s.",
+		r.GetActiveAddress(), r.GetTerm(), took(r.GetPause()))}, nil
+}
+
+func doPause(ctx context.Context, v *View) (Done, error) {
+	if len(v.Get("reason")) > maxReasonBytes {
+		return Done{}, invalid(fmt.Sprintf("The reason has %d bytes; at most %d are kept.", len(v.Get("reason")),
+			maxReasonBytes))
+	}
+	_, err := pb.NewAdminServiceClient(v.Own()).SetPaused(ctx, &pb.SetPausedRequest{Paused: true, Reason: v.Get("reason")})
+	return Done{Message: "The pair is paused: no standby takes over by itself."}, err
+}
+
+func doResume(ctx context.Context, v *View) (Done, error) {
+	_, err := pb.NewAdminServiceClient(v.Own()).SetPaused(ctx, &pb.SetPausedRequest{})
+	return Done{Message: "The pair is not paused any more."}, err
+}
+
+// loadForce asks the node what would be lost.
+func loadForce(ctx context.Context, v *View) (any, error) {
+	cc, err := v.Node(ctx, v.Get("node"))
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewAdminServiceClient(cc).ForceFailover(ctx, &pb.ForceFailoverRequest{ //nolint:wrapcheck // a status
+		By: v.by(), Reason: v.Get("reason"),
+	})
+}
+
+// by names who asks, for others to read.
+func (v *View) by() string {
+	by := v.Principal + " (console)"
+	return by[:min(len(by), maxReasonBytes)]
+}
+
+func doForce(ctx context.Context, v *View) (Done, error) {
+	cc, err := v.Node(ctx, v.Get("node"))
+	if err != nil {
+		return Done{}, err
+	}
+	admin := pb.NewAdminServiceClient(cc)
+	plan, err := admin.ForceFailover(ctx, &pb.ForceFailoverRequest{By: v.by(), Reason: v.Get("reason")})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	if v.Form.Get("confirm") != plan.GetNodeName() {
+		return Done{}, invalid("Type " + plan.GetNodeName() + ", the name of the node that becomes active.")
+	}
+	if fmt.Sprint(plan.GetConfig()) != v.Form.Get("config") {
+		return Done{}, invalid("The pair's record has changed since the dialogue was opened. Open it again and read " +
+			"what would be lost now.")
+	}
+	r, err := admin.ForceFailover(ctx, &pb.ForceFailoverRequest{
+		Confirm: true, AcceptDataLoss: true, Config: plan.GetConfig(), By: v.by(), Reason: v.Get("reason"),
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: fmt.Sprintf("Node %s becomes active in term %d.", r.GetNodeName(), r.GetTerm())}, nil
 }

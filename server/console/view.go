@@ -32,6 +32,7 @@ type View struct {
 	Principal string
 
 	server *Server
+	from   inprocess.Caller
 	token  string
 	key    string // of the caller, for calls to the own node
 

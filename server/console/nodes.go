@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// nodeView is one node of the pair as it is now.
+type nodeView struct {
+	Info *pb.NodeStatus
+	// Status is what the node itself says; nil if it does not answer.
+	Status *pb.GetStatusResponse
+	// Own: this node serves the console.
+	Own bool
+	// Why it does not answer.
+	Why string
+	// State in a word.
+	State label
+	// Rates of its activity, per second; nil before there are two answers.
+	Rates *rates
+}
+
+// Name of the node, or the beginning of its identifier.
+func (n *nodeView) Name() string {
+	if n.Info.GetName() != "" {
+		return n.Info.GetName()
+	}
+	return short(n.Info.GetNodeId())
+}
+
+// Answers tells whether the node answers.
+func (n *nodeView) Answers() bool { return n.Status != nil }
+
+// nodes asks all nodes of the pair how they are, in the order of their names.
+func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
+	own, err := v.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := slices.Clone(own.GetPair().GetNodes())
+	if len(infos) == 0 {
+		infos = []*pb.NodeStatus{own.GetNode()}
+	}
+	slices.SortFunc(infos, func(a, b *pb.NodeStatus) int {
+		return strings.Compare(a.GetName()+a.GetNodeId(), b.GetName()+b.GetNodeId())
+	})
+	all := make([]*nodeView, len(infos))
+	var asking sync.WaitGroup
+	for i, info := range infos {
+		n := &nodeView{Info: info, Own: info.GetNodeId() == own.GetNode().GetNodeId()}
+		all[i] = n
+		if n.Own {
+			n.Status = own
+			continue
+		}
+		asking.Go(func() {
+			st, err := v.OtherStatus(ctx, info)
+			if err != nil {
+				n.Why = describe(err).Text
+				return
+			}
+			n.Status = st
+		})
+	}
+	asking.Wait()
+	for _, n := range all {
+		n.State = stateOf(n)
+		if n.Status != nil {
+			n.Rates = v.server.samples.rates(n.Info.GetNodeId(), n.Status, v.server.o.Now())
+		}
+	}
+	return all, nil
+}
+
+// stateOf says in a word how a node is.
+func stateOf(n *nodeView) label {
+	if n.Status == nil {
+		return label{"does not answer", "bad"}
+	}
+	return roleOf(n.Status.GetRole())
+}
+
+// rates are per second.
+type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
+
+// samples keep the counters of the nodes between two looks.
+type samples struct {
+	mu  sync.Mutex // guards all below
+	all map[string]*sample
+}
+
+// sample is what a node has counted, when, and how fast that rose.
+type sample struct {
+	process time.Time
+	last    *pb.Activity
+	at      time.Time
+	rates   *rates
+}
+
+const (
+	// sampleEvery is the time between two samples, at least; sampleOld is when one says nothing any more.
+	sampleEvery = 900 * time.Millisecond
+	sampleOld   = 30 * time.Second
+	// maxSamples bounds the nodes that are kept.
+	maxSamples = 16
+)
+
+func newSamples() *samples { return &samples{all: make(map[string]*sample)} }
+
+// rates takes what a node counts, and tells how fast that rises; nil at the first look.
+func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
+	if st.GetActivity() == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one, process := s.all[node], st.GetStartedAt().AsTime()
+	if one == nil || !one.process.Equal(process) || now.Sub(one.at) > sampleOld {
+		if len(s.all) >= maxSamples {
+			clear(s.all)
+		}
+		s.all[node] = &sample{process: process, last: st.GetActivity(), at: now}
+		return nil
+	}
+	if now.Sub(one.at) < sampleEvery {
+		return one.rates
+	}
+	seconds := now.Sub(one.at).Seconds()
+	rate := func(of func(*pb.Activity) uint64) float64 {
+		now, before := of(st.GetActivity()), of(one.last)
+		if now < before {
+			return 0
+		}
+		return float64(now-before) / seconds
+	}
+	one.rates = &rates{
+		rate((*pb.Activity).GetPublished), rate((*pb.Activity).GetPublishedBytes), rate((*pb.Activity).GetDelivered),
+		rate((*pb.Activity).GetAcknowledged), rate((*pb.Activity).GetTransactions),
+	}
+	one.last, one.at = st.GetActivity(), now
+	return one.rates
+}
+
+// FileBytes is the size of a node's page file.
+func (n *nodeView) FileBytes() uint64 {
+	return n.Status.GetStore().GetPages() * uint64(n.Status.GetStore().GetPageSize())
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// accessPage shows who may do what.
+func accessPage() Page {
+	return Page{
+		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: loadAccess,
+		Actions: []Action{
+			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: doGrant},
+			{Name: "revoke", Title: "Revoke the rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
+			{Name: "role", Title: "Save the role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
+			{Name: "delete-role", Title: "Delete the role", Right: "operate", Dialog: "delete-role", Danger: true,
+				Do: doDeleteRole},
+			{Name: "token", Title: "Make a token", Right: "operate", Dialog: "token", Do: doCreateToken},
+			{Name: "revoke-token", Title: "Revoke the token", Right: "operate", Dialog: "revoke-token", Danger: true,
+				Do: doRevokeToken},
+			{Name: "quota", Title: "Save the quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
+			{Name: "delete-quota", Title: "Delete the quota", Right: "operate", Dialog: "delete-quota", Danger: true,
+				Do: doDeleteQuota},
+		},
+	}
+}
+
+// rightNames are the rights by the names that the command line uses, those on queues first.
+func rightNames() []string {
+	return []string{"publish", "consume", "browse", "manage", "operate", "audit"}
+}
+
+// rightsOf names rights.
+func rightsOf(rights []pb.AccessRight) string {
+	names := make([]string, 0, len(rights))
+	for _, r := range rights {
+		names = append(names, strings.ToLower(strings.TrimPrefix(r.String(), "ACCESS_RIGHT_")))
+	}
+	return strings.Join(names, ", ")
+}
+
+// rightsFrom reads the rights that a form has chosen.
+func (v *View) rightsFrom() ([]pb.AccessRight, error) {
+	var rights []pb.AccessRight
+	for _, name := range v.Form["right"] {
+		r, ok := pb.AccessRight_value["ACCESS_RIGHT_"+strings.ToUpper(name)]
+		if !ok {
+			return nil, invalid("There is no right " + strconv.Quote(name) + ".")
+		}
+		rights = append(rights, pb.AccessRight(r))
+	}
+	return rights, nil
+}
+
+// words splits a list that was typed, at commas and blanks.
+func words(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' || r == '\r' })
+}
+
+// accessView is what the page Access shows.
+type accessView struct {
+	*pb.ListAccessResponse
+
+	Open bool
+	Me   *pb.WhoAmIResponse
+}
+
+// Usage is what the queues of a quota use.
+func (d *accessView) Usage(i int) *pb.AccessQuota {
+	if i < len(d.GetUsed()) {
+		return d.GetUsed()[i]
+	}
+	return &pb.AccessQuota{}
+}
+
+// access is the service of the active node, which has the rules.
+func (v *View) access(ctx context.Context) (pb.AccessServiceClient, error) {
+	cc, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewAccessServiceClient(cc), nil
+}
+
+func loadAccess(ctx context.Context, v *View) (any, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	me, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
+}
+
+// rule reads the rule that a form is about.
+func (v *View) rule() *pb.AccessRule {
+	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
+	if whom := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
+		r.Group = whom
+	} else {
+		r.Principal = whom
+	}
+	return r
+}
+
+func doGrant(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	rule := v.rule()
+	if rule.Rights, err = v.rightsFrom(); err != nil {
+		return Done{}, err
+	}
+	rule.Roles = words(v.Form.Get("roles"))
+	_, err = a.Grant(ctx, &pb.GrantRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
+	return Done{Message: "Granted to " + whom(rule) + "."}, err
+}
+
+func whom(r *pb.AccessRule) string {
+	if r.GetGroup() != "" {
+		return "group " + r.GetGroup()
+	}
+	return r.GetPrincipal()
+}
+
+func doRevoke(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	rule := v.rule()
+	_, err = a.Revoke(ctx, &pb.RevokeRequest{Rule: rule, LockOut: v.Form.Get("lock_out") != ""})
+	return Done{Message: "The rule of " + whom(rule) + " is gone."}, err
+}
+
+// loadRole finds the role of a dialogue; a new one if none is named.
+func loadRole(ctx context.Context, v *View) (any, error) {
+	d, err := loadAccess(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	all, _ := d.(*accessView)
+	for _, r := range all.GetRoles() {
+		if r.GetName() == v.Query.Get("name") {
+			return r, nil
+		}
+	}
+	return &pb.AccessRole{}, nil
+}
+
+func doPutRole(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	role := &pb.AccessRole{Name: strings.TrimSpace(v.Form.Get("name"))}
+	if role.Rights, err = v.rightsFrom(); err != nil {
+		return Done{}, err
+	}
+	_, err = a.PutRole(ctx, &pb.PutRoleRequest{Role: role, LockOut: v.Form.Get("lock_out") != ""})
+	return Done{Message: "Role " + role.GetName() + " is saved."}, err
+}
+
+func doDeleteRole(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	_, err = a.DeleteRole(ctx, &pb.DeleteRoleRequest{Name: v.Get("name")})
+	return Done{Message: "Role " + v.Get("name") + " is deleted."}, err
+}
+
+// tokenView is a token that was made.
+type tokenView struct {
+	*pb.AccessToken
+
+	Secret string
+}
+
+func doCreateToken(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // it cannot fail
+	made := "lsk_" + base64.RawURLEncoding.EncodeToString(random[:])
+	sum := sha256.Sum256([]byte(made))
+	t := &pb.AccessToken{
+		Name: strings.TrimSpace(v.Form.Get("name")), Principal: strings.TrimSpace(v.Form.Get("principal")),
+		Groups: words(v.Form.Get("groups")), Sha256: sum[:],
+	}
+	if days := v.Form.Get("days"); days != "" {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil || n == 0 {
+			return Done{}, invalid("How long it is valid is a number of days between 1 and 65535, or empty.")
+		}
+		t.ExpiresAt = timestamppb.New(time.Now().Add(time.Duration(n) * 24 * time.Hour).Truncate(time.Second))
+	}
+	r, err := a.CreateToken(ctx, &pb.CreateTokenRequest{Token: t})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Show: "made-token", Data: &tokenView{r.GetToken(), made}}, nil
+}
+
+func doRevokeToken(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	_, err = a.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: v.Get("name"), LockOut: v.Form.Get("lock_out") != ""})
+	return Done{Message: "Token " + v.Get("name") + " is revoked: streams that were opened with it end."}, err
+}
+
+// loadQuota finds the quota of a dialogue; a new one if none is named.
+func loadQuota(ctx context.Context, v *View) (any, error) {
+	d, err := loadAccess(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	all, _ := d.(*accessView)
+	for _, q := range all.GetQuotas() {
+		if q.GetQueue() == v.Query.Get("queue") {
+			return q, nil
+		}
+	}
+	return &pb.AccessQuota{}, nil
+}
+
+func doPutQuota(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	q := &pb.AccessQuota{Queue: strings.TrimSpace(v.Form.Get("queue"))}
+	for name, to := range map[string]*uint64{
+		"queues": &q.Queues, "bytes": &q.Bytes, "messages_per_second": &q.MessagesPerSecond, "connections": &q.Connections,
+	} {
+		text := strings.TrimSpace(v.Form.Get(name))
+		if text == "" {
+			continue
+		}
+		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return Done{}, invalid(strconv.Quote(text) + " is no number: 0 or nothing is no bound.")
+		}
+	}
+	_, err = a.PutQuota(ctx, &pb.PutQuotaRequest{Quota: q})
+	return Done{Message: "The quota of " + q.GetQueue() + " is saved."}, err
+}
+
+func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
+	a, err := v.access(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	_, err = a.DeleteQuota(ctx, &pb.DeleteQuotaRequest{Queue: v.Get("queue")})
+	return Done{Message: "The quota of " + v.Get("queue") + " is deleted."}, err
+}
+
+// chosen tells which rights a form has checked, or, before it was filled in, which there are.
+func chosen(form url.Values, rights []pb.AccessRight) map[string]bool {
+	all := make(map[string]bool)
+	names := form["right"]
+	if len(form) == 0 {
+		names = words(rightsOf(rights))
+	}
+	for _, name := range names {
+		all[name] = true
+	}
+	return all
+}

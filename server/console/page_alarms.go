@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// runbook is where the runbook is; the kind of a condition names its section.
+const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/runbook.md#"
+
+// alarmsPage shows all conditions.
+func alarmsPage() Page {
+	return Page{
+		Path: "/alarms", Title: "Alarms", Key: "a", Right: "any", Template: "alarms", Live: true, Load: loadAlarms,
+	}
+}
+
+// alarmsView is what the page Alarms shows.
+type alarmsView struct {
+	Conditions []*pb.Condition
+	Silent     []*nodeView // nodes that do not answer
+	Runbook    string
+}
+
+func loadAlarms(ctx context.Context, v *View) (any, error) {
+	nodes, err := v.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &alarmsView{Conditions: gather(nodes), Runbook: runbook}
+	for _, n := range nodes {
+		if n.Status == nil {
+			d.Silent = append(d.Silent, n)
+		}
+	}
+	return d, nil
+}
+
+// gather has the conditions that any node tells, each once, the most serious first.
+func gather(nodes []*nodeView) []*pb.Condition {
+	type key struct{ kind, node string }
+	known := make(map[key]bool)
+	var all []*pb.Condition
+	for _, n := range nodes {
+		for _, c := range n.Status.GetConditions() {
+			k := key{c.GetKind(), c.GetNodeId()}
+			if !known[k] {
+				known[k] = true
+				all = append(all, c)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *pb.Condition) int {
+		return cmp.Or(cmp.Compare(b.GetSeverity(), a.GetSeverity()), cmp.Compare(a.GetKind(), b.GetKind()),
+			cmp.Compare(a.GetNodeId(), b.GetNodeId()))
+	})
+	return all
+}

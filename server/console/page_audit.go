@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// auditKept is how many records the page shows, the newest ones.
+	auditKept = 200
+	// auditPause is the least time between two changes of the page.
+	auditPause = 500 * time.Millisecond
+)
+
+// auditPage shows who did what.
+func auditPage() Page {
+	return Page{
+		Path: "/audit", Title: "Audit", Key: "u", Right: "audit", Template: "audit", Live: true, Load: loadAudit,
+		Follow: followAudit,
+	}
+}
+
+// auditView is what the page Audit shows, the newest records first.
+type auditView struct {
+	Records           []*pb.AuditRecord
+	Missed            uint64
+	Principal, Method string
+	Node              string
+}
+
+// Result says in a word how a call ended.
+func (*auditView) Result(r *pb.AuditRecord) label {
+	switch r.GetOutcome() {
+	case pb.AuditOutcome_AUDIT_OUTCOME_DONE:
+		return label{"done", "good"}
+	case pb.AuditOutcome_AUDIT_OUTCOME_REFUSED:
+		return label{"refused", "bad"}
+	case pb.AuditOutcome_AUDIT_OUTCOME_FAILED:
+		return label{"failed", "warn"}
+	}
+	return label{"unknown", ""}
+}
+
+// Call is the method without the name of the protocol's package.
+func (*auditView) Call(r *pb.AuditRecord) string {
+	return strings.TrimPrefix(r.GetMethod(), "lockstep.v1.")
+}
+
+// glob has a filter match anywhere, unless it has a star of its own.
+func glob(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" || strings.Contains(text, "*") {
+		return text
+	}
+	return "*" + text + "*"
+}
+
+func (v *View) auditRequest(follow bool) *pb.TailAuditRequest {
+	return &pb.TailAuditRequest{
+		Last: auditKept, Follow: follow, Principal: glob(v.Get("principal")), Method: glob(v.Get("method")),
+	}
+}
+
+func (v *View) auditView() *auditView {
+	return &auditView{Principal: v.Get("principal"), Method: v.Get("method"), Node: v.server.o.Node}
+}
+
+// add puts records before those that are shown already.
+func (d *auditView) add(r *pb.TailAuditResponse) {
+	fresh := slices.Clone(r.GetRecords())
+	slices.Reverse(fresh)
+	d.Records = slices.Concat(fresh, d.Records)
+	d.Records = d.Records[:min(len(d.Records), auditKept)]
+	d.Missed += r.GetMissed()
+}
+
+func loadAudit(ctx context.Context, v *View) (any, error) {
+	in, err := pb.NewAuditServiceClient(v.Own()).TailAudit(ctx, v.auditRequest(false))
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	d := v.auditView()
+	for {
+		r, err := in.Recv()
+		if err != nil {
+			if isEnd(err) {
+				return d, nil
+			}
+			return nil, err //nolint:wrapcheck // a status is shown
+		}
+		d.add(r)
+	}
+}
+
+// followAudit shows records as they come: one call for as long as the page is open.
+func followAudit(ctx context.Context, v *View, show func(any)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, err := pb.NewAuditServiceClient(v.Own()).TailAudit(ctx, v.auditRequest(true))
+	if err != nil {
+		return err //nolint:wrapcheck // a status is shown
+	}
+	answers, failed := make(chan *pb.TailAuditResponse), make(chan error, 1)
+	go func() {
+		for {
+			r, err := in.Recv()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case answers <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	d, fresh := v.auditView(), false
+	ticker := time.NewTicker(auditPause)
+	defer ticker.Stop()
+	for {
+		select {
+		case r := <-answers:
+			d.add(r)
+			fresh = true
+		case <-ticker.C:
+			if fresh {
+				show(d)
+				fresh = false
+			}
+		case err := <-failed:
+			return err
+		}
+	}
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// scanPage shows what the last scan of a node has found.
+func scanPage() Page {
+	return Page{
+		Path: "/scan", Title: "Scan", Right: "operate", Template: "scan", Hidden: true, Under: "/store", Load: loadScan,
+	}
+}
+
+// scanView is what the page Scan shows.
+type scanView struct {
+	Node   *nodeView
+	Result *pb.ScanResult
+	Chart  *chart
+}
+
+// chart is what console.js draws.
+type chart struct {
+	Kind   string   `json:"kind"`
+	Unit   string   `json:"unit"`
+	XLabel string   `json:"xLabel,omitempty"`
+	X      []int64  `json:"x"`
+	Labels []string `json:"labels,omitempty"`
+	Series []series `json:"series"`
+	Height int      `json:"height,omitempty"`
+}
+
+// series of a chart.
+type series struct {
+	Label  string     `json:"label"`
+	Values []*float64 `json:"values"`
+}
+
+func loadScan(ctx context.Context, v *View) (any, error) {
+	n, err := loadNodeName(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	m, err := v.maintenance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in, err := m.Scan(ctx, &pb.ScanRequest{Last: true})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	node, _ := n.(*nodeView)
+	d := &scanView{Node: node}
+	err = stream(in, func(r *pb.ScanResponse) bool {
+		d.Result = r.GetResult()
+		return d.Result != nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.Result.GetCurrent() == 0 {
+		d.Result = nil // there was none
+		return d, nil
+	}
+	d.Chart = histogram(d.Result.GetHistogram())
+	return d, nil
+}
+
+// histogram draws messages by size.
+func histogram(buckets []*pb.SizeBucket) *chart {
+	c := &chart{Kind: "bars", Unit: "number", XLabel: "size up to", Series: []series{{Label: "messages"}}}
+	for i, b := range buckets {
+		count := float64(b.GetMessages())
+		c.X = append(c.X, int64(i))
+		c.Labels = append(c.Labels, formatBytes(b.GetToBytes()))
+		c.Series[0].Values = append(c.Series[0].Values, &count)
+	}
+	return c
+}
+
+// Share is how much of the largest candidate's file a candidate takes, in percent.
+func (d *scanView) Share(c *pb.PageSizeCandidate) int {
+	var most uint64
+	for _, other := range d.Result.GetCandidates() {
+		most = max(most, other.GetFileBytes())
+	}
+	return percent(c.GetFileBytes(), most)
+}
+
+// Waste is what of a candidate's file is no message, in words.
+func (*scanView) Waste(c *pb.PageSizeCandidate) string {
+	return fmt.Sprintf("%d %%", percent(c.GetWasteBytes(), c.GetFileBytes()))
+}

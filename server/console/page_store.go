@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// storePage shows what the nodes' stores use, and what is done with them.
+func storePage() Page {
+	return Page{
+		Path: "/store", Title: "Store", Key: "s", Right: "operate", Template: "store", Live: true, Load: loadStore,
+		Actions: []Action{
+			{Name: "scan", Title: "Scan", Right: "operate", Dialog: "scan", Load: loadNodeName, Do: doScan},
+			{Name: "shrink", Title: "Shrink", Right: "operate", Dialog: "shrink", Load: loadShrink, Do: doShrink},
+			{
+				Name: "resize", Title: "Resize both nodes", Right: "operate", Dialog: "resize", Load: loadStore,
+				Do: doResize,
+			},
+			{Name: "compact", Title: "Compact both nodes", Right: "operate", Dialog: "compact", Do: doCompact},
+			{Name: "cancel-plan", Title: "Cancel the plan", Right: "operate", Dialog: "cancel-plan", Do: doCancelPlan},
+			{Name: "stop", Title: "Stop it", Right: "operate", Dialog: "stop", Do: doStopTask},
+			{Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
+				Load: loadNodeName, Do: doDropOld},
+			{Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNodeName,
+				Do: doCheckpoint},
+		},
+	}
+}
+
+// storeView is what the page Store shows.
+type storeView struct {
+	Nodes    []*nodeView
+	Alone    bool
+	Settings *pb.MaintenanceSettings
+	Plan     *planView
+	Tasks    []task
+}
+
+func loadStore(ctx context.Context, v *View) (any, error) {
+	settings, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	nodes, err := v.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	own, err := v.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &storeView{
+		Nodes: nodes, Settings: settings.GetSettings(), Tasks: v.server.tasks.list(),
+		Alone: len(own.GetPair().GetNodes()) < 2,
+	}
+	plan := own.GetPlan()
+	for _, n := range nodes {
+		if n.Status != nil && serving(n.Status.GetRole()) && n.Status.GetPlan() != nil {
+			plan = n.Status.GetPlan()
+		}
+	}
+	d.Plan = viewPlan(plan, nodes)
+	return d, nil
+}
+
+// planView is a rolling plan as a line of steps.
+type planView struct {
+	*pb.Plan
+
+	Title   string
+	State   label
+	Steps   []step
+	Running bool
+	Node    string
+}
+
+// step of a plan.
+type step struct {
+	Title string
+	State label
+}
+
+func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
+	if p == nil {
+		return nil
+	}
+	name := func(id string) string {
+		for _, n := range nodes {
+			if n.Info.GetNodeId() == id {
+				return n.Name()
+			}
+		}
+		return short(id)
+	}
+	d := &planView{Plan: p, Node: name(p.GetNode()), Running: true}
+	work := "restart"
+	switch p.GetKind() {
+	case pb.PlanKind_PLAN_KIND_RESIZE:
+		d.Title, work = "Rolling resize to "+formatBytes(p.GetPageSize()), "resize"
+	case pb.PlanKind_PLAN_KIND_COMPACT:
+		d.Title, work = "Rolling compaction", "compact"
+	default:
+		d.Title = "Rolling restart"
+	}
+	d.State = label{strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(p.GetState().String(), "PLAN_STATE_"), "_", " ")), "info"}
+	switch p.GetState() {
+	case pb.PlanState_PLAN_STATE_DONE:
+		d.State.Class, d.Running = "good", false
+	case pb.PlanState_PLAN_STATE_FAILED:
+		d.State.Class, d.Running = "bad", false
+	case pb.PlanState_PLAN_STATE_CANCELLED:
+		d.State.Class, d.Running = "warn", false
+	}
+	d.Steps = planSteps(p, name, work, nodes)
+	return d
+}
+
+// planSteps are the steps of a plan, each with how it is.
+func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeView) []step {
+	first := p.GetFirstActive()
+	other := ""
+	for _, n := range nodes {
+		if n.Info.GetNodeId() != first {
+			other = n.Info.GetNodeId()
+		}
+	}
+	done := len(p.GetDoneNodes())
+	switching := p.GetState() == pb.PlanState_PLAN_STATE_SWITCHING
+	finished := p.GetState() == pb.PlanState_PLAN_STATE_DONE
+	at := done * 2 // the step that is under way: work, switch, work, switch back
+	if done == 1 && !switching && p.GetNode() != first {
+		at = 1
+	}
+	if done == 1 && switching {
+		at = 1
+	}
+	titles := []string{
+		work + " " + name(other), "switch over to " + name(other), work + " " + name(first),
+	}
+	if p.GetSwitchBack() {
+		titles = append(titles, "switch back to "+name(first))
+	}
+	if done >= 2 {
+		at = len(titles) - 1
+		if !p.GetSwitchBack() {
+			at = len(titles)
+		}
+	}
+	steps := make([]step, 0, len(titles))
+	for i, title := range titles {
+		s := step{Title: title, State: label{"to do", ""}}
+		switch {
+		case finished || i < at:
+			s.State = label{"done", "good"}
+		case i == at:
+			s.State = label{"now", "info"}
+			if p.GetState() == pb.PlanState_PLAN_STATE_FAILED {
+				s.State = label{"failed", "bad"}
+			} else if p.GetState() == pb.PlanState_PLAN_STATE_CANCELLED {
+				s.State = label{"cancelled", "warn"}
+			}
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// Used is how full a node's page file is, in percent.
+func (n *nodeView) Used() int {
+	return percent(n.Status.GetStore().GetPagesUsed(), n.Status.GetStore().GetPages())
+}
+
+// UsedBytes and FreeBytes are the parts of a node's page file.
+func (n *nodeView) UsedBytes() uint64 {
+	return n.Status.GetStore().GetPagesUsed() * uint64(n.Status.GetStore().GetPageSize())
+}
+
+// FreeBytes is what of a node's page file is free.
+func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
+
+// OldFile tells whether a node keeps the page file that a rewrite has replaced.
+func (n *nodeView) OldFile() uint64 {
+	for _, l := range n.Status.GetStore().GetLeftBehind() {
+		if l.GetKind() == "old-page-file" {
+			return l.GetBytes()
+		}
+	}
+	return 0
+}
+
+// maintenance is the service of the node that a request names.
+func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, error) {
+	cc, err := v.Node(ctx, v.Get("node"))
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewMaintenanceServiceClient(cc), nil
+}
+
+// loadNodeName gives the name of the node that a dialogue is about.
+func loadNodeName(ctx context.Context, v *View) (any, error) {
+	nodes, err := v.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if n.Info.GetNodeId() == v.Get("node") || v.Get("node") == "" && n.Own {
+			return n, nil
+		}
+	}
+	return nil, invalid("The pair has no such node.")
+}
+
+// nodeName is the name of the node that a request names.
+func (v *View) nodeName(ctx context.Context) string {
+	n, err := loadNodeName(ctx, v)
+	if err != nil {
+		return v.Get("node")
+	}
+	node, _ := n.(*nodeView)
+	return node.Name()
+}
+
+func doScan(ctx context.Context, v *View) (Done, error) {
+	if _, err := v.maintenance(ctx); err != nil {
+		return Done{}, err
+	}
+	node := v.Get("node")
+	to, err := withQuery("/scan", "node", node)
+	if err != nil {
+		return Done{}, err
+	}
+	err = v.begin(task{Title: "Scan", Node: v.nodeName(ctx), Link: to}, func(
+		ctx context.Context, v *View, tell func(*pb.Progress),
+	) (string, error) {
+		m, err := v.maintenance(ctx)
+		if err != nil {
+			return "", err
+		}
+		in, err := m.Scan(ctx, &pb.ScanRequest{FullSpeed: v.Get("full_speed") != ""})
+		if err != nil {
+			return "", err //nolint:wrapcheck // a status is shown
+		}
+		var result *pb.ScanResult
+		err = stream(in, func(r *pb.ScanResponse) bool {
+			tell(r.GetProgress())
+			result = r.GetResult()
+			return result != nil
+		})
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%s messages; the best page size is %s.", formatNumber(result.GetMessages()),
+			formatBytes(result.GetRecommended())), nil
+	})
+	return Done{Message: "The scan has begun.", Goto: "/store"}, err
+}
+
+// shrinkView is what the dialogue of a shrink tells.
+type shrinkView struct {
+	Node *nodeView
+	R    *pb.ShrinkResponse
+}
+
+func loadShrink(ctx context.Context, v *View) (any, error) {
+	n, err := loadNodeName(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	m, err := v.maintenance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.Shrink(ctx, &pb.ShrinkRequest{DryRun: true})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	node, _ := n.(*nodeView)
+	return &shrinkView{node, r}, nil
+}
+
+func doShrink(ctx context.Context, v *View) (Done, error) {
+	if _, err := v.maintenance(ctx); err != nil {
+		return Done{}, err
+	}
+	err := v.begin(task{Title: "Shrink", Node: v.nodeName(ctx)}, func(
+		ctx context.Context, v *View, _ func(*pb.Progress),
+	) (string, error) {
+		m, err := v.maintenance(ctx)
+		if err != nil {
+			return "", err
+		}
+		r, err := m.Shrink(ctx, &pb.ShrinkRequest{})
+		if err != nil {
+			return "", err //nolint:wrapcheck // a status is shown
+		}
+		return fmt.Sprintf("page.db had %s and has %s.", formatBytes(r.GetFileBytesBefore()),
+			formatBytes(r.GetFileBytesAfter())), nil
+	})
+	return Done{Message: "The shrink has begun.", Goto: "/store"}, err
+}
+
+func doResize(ctx context.Context, v *View) (Done, error) {
+	size, err := strconv.ParseUint(v.Form.Get("page_size"), 10, 32)
+	if err != nil {
+		return Done{}, invalid("Choose a page size.")
+	}
+	return startPlan(ctx, v, &pb.StartPlanRequest{
+		Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: uint32(size), SwitchBack: v.Form.Get("switch_back") != "",
+	})
+}
+
+func doCompact(ctx context.Context, v *View) (Done, error) {
+	return startPlan(ctx, v, &pb.StartPlanRequest{
+		Kind: pb.PlanKind_PLAN_KIND_COMPACT, SwitchBack: v.Form.Get("switch_back") != "",
+	})
+}
+
+func startPlan(ctx context.Context, v *View, req *pb.StartPlanRequest) (Done, error) {
+	_, err := pb.NewMaintenanceServiceClient(v.Own()).StartPlan(ctx, req)
+	return Done{Message: "The plan has begun: the standby is first.", Goto: "/store"}, err
+}
+
+func doCancelPlan(ctx context.Context, v *View) (Done, error) {
+	_, err := pb.NewMaintenanceServiceClient(v.Own()).CancelPlan(ctx, &pb.CancelPlanRequest{})
+	return Done{Message: "The plan stops at the next safe point."}, err
+}
+
+// doStopTask cancels an operation of this console. Who may not operate cannot do it.
+func doStopTask(ctx context.Context, v *View) (Done, error) {
+	_, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: "It is being stopped."}, v.server.tasks.stop(v.Get("task"))
+}
+
+func doDropOld(ctx context.Context, v *View) (Done, error) {
+	m, err := v.maintenance(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	r, err := m.DropOld(ctx, &pb.DropOldRequest{})
+	return Done{Message: formatBytes(r.GetBytes()) + " were freed."}, err
+}
+
+func doCheckpoint(ctx context.Context, v *View) (Done, error) {
+	cc, err := v.Node(ctx, v.Get("node"))
+	if err != nil {
+		return Done{}, err
+	}
+	r, err := pb.NewAdminServiceClient(cc).Checkpoint(ctx, &pb.CheckpointRequest{})
+	return Done{Message: fmt.Sprintf("Checkpoint %d holds LSN %s.", r.GetCheckpoint(), formatNumber(r.GetLsn()))}, err
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// maxRunning bounds the operations that the console waits for at the same time.
+	maxRunning = 4
+	// keptTasks is how many that have ended are remembered.
+	keptTasks = 12
+	// taskTime bounds one operation.
+	taskTime = 12 * time.Hour
+)
+
+// errBusy is returned when the console waits for too many operations.
+var errBusy = errors.New("the console waits for " + strconv.Itoa(maxRunning) + " operations already")
+
+// tasks are the operations that were begun on a page and take longer than a request may: scans, backups, jobs. They go
+// on when the page is closed, and end with the node.
+type tasks struct {
+	server *Server
+	ctx    context.Context //nolint:containedctx // it ends all tasks
+	close  context.CancelFunc
+
+	mu   sync.Mutex // guards all below
+	all  []*task    // newest first
+	last int
+}
+
+// task is one of them.
+type task struct {
+	ID, Title, Node, Who string
+	Began, Ended         time.Time
+	Progress             *pb.Progress
+	Outcome              string   // what it did
+	Failure              *failure // why it did not
+	Link                 string   // where the outcome is shown; empty: nowhere
+
+	cancel context.CancelFunc
+}
+
+// Running tells whether it has not ended.
+func (t task) Running() bool { return t.Ended.IsZero() }
+
+// Percent is how far it is; 0 if that is not known.
+func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
+
+// Took is how long it runs or has run.
+func (t task) Took() time.Duration {
+	if t.Running() {
+		return time.Since(t.Began)
+	}
+	return t.Ended.Sub(t.Began)
+}
+
+func newTasks(s *Server) *tasks {
+	t := &tasks{server: s}
+	t.ctx, t.close = context.WithCancel(context.Background())
+	return t
+}
+
+// list has all tasks, as they are now.
+func (t *tasks) list() []task {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]task, 0, len(t.all))
+	for _, one := range t.all {
+		list = append(list, *one)
+	}
+	return list
+}
+
+// stop cancels a task that runs.
+func (t *tasks) stop(id string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, one := range t.all {
+		if one.ID == id && one.Running() {
+			one.cancel()
+			return nil
+		}
+	}
+	return invalid("It has ended already.")
+}
+
+// operation is what a task does. tell is told how far it is; the text says what it did.
+type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
+
+// begin begins a task for the session of a view.
+func (v *View) begin(what task, do operation) error {
+	t := v.server.tasks
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	running := 0
+	for _, one := range t.all {
+		if one.Running() {
+			running++
+		}
+	}
+	if running >= maxRunning {
+		return invalid(errBusy.Error() + ". Wait until one of them has ended.")
+	}
+	t.last++
+	one := &what
+	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
+	ctx, cancel := context.WithTimeout(t.ctx, taskTime)
+	one.cancel = cancel
+	t.all = slices.Insert(t.all, 0, one)
+	for i := len(t.all) - 1; i >= 0 && len(t.all) > keptTasks; i-- {
+		if !t.all[i].Running() {
+			t.all = slices.Delete(t.all, i, i+1)
+		}
+	}
+	key, leave := v.server.o.Link.Enter(v.from)
+	own := &View{
+		Query: v.Query, Form: v.Form, Principal: v.Principal, server: v.server, from: v.from, token: v.token, key: key,
+	}
+	go func() {
+		defer leave()
+		defer cancel()
+		outcome, err := do(ctx, own, func(p *pb.Progress) {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			one.Progress = p
+		})
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		one.Ended, one.Outcome = time.Now(), outcome
+		if err != nil {
+			f := describe(err)
+			if errors.Is(ctx.Err(), context.Canceled) {
+				f = failure{Title: "It was cancelled", Text: "Everything is as it was before."}
+			}
+			one.Failure = &f
+		}
+	}()
+	return nil
+}
+
+// stream reads the answers of an operation until the last one.
+func stream[R any](in interface{ Recv() (*R, error) }, each func(*R) (last bool)) error {
+	for {
+		r, err := in.Recv()
+		if err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+		if each(r) {
+			return nil
+		}
+	}
+}
+
+// isEnd tells whether a stream has ended as it should.
+func isEnd(err error) bool { return errors.Is(err, io.EOF) }
