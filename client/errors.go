@@ -90,6 +90,8 @@ var (
 	ErrCanceled = errors.New("the rewrite was cancelled")
 	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
+	// ErrNoConnection is returned when a node has no connection of that number.
+	ErrNoConnection = errors.New("no such connection")
 	// ErrNoJob is returned when there is no job of that name.
 	ErrNoJob = errors.New("no such job")
 	// ErrNoPlan is returned when no plan is under way that could be cancelled.

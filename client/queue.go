@@ -165,6 +165,8 @@ type Queue struct {
 	Forwards []Forward
 	// Digest of everything that was ever applied to the queue; equal on both nodes at the same LSN.
 	Digest uint64
+	// Activity is what happens in it, if that was asked for; otherwise nil.
+	Activity *QueueActivity
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -430,6 +432,7 @@ func queueFromProto(q *pb.Queue) Queue {
 		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
 		Delayed: q.GetDelayed(), Dropped: q.GetDropped(), Expired: q.GetExpired(),
 	}
+	out.Activity = activityFromProto(q.GetActivity())
 	for _, f := range q.GetForwards() {
 		out.Forwards = append(out.Forwards, Forward{To: f.GetTo(), Move: f.GetMove(), Filter: f.GetFilter()})
 	}

@@ -107,6 +107,8 @@ func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrNoPlan
 	case pb.ErrorReason_ERROR_REASON_NO_JOB:
 		return true, ErrNoJob
+	case pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND:
+		return true, ErrNoConnection
 	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
 		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
 		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,

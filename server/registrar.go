@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
@@ -71,9 +75,27 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 	case err != nil && status.Code(err) == codes.Unauthenticated:
 		admission.Of(ctx).Unknown()
 	case err == nil && !m.anyone:
-		admission.Of(ctx).Known(m.forPeer)
+		conn := admission.Of(ctx)
+		conn.Known(m.forPeer)
+		id := access.FromContext(inner)
+		conn.Called(id.Principal, id.Method.String(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
+			return about(ctx)
+		})
 	}
 	return inner, audited, err
+}
+
+// about tells what a client calls itself, and the version of TLS that it uses.
+func about(ctx context.Context) (client, tlsVersion string) {
+	if agent := metadata.ValueFromIncomingContext(ctx, "user-agent"); len(agent) > 0 {
+		client = agent[0]
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			tlsVersion = tls.VersionName(info.State.Version)
+		}
+	}
+	return client, tlsVersion
 }
 
 // unary makes the handler of one method. What it needs for a call is used again, so that a call costs no memory for it.

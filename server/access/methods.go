@@ -45,6 +45,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_Commit_FullMethodName:             onQueues(Publish | Consume),
 	pb.QueueService_Consume_FullMethodName:            onQueues(Consume),
 	pb.QueueService_ReplayDeadLetters_FullMethodName:  manages(),
+	pb.QueueService_MoveMessages_FullMethodName:       manages(),
+	pb.QueueService_RemoveMessages_FullMethodName:     manages(),
 	pb.QueueService_Browse_FullMethodName:             onQueues(Browse),
 	pb.QueueService_SeekSubscription_FullMethodName:   manages(),
 	pb.QueueService_SetForwards_FullMethodName:        manages(),
@@ -67,6 +69,10 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_DropDamaged_FullMethodName:     operates(true),
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
+
+	// Who is connected.
+	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
+	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),
 
 	// The audit.
 	pb.AuditService_TailAudit_FullMethodName: {Right: Audit, Audited: true},

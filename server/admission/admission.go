@@ -120,6 +120,8 @@ type Listener struct {
 	mu       sync.Mutex // guards all below
 	open     int
 	fresh    int // of them that no call has passed the gate of
+	conns    map[uint64]*Conn // by their numbers
+	lastID   uint64
 	reserved int // of them that have a place of the peer
 	sources  map[string]*source
 	swept    time.Time // when sources was cleaned last
@@ -147,7 +149,7 @@ func New(l net.Listener, o Options) *Listener {
 	if o.IsPeer == nil {
 		o.IsPeer = func(string) bool { return false }
 	}
-	return &Listener{Listener: l, o: o, sources: map[string]*source{}}
+	return &Listener{Listener: l, o: o, sources: map[string]*source{}, conns: map[uint64]*Conn{}}
 }
 
 // Stats of a Listener.
@@ -230,6 +232,9 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 		s.tries--
 		l.open++
 		l.fresh++
+		l.lastID++
+		c.id = l.lastID
+		l.conns[c.id] = c
 		patience := limits.HandshakeTimeout
 		if reserved {
 			l.reserved++

@@ -24,6 +24,14 @@ type Conn struct {
 	over   chan struct{} // closed with it
 	once   sync.Once
 	err    error // of close
+	id     uint64
+
+	caller                  atomic.Pointer[Caller]
+	bytesIn, bytesOut       atomic.Uint64
+	messagesIn, messagesOut atomic.Uint64 // those of streams that are open are counted by them
+
+	streamsMu sync.Mutex // guards streams
+	streams   map[*Stream]struct{}
 
 	known atomic.Bool  // a call has passed the gate
 	wrong atomic.Int32 // calls that were not let in
@@ -153,6 +161,7 @@ func (c *Conn) end() error {
 		}
 		c.source.open--
 		l.open--
+		delete(l.conns, c.id)
 		l.forget(c.source, limits, now)
 	})
 	return c.err
@@ -190,10 +199,21 @@ type tcpConn struct {
 
 // Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
 func (c *tcpConn) Read(b []byte) (int, error) {
-	if c.conn.l.o.Plain {
-		return c.conn.read(c.TCPConn, &c.frames, b)
+	if !c.conn.l.o.Plain {
+		n, err := c.TCPConn.Read(b)
+		c.conn.bytesIn.Add(uint64(n))
+		return n, err //nolint:wrapcheck // a net.OpError says everything
 	}
-	return c.TCPConn.Read(b) //nolint:wrapcheck // a net.OpError says everything
+	n, err := c.conn.read(c.TCPConn, &c.frames, b)
+	c.conn.bytesIn.Add(uint64(n))
+	return n, err
+}
+
+// Write writes.
+func (c *tcpConn) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	c.conn.bytesOut.Add(uint64(n))
+	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
 // Close ends the connection.
@@ -206,6 +226,20 @@ type plainConn struct {
 	net.Conn
 
 	conn *Conn
+}
+
+// Read reads.
+func (c *plainConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.conn.bytesIn.Add(uint64(n))
+	return n, err //nolint:wrapcheck // the error is the connection's
+}
+
+// Write writes.
+func (c *plainConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.conn.bytesOut.Add(uint64(n))
+	return n, err //nolint:wrapcheck // the error is the connection's
 }
 
 // Close ends the connection.

@@ -248,6 +248,7 @@ func (c *Consumer) takeOutbox() []Message {
 		c.overdueMessages(overdue)
 	}
 	if kept > 0 {
+		d.delivered += uint64(kept)
 		d.registry.counters.Delivered.Add(uint64(kept))
 		d.registry.counters.DeliveredBytes.Add(uint64(bytes))
 	}

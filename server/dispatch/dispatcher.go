@@ -67,6 +67,8 @@ type dispatcher struct {
 	withheld, lettingOut []Range
 	// dueInRead became deliverable while it was going on, and its result does not have it.
 	dueInRead []uint64
+	// delivered is how many messages were handed to consumers.
+	delivered uint64
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {

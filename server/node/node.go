@@ -291,8 +291,8 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	// All goes on until the role has been handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
-	grpcServer := n.newServer()
 	n.connections = n.admit(listener)
+	grpcServer := n.newServer()
 	n.settings.Apply() // before a client is served
 	n.loadAccess()
 	var running sync.WaitGroup

@@ -66,6 +66,14 @@ func TestStandbySendsClientsAway(t *testing.T) {
 			_, err := q.ReplayDeadLetters(ctx, &pb.ReplayDeadLettersRequest{Queue: "q"})
 			return err
 		},
+		"move": func() error {
+			_, err := q.MoveMessages(ctx, &pb.MoveMessagesRequest{Queue: "q", To: "r", Sequences: sequences(1)})
+			return err
+		},
+		"remove": func() error {
+			_, err := q.RemoveMessages(ctx, &pb.RemoveMessagesRequest{Queue: "q", Sequences: sequences(1)})
+			return err
+		},
 		"forward": func() error {
 			_, err := q.SetForwards(ctx, &pb.SetForwardsRequest{Queue: "q"})
 			return err

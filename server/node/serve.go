@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	accessrpc "github.com/lockstep-mq/lockstep/server/access/rpc"
 	"github.com/lockstep-mq/lockstep/server/admin"
+	admissionrpc "github.com/lockstep-mq/lockstep/server/admission/rpc"
 	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/gate"
@@ -55,6 +56,7 @@ func (n *node) register(s server.Registrar) {
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))
 	pb.RegisterAuditServiceServer(s, audit.NewService(n.audit, n.closing))
+	pb.RegisterConnectionServiceServer(s, admissionrpc.New(n.connections, n.cfg.Node.Name))
 	pb.RegisterAccessServiceServer(s, accessrpc.New(accessrpc.Options{
 		Serving: n.serving, Store: n.store, Rules: n.rules, Load: n.loadAccess, Used: n.queues.QuotaUse, Alone: n.alone(),
 	}))

@@ -5,11 +5,14 @@ package queue
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/prepared"
 )
 
@@ -25,6 +28,8 @@ const maxUsed = 1000
 type caller struct {
 	service *Service
 	id      *access.Identity
+	conn    *admission.Conn
+	stream  *admission.Stream // nil if it is no stream
 
 	// The queue that was published to last, at a generation of the rules, with its quotas.
 	queue      string
@@ -40,7 +45,7 @@ type caller struct {
 
 // callerOf a request.
 func (s *Service) callerOf(ctx context.Context) caller {
-	return caller{service: s, id: access.FromContext(ctx)}
+	return caller{service: s, id: access.FromContext(ctx), conn: admission.Of(ctx)}
 }
 
 // mayPublish tells whether messages may be published to a queue, and counts them. wait is how long the node is to take
@@ -65,6 +70,11 @@ func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Dur
 	}
 	for _, m := range c.meters {
 		wait = max(wait, m.published(messages, sizeBytes))
+	}
+	if c.stream != nil {
+		c.stream.Passed(messages)
+	} else {
+		c.conn.Published(messages)
 	}
 	return wait, nil
 }
@@ -104,6 +114,13 @@ func (c *caller) uses(pattern string) bool {
 	return false
 }
 
+// queues gives some of those that a stream uses, by name. It may be called from any goroutine.
+func (c *caller) queues() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.used))
+}
+
 // lost tells why a stream may not go on under the rules as they are now; nil if it may. It may be called from any
 // goroutine.
 func (c *caller) lost() error {
@@ -117,9 +134,17 @@ func (c *caller) lost() error {
 	return nil
 }
 
-// begin makes the caller one of a stream, which needs a right on the queues that it uses. end must be called.
-func (c *caller) begin(right access.Right, lose func(error)) {
+// begin makes the caller one of a stream, which needs a right on the queues that it uses. load adds what is known of a
+// consumer; nil for a stream that publishes. end must be called.
+func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
+	c.stream = c.conn.Open(load != nil, func() admission.Use {
+		use := admission.Use{Queues: c.queues()}
+		if load != nil {
+			load(&use)
+		}
+		return use
+	})
 	s := c.service
 	s.runningMu.Lock()
 	defer s.runningMu.Unlock()
@@ -127,6 +152,7 @@ func (c *caller) begin(right access.Right, lose func(error)) {
 }
 
 func (c *caller) end() {
+	c.stream.Close()
 	s := c.service
 	s.runningMu.Lock()
 	defer s.runningMu.Unlock()
@@ -202,6 +228,11 @@ func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 // mayTransact tells whether the caller may do what a transaction does, and counts what it publishes.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
+		messages := 0
+		for i := range ops {
+			messages += len(ops[i].messages)
+		}
+		admission.Of(ctx).Published(messages)
 		return 0, nil
 	}
 	if err := s.mayUse(ctx, ops); err != nil { // first all of them: what is refused does not count for the quotas

@@ -207,6 +207,9 @@ func (s *Service) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.Ge
 	if err != nil {
 		return nil, s.status(err)
 	}
+	if req.GetActivity() {
+		s.describeActivity(ctx, session, []*pb.Queue{described})
+	}
 	return &pb.GetQueueResponse{Queue: described}, nil
 }
 
@@ -219,6 +222,10 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	if len(req.GetPrefix()) > txn.MaxNameBytes {
 		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", wire.ErrInvalid,
 			len(req.GetPrefix()), txn.MaxNameBytes))
+	}
+	if ordered(req) {
+		resp, err := s.listOrdered(ctx, session, req)
+		return resp, s.status(err)
 	}
 	after, err := decodePageToken(req.GetPageToken())
 	if err != nil {

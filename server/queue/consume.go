@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -33,6 +34,7 @@ type consumeStream struct {
 	consumer *dispatch.Consumer
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  wire.Deliveries
+	passed   *admission.Stream
 	// limit of one response, in bytes; named tells whether it is the consumer's own.
 	limit int
 	named bool
@@ -81,7 +83,10 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	}
 	defer consumer.Close()
 	who := s.callerOf(stream.Context())
-	who.begin(access.Consume, consumer.Fail)
+	who.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
+		use.Subscription = subscriptionName(attach.GetSubscription())
+		use.Credit, use.Unacknowledged = consumer.Load()
+	})
 	defer who.end()
 	if err := who.use(attach.GetQueue()); err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
@@ -94,7 +99,8 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
 	c := &consumeStream{
-		service: s, session: session, consumer: consumer, stream: stream, limit: defaultResponseBytes,
+		service: s, session: session, consumer: consumer, stream: stream, passed: who.stream,
+		limit: defaultResponseBytes,
 	}
 	if n := attach.GetMaxResponseBytes(); n > 0 {
 		c.limit, c.named = int(n), true
@@ -233,6 +239,9 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 // send sends an event, in as many responses as the consumer's limit makes of it.
 func (c *consumeStream) send(event dispatch.Event) error {
 	defer c.sending.Forget()
+	if n := len(event.Messages); n > 0 {
+		c.passed.Passed(n)
+	}
 	for {
 		left, err := c.sending.Set(event, c.limit)
 		if err != nil {

@@ -94,9 +94,9 @@ func (s *Service) PublishStream(
 		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
 		bytes:  int64(limits.StreamInFlightBytes),
 		failed: make(chan error, 1), lost: make(chan struct{}),
-		caller: caller{service: s, id: access.FromContext(stream.Context())},
+		caller: s.callerOf(stream.Context()),
 	}
-	p.caller.begin(access.Publish, p.lose)
+	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
 	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
 	go p.read(stream.Context())

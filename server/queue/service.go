@@ -39,6 +39,7 @@ type Service struct {
 
 	runningMu sync.Mutex // guards what follows
 	running   map[*caller]struct{}
+	activity  activity
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }

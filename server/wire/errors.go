@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/access"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/filter"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
@@ -172,6 +173,7 @@ var errorTable = []mapping{
 	{txn.ErrTooManyMeta, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
 	{txn.ErrAccessChanged, codes.Aborted, pb.ErrorReason_ERROR_REASON_ACCESS_CHANGED},
 	{txn.ErrTooManyAccess, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
+	{admission.ErrNoConnection, codes.NotFound, pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND},
 	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
 	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
 	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},

@@ -28,6 +28,83 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// QueueOrder is what ListQueues sorts by.
+type QueueOrder int32
+
+const (
+	// As QUEUE_ORDER_NAME.
+	QueueOrder_QUEUE_ORDER_UNSPECIFIED QueueOrder = 0
+	// Names.
+	QueueOrder_QUEUE_ORDER_NAME QueueOrder = 1
+	// Messages.
+	QueueOrder_QUEUE_ORDER_MESSAGES QueueOrder = 2
+	// Bytes of the messages.
+	QueueOrder_QUEUE_ORDER_BYTES QueueOrder = 3
+	// Age of the oldest message. An empty queue has none, and is like the youngest.
+	QueueOrder_QUEUE_ORDER_AGE QueueOrder = 4
+	// Messages published per second, as in QueueActivity.
+	QueueOrder_QUEUE_ORDER_PUBLISHED QueueOrder = 5
+	// Messages delivered per second.
+	QueueOrder_QUEUE_ORDER_DELIVERED QueueOrder = 6
+	// Messages acknowledged per second.
+	QueueOrder_QUEUE_ORDER_ACKNOWLEDGED QueueOrder = 7
+	// Attached consumers.
+	QueueOrder_QUEUE_ORDER_CONSUMERS QueueOrder = 8
+)
+
+// Enum value maps for QueueOrder.
+var (
+	QueueOrder_name = map[int32]string{
+		0: "QUEUE_ORDER_UNSPECIFIED",
+		1: "QUEUE_ORDER_NAME",
+		2: "QUEUE_ORDER_MESSAGES",
+		3: "QUEUE_ORDER_BYTES",
+		4: "QUEUE_ORDER_AGE",
+		5: "QUEUE_ORDER_PUBLISHED",
+		6: "QUEUE_ORDER_DELIVERED",
+		7: "QUEUE_ORDER_ACKNOWLEDGED",
+		8: "QUEUE_ORDER_CONSUMERS",
+	}
+	QueueOrder_value = map[string]int32{
+		"QUEUE_ORDER_UNSPECIFIED":  0,
+		"QUEUE_ORDER_NAME":         1,
+		"QUEUE_ORDER_MESSAGES":     2,
+		"QUEUE_ORDER_BYTES":        3,
+		"QUEUE_ORDER_AGE":          4,
+		"QUEUE_ORDER_PUBLISHED":    5,
+		"QUEUE_ORDER_DELIVERED":    6,
+		"QUEUE_ORDER_ACKNOWLEDGED": 7,
+		"QUEUE_ORDER_CONSUMERS":    8,
+	}
+)
+
+func (x QueueOrder) Enum() *QueueOrder {
+	p := new(QueueOrder)
+	*p = x
+	return p
+}
+
+func (x QueueOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1_queue_proto_enumTypes[0].Descriptor()
+}
+
+func (QueueOrder) Type() protoreflect.EnumType {
+	return &file_lockstep_v1_queue_proto_enumTypes[0]
+}
+
+func (x QueueOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueOrder.Descriptor instead.
+func (QueueOrder) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{0}
+}
+
 // CreateQueueRequest asks for a new queue.
 type CreateQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +599,9 @@ func (x *PurgeQueueResponse) GetMessages() uint64 {
 type GetQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Describe its activity, too.
+	Activity      bool `protobuf:"varint,2,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -562,6 +641,13 @@ func (x *GetQueueRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *GetQueueRequest) GetActivity() bool {
+	if x != nil {
+		return x.Activity
+	}
+	return false
 }
 
 // GetQueueResponse describes the queue.
@@ -618,7 +704,18 @@ type ListQueuesRequest struct {
 	// At most this many, 1 to 1000; 0 means 1000.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the page before, or empty.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only queues whose name contains it, whatever the case of its letters.
+	Contains string `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"`
+	// The order; ties are in the order of names. With another one than names, or `descending`, or `offset`, there is no page token: use
+	// `offset`. A queue that changes its place between two pages may be on both, or on none.
+	Order QueueOrder `protobuf:"varint,5,opt,name=order,proto3,enum=lockstep.v1.QueueOrder" json:"order,omitempty"`
+	// The largest first; of ages, the oldest; of names, the last.
+	Descending bool `protobuf:"varint,6,opt,name=descending,proto3" json:"descending,omitempty"`
+	// How many queues to leave out, not with `page_token`.
+	Offset uint32 `protobuf:"varint,7,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Describe the activity of each queue, too. It costs the node a look at all queues, once a second for all that ask.
+	Activity      bool `protobuf:"varint,8,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,6 +771,41 @@ func (x *ListQueuesRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListQueuesRequest) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *ListQueuesRequest) GetOrder() QueueOrder {
+	if x != nil {
+		return x.Order
+	}
+	return QueueOrder_QUEUE_ORDER_UNSPECIFIED
+}
+
+func (x *ListQueuesRequest) GetDescending() bool {
+	if x != nil {
+		return x.Descending
+	}
+	return false
+}
+
+func (x *ListQueuesRequest) GetOffset() uint32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ListQueuesRequest) GetActivity() bool {
+	if x != nil {
+		return x.Activity
+	}
+	return false
+}
+
 // ListQueuesResponse is one page of queues.
 type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -681,8 +813,12 @@ type ListQueuesResponse struct {
 	Queues []*Queue `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
 	// Token of the next page; empty on the last one.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// With `contains`, `order`, `descending`, `offset` or `activity`: how many queues there are of those that were asked for. Otherwise 0.
+	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// Ordered by age, and some ages were not known yet, because messages have to be read for that: the order may be wrong. Asking again helps.
+	OrderUncertain bool `protobuf:"varint,4,opt,name=order_uncertain,json=orderUncertain,proto3" json:"order_uncertain,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListQueuesResponse) Reset() {
@@ -727,6 +863,20 @@ func (x *ListQueuesResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListQueuesResponse) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ListQueuesResponse) GetOrderUncertain() bool {
+	if x != nil {
+		return x.OrderUncertain
+	}
+	return false
 }
 
 // CreateSubscriptionRequest adds a subscription.
@@ -2468,6 +2618,263 @@ func (x *ReplayDeadLettersResponse) GetSkipped() uint64 {
 	return 0
 }
 
+// MoveMessagesRequest says which messages to move.
+type MoveMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue that they are in.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The subscription that they are taken from; the others keep theirs. Empty: all of them, and the target gets each message once.
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Name of the queue that they are moved to; empty: each to the one that it comes from as a dead letter.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// Sequences to move, at most 10,000 in all (TOO_LARGE), and no more than `limits.transaction_bytes`. What is acknowledged already, held by
+	// a prepared transaction, or damaged stays.
+	Sequences []*SequenceRange `protobuf:"bytes,4,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// If not 0: the number of the queue that was looked at; NOT_FOUND when another one has its name by now.
+	QueueId       uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveMessagesRequest) Reset() {
+	*x = MoveMessagesRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveMessagesRequest) ProtoMessage() {}
+
+func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
+func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *MoveMessagesRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *MoveMessagesRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *MoveMessagesRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *MoveMessagesRequest) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *MoveMessagesRequest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+// MoveMessagesResponse says what was moved.
+type MoveMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that were moved by this attempt.
+	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Chosen messages that were not: they were not there any more, or stay; also those that an earlier attempt has moved.
+	Skipped       uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveMessagesResponse) Reset() {
+	*x = MoveMessagesResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveMessagesResponse) ProtoMessage() {}
+
+func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
+func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *MoveMessagesResponse) GetMoved() uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *MoveMessagesResponse) GetSkipped() uint64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+// RemoveMessagesRequest says which messages to remove.
+type RemoveMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue that they are in.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Only for this subscription; empty means all of them.
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Sequences to remove, in at most 10,000 ranges. What a prepared transaction holds stays.
+	Sequences []*SequenceRange `protobuf:"bytes,3,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// If not 0: the number of the queue that was looked at; NOT_FOUND when another one has its name by now.
+	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMessagesRequest) Reset() {
+	*x = RemoveMessagesRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMessagesRequest) ProtoMessage() {}
+
+func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
+func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RemoveMessagesRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *RemoveMessagesRequest) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
+}
+
+func (x *RemoveMessagesRequest) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *RemoveMessagesRequest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+// RemoveMessagesResponse says what was removed.
+type RemoveMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that were removed by this attempt (the largest number over the subscriptions).
+	Removed       uint64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMessagesResponse) Reset() {
+	*x = RemoveMessagesResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMessagesResponse) ProtoMessage() {}
+
+func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
+func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RemoveMessagesResponse) GetRemoved() uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
+}
+
 // BrowseRequest reads without consuming.
 type BrowseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2490,7 +2897,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2909,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2922,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -2574,7 +2981,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2993,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +3006,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -2639,7 +3046,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +3058,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +3071,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -2762,7 +3169,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +3181,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +3194,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -2820,7 +3227,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2832,7 +3239,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +3252,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -2880,7 +3287,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3299,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3312,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -2930,7 +3337,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3349,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3362,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -2992,7 +3399,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3411,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3424,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3047,7 +3454,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3466,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3479,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3100,7 +3507,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3112,7 +3519,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3125,7 +3532,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3148,7 +3555,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3567,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3580,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -3201,7 +3608,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3620,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3633,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -3249,7 +3656,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3668,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3681,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -3308,7 +3715,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3727,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3740,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -3383,7 +3790,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3802,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3815,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -3461,7 +3868,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3880,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3893,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -3544,19 +3951,29 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"0\n" +
 	"\x12PurgeQueueResponse\x12\x1a\n" +
-	"\bmessages\x18\x01 \x01(\x04R\bmessages\"%\n" +
+	"\bmessages\x18\x01 \x01(\x04R\bmessages\"A\n" +
 	"\x0fGetQueueRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"<\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bactivity\x18\x02 \x01(\bR\bactivity\"<\n" +
 	"\x10GetQueueResponse\x12(\n" +
-	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"g\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"\x86\x02\n" +
 	"\x11ListQueuesRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"h\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1a\n" +
+	"\bcontains\x18\x04 \x01(\tR\bcontains\x12-\n" +
+	"\x05order\x18\x05 \x01(\x0e2\x17.lockstep.v1.QueueOrderR\x05order\x12\x1e\n" +
+	"\n" +
+	"descending\x18\x06 \x01(\bR\n" +
+	"descending\x12\x16\n" +
+	"\x06offset\x18\a \x01(\rR\x06offset\x12\x1a\n" +
+	"\bactivity\x18\b \x01(\bR\bactivity\"\xa7\x01\n" +
 	"\x12ListQueuesResponse\x12*\n" +
 	"\x06queues\x18\x01 \x03(\v2\x12.lockstep.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x87\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\rR\x05total\x12'\n" +
+	"\x0forder_uncertain\x18\x04 \x01(\bR\x0eorderUncertain\"\x87\x03\n" +
 	"\x19CreateSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
@@ -3678,7 +4095,23 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06filter\x18\x06 \x01(\tR\x06filter\"K\n" +
 	"\x19ReplayDeadLettersResponse\x12\x14\n" +
 	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x04R\askipped\"\xd5\x01\n" +
+	"\askipped\x18\x02 \x01(\x04R\askipped\"\xb4\x01\n" +
+	"\x13MoveMessagesRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x128\n" +
+	"\tsequences\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x12\x19\n" +
+	"\bqueue_id\x18\x05 \x01(\x04R\aqueueId\"F\n" +
+	"\x14MoveMessagesResponse\x12\x14\n" +
+	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
+	"\askipped\x18\x02 \x01(\x04R\askipped\"\xa6\x01\n" +
+	"\x15RemoveMessagesRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x128\n" +
+	"\tsequences\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x12\x19\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"2\n" +
+	"\x16RemoveMessagesResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\x04R\aremoved\"\xd5\x01\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
@@ -3744,7 +4177,18 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\rPreparedQueue\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1c\n" +
 	"\tpublishes\x18\x02 \x01(\x04R\tpublishes\x12\x12\n" +
-	"\x04acks\x18\x03 \x01(\x04R\x04acks2\xfc\r\n" +
+	"\x04acks\x18\x03 \x01(\x04R\x04acks*\xf4\x01\n" +
+	"\n" +
+	"QueueOrder\x12\x1b\n" +
+	"\x17QUEUE_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10QUEUE_ORDER_NAME\x10\x01\x12\x18\n" +
+	"\x14QUEUE_ORDER_MESSAGES\x10\x02\x12\x15\n" +
+	"\x11QUEUE_ORDER_BYTES\x10\x03\x12\x13\n" +
+	"\x0fQUEUE_ORDER_AGE\x10\x04\x12\x19\n" +
+	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
+	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
+	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xac\x0f\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -3762,7 +4206,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\rPublishStream\x12!.lockstep.v1.PublishStreamRequest\x1a\".lockstep.v1.PublishStreamResponse(\x010\x01\x12A\n" +
 	"\x06Commit\x12\x1a.lockstep.v1.CommitRequest\x1a\x1b.lockstep.v1.CommitResponse\x12H\n" +
 	"\aConsume\x12\x1b.lockstep.v1.ConsumeRequest\x1a\x1c.lockstep.v1.ConsumeResponse(\x010\x01\x12b\n" +
-	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12C\n" +
+	"\x11ReplayDeadLetters\x12%.lockstep.v1.ReplayDeadLettersRequest\x1a&.lockstep.v1.ReplayDeadLettersResponse\x12S\n" +
+	"\fMoveMessages\x12 .lockstep.v1.MoveMessagesRequest\x1a!.lockstep.v1.MoveMessagesResponse\x12Y\n" +
+	"\x0eRemoveMessages\x12\".lockstep.v1.RemoveMessagesRequest\x1a#.lockstep.v1.RemoveMessagesResponse\x12C\n" +
 	"\x06Browse\x12\x1a.lockstep.v1.BrowseRequest\x1a\x1b.lockstep.v1.BrowseResponse0\x01\x12_\n" +
 	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12P\n" +
 	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponse\x12D\n" +
@@ -3783,177 +4229,190 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_lockstep_v1_queue_proto_goTypes = []any{
-	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
-	(*AlterQueueRequest)(nil),          // 2: lockstep.v1.AlterQueueRequest
-	(*AlterQueueResponse)(nil),         // 3: lockstep.v1.AlterQueueResponse
-	(*DeleteQueueRequest)(nil),         // 4: lockstep.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),        // 5: lockstep.v1.DeleteQueueResponse
-	(*PurgeQueueRequest)(nil),          // 6: lockstep.v1.PurgeQueueRequest
-	(*PurgeQueueResponse)(nil),         // 7: lockstep.v1.PurgeQueueResponse
-	(*GetQueueRequest)(nil),            // 8: lockstep.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),           // 9: lockstep.v1.GetQueueResponse
-	(*ListQueuesRequest)(nil),          // 10: lockstep.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),         // 11: lockstep.v1.ListQueuesResponse
-	(*CreateSubscriptionRequest)(nil),  // 12: lockstep.v1.CreateSubscriptionRequest
-	(*CreateSubscriptionResponse)(nil), // 13: lockstep.v1.CreateSubscriptionResponse
-	(*AlterSubscriptionRequest)(nil),   // 14: lockstep.v1.AlterSubscriptionRequest
-	(*AlterSubscriptionResponse)(nil),  // 15: lockstep.v1.AlterSubscriptionResponse
-	(*DeleteSubscriptionRequest)(nil),  // 16: lockstep.v1.DeleteSubscriptionRequest
-	(*DeleteSubscriptionResponse)(nil), // 17: lockstep.v1.DeleteSubscriptionResponse
-	(*PublishRequest)(nil),             // 18: lockstep.v1.PublishRequest
-	(*PublishResponse)(nil),            // 19: lockstep.v1.PublishResponse
-	(*PublishStreamRequest)(nil),       // 20: lockstep.v1.PublishStreamRequest
-	(*PublishStreamResponse)(nil),      // 21: lockstep.v1.PublishStreamResponse
-	(*Submitted)(nil),                  // 22: lockstep.v1.Submitted
-	(*RequestError)(nil),               // 23: lockstep.v1.RequestError
-	(*CommitRequest)(nil),              // 24: lockstep.v1.CommitRequest
-	(*Operation)(nil),                  // 25: lockstep.v1.Operation
-	(*PublishOperation)(nil),           // 26: lockstep.v1.PublishOperation
-	(*AckOperation)(nil),               // 27: lockstep.v1.AckOperation
-	(*ReleaseOperation)(nil),           // 28: lockstep.v1.ReleaseOperation
-	(*CommitResponse)(nil),             // 29: lockstep.v1.CommitResponse
-	(*OperationResult)(nil),            // 30: lockstep.v1.OperationResult
-	(*ConsumeRequest)(nil),             // 31: lockstep.v1.ConsumeRequest
-	(*Attach)(nil),                     // 32: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 33: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 34: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 35: lockstep.v1.ReplayDeadLettersResponse
-	(*BrowseRequest)(nil),              // 36: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 37: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 38: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 39: lockstep.v1.SeekSubscriptionResponse
-	(*SetForwardsRequest)(nil),         // 40: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 41: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 42: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 43: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 44: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 45: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 46: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 47: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 48: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 49: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 50: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 51: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 52: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 53: lockstep.v1.Producer
-	(*Queue)(nil),                      // 54: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 55: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 56: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 57: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 58: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 59: lockstep.v1.Subscription
-	(*Message)(nil),                    // 60: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 61: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 62: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 63: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 64: lockstep.v1.Forward
+	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
+	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),        // 2: lockstep.v1.CreateQueueResponse
+	(*AlterQueueRequest)(nil),          // 3: lockstep.v1.AlterQueueRequest
+	(*AlterQueueResponse)(nil),         // 4: lockstep.v1.AlterQueueResponse
+	(*DeleteQueueRequest)(nil),         // 5: lockstep.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),        // 6: lockstep.v1.DeleteQueueResponse
+	(*PurgeQueueRequest)(nil),          // 7: lockstep.v1.PurgeQueueRequest
+	(*PurgeQueueResponse)(nil),         // 8: lockstep.v1.PurgeQueueResponse
+	(*GetQueueRequest)(nil),            // 9: lockstep.v1.GetQueueRequest
+	(*GetQueueResponse)(nil),           // 10: lockstep.v1.GetQueueResponse
+	(*ListQueuesRequest)(nil),          // 11: lockstep.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),         // 12: lockstep.v1.ListQueuesResponse
+	(*CreateSubscriptionRequest)(nil),  // 13: lockstep.v1.CreateSubscriptionRequest
+	(*CreateSubscriptionResponse)(nil), // 14: lockstep.v1.CreateSubscriptionResponse
+	(*AlterSubscriptionRequest)(nil),   // 15: lockstep.v1.AlterSubscriptionRequest
+	(*AlterSubscriptionResponse)(nil),  // 16: lockstep.v1.AlterSubscriptionResponse
+	(*DeleteSubscriptionRequest)(nil),  // 17: lockstep.v1.DeleteSubscriptionRequest
+	(*DeleteSubscriptionResponse)(nil), // 18: lockstep.v1.DeleteSubscriptionResponse
+	(*PublishRequest)(nil),             // 19: lockstep.v1.PublishRequest
+	(*PublishResponse)(nil),            // 20: lockstep.v1.PublishResponse
+	(*PublishStreamRequest)(nil),       // 21: lockstep.v1.PublishStreamRequest
+	(*PublishStreamResponse)(nil),      // 22: lockstep.v1.PublishStreamResponse
+	(*Submitted)(nil),                  // 23: lockstep.v1.Submitted
+	(*RequestError)(nil),               // 24: lockstep.v1.RequestError
+	(*CommitRequest)(nil),              // 25: lockstep.v1.CommitRequest
+	(*Operation)(nil),                  // 26: lockstep.v1.Operation
+	(*PublishOperation)(nil),           // 27: lockstep.v1.PublishOperation
+	(*AckOperation)(nil),               // 28: lockstep.v1.AckOperation
+	(*ReleaseOperation)(nil),           // 29: lockstep.v1.ReleaseOperation
+	(*CommitResponse)(nil),             // 30: lockstep.v1.CommitResponse
+	(*OperationResult)(nil),            // 31: lockstep.v1.OperationResult
+	(*ConsumeRequest)(nil),             // 32: lockstep.v1.ConsumeRequest
+	(*Attach)(nil),                     // 33: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 34: lockstep.v1.ConsumeResponse
+	(*ReplayDeadLettersRequest)(nil),   // 35: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 36: lockstep.v1.ReplayDeadLettersResponse
+	(*MoveMessagesRequest)(nil),        // 37: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 38: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 39: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 40: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 41: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 42: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 43: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 44: lockstep.v1.SeekSubscriptionResponse
+	(*SetForwardsRequest)(nil),         // 45: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 46: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 47: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 48: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 49: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 50: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 51: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 52: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 53: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 54: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 55: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 56: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 57: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 58: lockstep.v1.Producer
+	(*Queue)(nil),                      // 59: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 60: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 61: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 62: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 63: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 64: lockstep.v1.Subscription
+	(*Message)(nil),                    // 65: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 66: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 67: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 68: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 69: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	52, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	53, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	54, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	52, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	53, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	55, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	54, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	53, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	53, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	54, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	54, // 10: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	56, // 11: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	53, // 12: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	57, // 13: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	58, // 14: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	59, // 15: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	58, // 16: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	55, // 17: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	53, // 18: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 19: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	53, // 20: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 21: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	53, // 22: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	18, // 23: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	20, // 24: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	19, // 25: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	23, // 26: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	21, // 27: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	25, // 28: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	53, // 29: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	26, // 30: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	27, // 31: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	28, // 32: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	60, // 33: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	61, // 34: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	61, // 35: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	30, // 36: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	32, // 37: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	61, // 38: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	61, // 39: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	61, // 40: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	62, // 41: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	63, // 42: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	63, // 43: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	56, // 44: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	57, // 45: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	53, // 46: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 47: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	53, // 48: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	54, // 49: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	25, // 50: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	53, // 51: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	50, // 52: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	57, // 53: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	51, // 54: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	0,  // 55: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 56: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 57: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 58: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 59: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 60: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 61: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 62: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	16, // 63: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	18, // 64: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	20, // 65: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	24, // 66: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	31, // 67: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	34, // 68: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	36, // 69: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	38, // 70: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	40, // 71: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	42, // 72: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	44, // 73: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	46, // 74: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	48, // 75: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	1,  // 76: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 77: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 78: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 79: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 80: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 81: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 82: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 83: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	17, // 84: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	19, // 85: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	21, // 86: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	29, // 87: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	33, // 88: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	35, // 89: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	37, // 90: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	39, // 91: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	41, // 92: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	43, // 93: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	45, // 94: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	47, // 95: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	49, // 96: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	76, // [76:97] is the sub-list for method output_type
-	55, // [55:76] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	57, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	58, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	57, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	58, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	59, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	58, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	58, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
+	59, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	61, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	58, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	62, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	63, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	64, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	63, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	60, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	58, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	58, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	58, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	58, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	65, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	66, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	66, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	33, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	66, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	66, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	66, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	67, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	68, // 43: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	66, // 44: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	66, // 45: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	68, // 46: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	61, // 47: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	62, // 48: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	58, // 49: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	69, // 50: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	58, // 51: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 52: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 53: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	58, // 54: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	55, // 55: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	62, // 56: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	56, // 57: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 58: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 59: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 60: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 61: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 62: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 63: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 64: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 65: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 66: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 67: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 68: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 69: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 70: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	35, // 71: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	37, // 72: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	39, // 73: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	41, // 74: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	43, // 75: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	45, // 76: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	47, // 77: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	49, // 78: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	51, // 79: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	53, // 80: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 81: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 82: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 83: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 84: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 85: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 86: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 87: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 88: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 89: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 90: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 91: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 92: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	34, // 93: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	36, // 94: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	38, // 95: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	40, // 96: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	42, // 97: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	44, // 98: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	46, // 99: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	48, // 100: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	50, // 101: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	52, // 102: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	54, // 103: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	81, // [81:104] is the sub-list for method output_type
+	58, // [58:81] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -3967,7 +4426,7 @@ func file_lockstep_v1_queue_proto_init() {
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[38].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[42].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
@@ -3977,13 +4436,14 @@ func file_lockstep_v1_queue_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   52,
+			NumEnums:      1,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_lockstep_v1_queue_proto_goTypes,
 		DependencyIndexes: file_lockstep_v1_queue_proto_depIdxs,
+		EnumInfos:         file_lockstep_v1_queue_proto_enumTypes,
 		MessageInfos:      file_lockstep_v1_queue_proto_msgTypes,
 	}.Build()
 	File_lockstep_v1_queue_proto = out.File

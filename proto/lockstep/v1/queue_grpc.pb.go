@@ -37,6 +37,8 @@ const (
 	QueueService_Commit_FullMethodName             = "/lockstep.v1.QueueService/Commit"
 	QueueService_Consume_FullMethodName            = "/lockstep.v1.QueueService/Consume"
 	QueueService_ReplayDeadLetters_FullMethodName  = "/lockstep.v1.QueueService/ReplayDeadLetters"
+	QueueService_MoveMessages_FullMethodName       = "/lockstep.v1.QueueService/MoveMessages"
+	QueueService_RemoveMessages_FullMethodName     = "/lockstep.v1.QueueService/RemoveMessages"
 	QueueService_Browse_FullMethodName             = "/lockstep.v1.QueueService/Browse"
 	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
 	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
@@ -107,6 +109,13 @@ type QueueServiceClient interface {
 	// some others in one transaction; what was moved stays moved when the call fails. A message that is moved back is a new one there, at the
 	// end, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
 	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
+	// MoveMessages moves chosen messages to another queue, or dead letters back to the queues that they come from: all that are still there in
+	// one transaction, and each at most once, however often the request is sent, also over a failover. A message that is moved is a new one at
+	// the end of its queue, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
+	MoveMessages(ctx context.Context, in *MoveMessagesRequest, opts ...grpc.CallOption) (*MoveMessagesResponse, error)
+	// RemoveMessages acknowledges chosen messages for a subscription, or for all of them, as PurgeQueue does with all messages. They are gone
+	// unless another subscription has still to acknowledge them, or a retention of the queue keeps them.
+	RemoveMessages(ctx context.Context, in *RemoveMessagesRequest, opts ...grpc.CallOption) (*RemoveMessagesResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
 	// SeekSubscription moves a subscription: what is below the place is acknowledged, and what is stored from there on is delivered, again if
@@ -298,6 +307,26 @@ func (c *queueServiceClient) ReplayDeadLetters(ctx context.Context, in *ReplayDe
 	return out, nil
 }
 
+func (c *queueServiceClient) MoveMessages(ctx context.Context, in *MoveMessagesRequest, opts ...grpc.CallOption) (*MoveMessagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveMessagesResponse)
+	err := c.cc.Invoke(ctx, QueueService_MoveMessages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) RemoveMessages(ctx context.Context, in *RemoveMessagesRequest, opts ...grpc.CallOption) (*RemoveMessagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveMessagesResponse)
+	err := c.cc.Invoke(ctx, QueueService_RemoveMessages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queueServiceClient) Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &QueueService_ServiceDesc.Streams[2], QueueService_Browse_FullMethodName, cOpts...)
@@ -438,6 +467,13 @@ type QueueServiceServer interface {
 	// some others in one transaction; what was moved stays moved when the call fails. A message that is moved back is a new one there, at the
 	// end, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
 	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
+	// MoveMessages moves chosen messages to another queue, or dead letters back to the queues that they come from: all that are still there in
+	// one transaction, and each at most once, however often the request is sent, also over a failover. A message that is moved is a new one at
+	// the end of its queue, for all subscriptions. What a consumer holds is moved all the same. RESOURCE_EXHAUSTED when the target is full.
+	MoveMessages(context.Context, *MoveMessagesRequest) (*MoveMessagesResponse, error)
+	// RemoveMessages acknowledges chosen messages for a subscription, or for all of them, as PurgeQueue does with all messages. They are gone
+	// unless another subscription has still to acknowledge them, or a retention of the queue keeps them.
+	RemoveMessages(context.Context, *RemoveMessagesRequest) (*RemoveMessagesResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error
 	// SeekSubscription moves a subscription: what is below the place is acknowledged, and what is stored from there on is delivered, again if
@@ -524,6 +560,12 @@ func (UnimplementedQueueServiceServer) Consume(grpc.BidiStreamingServer[ConsumeR
 }
 func (UnimplementedQueueServiceServer) ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplayDeadLetters not implemented")
+}
+func (UnimplementedQueueServiceServer) MoveMessages(context.Context, *MoveMessagesRequest) (*MoveMessagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveMessages not implemented")
+}
+func (UnimplementedQueueServiceServer) RemoveMessages(context.Context, *RemoveMessagesRequest) (*RemoveMessagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveMessages not implemented")
 }
 func (UnimplementedQueueServiceServer) Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error {
 	return status.Error(codes.Unimplemented, "method Browse not implemented")
@@ -797,6 +839,42 @@ func _QueueService_ReplayDeadLetters_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_MoveMessages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveMessagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).MoveMessages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_MoveMessages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).MoveMessages(ctx, req.(*MoveMessagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_RemoveMessages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveMessagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).RemoveMessages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_RemoveMessages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).RemoveMessages(ctx, req.(*RemoveMessagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueueService_Browse_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BrowseRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -970,6 +1048,14 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplayDeadLetters",
 			Handler:    _QueueService_ReplayDeadLetters_Handler,
+		},
+		{
+			MethodName: "MoveMessages",
+			Handler:    _QueueService_MoveMessages_Handler,
+		},
+		{
+			MethodName: "RemoveMessages",
+			Handler:    _QueueService_RemoveMessages_Handler,
 		},
 		{
 			MethodName: "SeekSubscription",

@@ -1201,7 +1201,9 @@ type Queue struct {
 	// `reject`), and the queue had no `dead_letter`.
 	Dropped uint64 `protobuf:"varint,22,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	// Messages that have expired since the queue was made and were not moved to a dead-letter queue.
-	Expired       uint64 `protobuf:"varint,23,opt,name=expired,proto3" json:"expired,omitempty"`
+	Expired uint64 `protobuf:"varint,23,opt,name=expired,proto3" json:"expired,omitempty"`
+	// What happens in it, if the request asks for that.
+	Activity      *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1320,6 +1322,97 @@ func (x *Queue) GetExpired() uint64 {
 	return 0
 }
 
+func (x *Queue) GetActivity() *QueueActivity {
+	if x != nil {
+		return x.Activity
+	}
+	return nil
+}
+
+// QueueActivity is what happens in a queue. Rates are averages of the last second or two; none of them is set when no one has asked for the
+// activity of queues in the 10 seconds before.
+type QueueActivity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that were published to the queue, moved or forwarded to it, per second.
+	PublishedPerSecond *float64 `protobuf:"fixed64,1,opt,name=published_per_second,json=publishedPerSecond,proto3,oneof" json:"published_per_second,omitempty"`
+	// Messages that were given to consumers per second, redelivered ones among them.
+	DeliveredPerSecond *float64 `protobuf:"fixed64,2,opt,name=delivered_per_second,json=deliveredPerSecond,proto3,oneof" json:"delivered_per_second,omitempty"`
+	// Messages that all subscriptions were done with, per second: acknowledged, purged, expired, moved away, and no longer retained.
+	AcknowledgedPerSecond *float64 `protobuf:"fixed64,3,opt,name=acknowledged_per_second,json=acknowledgedPerSecond,proto3,oneof" json:"acknowledged_per_second,omitempty"`
+	// When the active accepted the oldest message that some subscription has still to acknowledge; not set if there is none, and while it is
+	// not known.
+	OldestAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest_at,json=oldestAt,proto3" json:"oldest_at,omitempty"`
+	// Attached consumers of all subscriptions.
+	Consumers     uint32 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueActivity) Reset() {
+	*x = QueueActivity{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueActivity) ProtoMessage() {}
+
+func (x *QueueActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
+func (*QueueActivity) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *QueueActivity) GetPublishedPerSecond() float64 {
+	if x != nil && x.PublishedPerSecond != nil {
+		return *x.PublishedPerSecond
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetDeliveredPerSecond() float64 {
+	if x != nil && x.DeliveredPerSecond != nil {
+		return *x.DeliveredPerSecond
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetAcknowledgedPerSecond() float64 {
+	if x != nil && x.AcknowledgedPerSecond != nil {
+		return *x.AcknowledgedPerSecond
+	}
+	return 0
+}
+
+func (x *QueueActivity) GetOldestAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OldestAt
+	}
+	return nil
+}
+
+func (x *QueueActivity) GetConsumers() uint32 {
+	if x != nil {
+		return x.Consumers
+	}
+	return 0
+}
+
 // Producer names the origin of a transaction, so that a retry is answered with the original result.
 //
 // The nodes keep the results of the last 256 sequences of a producer, and of at most 100,000 producers: the one that was used longest ago is
@@ -1361,7 +1454,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1466,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[10]
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1479,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Producer) GetId() string {
@@ -1432,7 +1525,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1537,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1550,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -1498,7 +1591,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1603,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1616,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -1572,7 +1665,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1677,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1690,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Forward) GetTo() string {
@@ -1727,7 +1820,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x16_redelivery_multiplier\"\\\n" +
 	"\x0eActiveConsumer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x8d\x03\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xc5\x03\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -1740,7 +1833,17 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bforwards\x18\x14 \x03(\v2\x14.lockstep.v1.ForwardR\bforwards\x12\x18\n" +
 	"\adelayed\x18\x15 \x01(\x04R\adelayed\x12\x18\n" +
 	"\adropped\x18\x16 \x01(\x04R\adropped\x12\x18\n" +
-	"\aexpired\x18\x17 \x01(\x04R\aexpired\"b\n" +
+	"\aexpired\x18\x17 \x01(\x04R\aexpired\x126\n" +
+	"\bactivity\x18\x18 \x01(\v2\x1a.lockstep.v1.QueueActivityR\bactivity\"\xdf\x02\n" +
+	"\rQueueActivity\x125\n" +
+	"\x14published_per_second\x18\x01 \x01(\x01H\x00R\x12publishedPerSecond\x88\x01\x01\x125\n" +
+	"\x14delivered_per_second\x18\x02 \x01(\x01H\x01R\x12deliveredPerSecond\x88\x01\x01\x12;\n" +
+	"\x17acknowledged_per_second\x18\x03 \x01(\x01H\x02R\x15acknowledgedPerSecond\x88\x01\x01\x127\n" +
+	"\toldest_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\boldestAt\x12\x1c\n" +
+	"\tconsumers\x18\x05 \x01(\rR\tconsumersB\x17\n" +
+	"\x15_published_per_secondB\x17\n" +
+	"\x15_delivered_per_secondB\x1a\n" +
+	"\x18_acknowledged_per_second\"b\n" +
 	"\bProducer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1a\n" +
@@ -1790,7 +1893,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),         // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                 // 1: lockstep.v1.Overflow
@@ -1805,49 +1908,52 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*RedeliveryPolicy)(nil),      // 10: lockstep.v1.RedeliveryPolicy
 	(*ActiveConsumer)(nil),        // 11: lockstep.v1.ActiveConsumer
 	(*Queue)(nil),                 // 12: lockstep.v1.Queue
-	(*Producer)(nil),              // 13: lockstep.v1.Producer
-	(*Position)(nil),              // 14: lockstep.v1.Position
-	(*NotActive)(nil),             // 15: lockstep.v1.NotActive
-	(*Forward)(nil),               // 16: lockstep.v1.Forward
-	nil,                           // 17: lockstep.v1.Message.PropertiesEntry
-	nil,                           // 18: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
+	(*QueueActivity)(nil),         // 13: lockstep.v1.QueueActivity
+	(*Producer)(nil),              // 14: lockstep.v1.Producer
+	(*Position)(nil),              // 15: lockstep.v1.Position
+	(*NotActive)(nil),             // 16: lockstep.v1.NotActive
+	(*Forward)(nil),               // 17: lockstep.v1.Forward
+	nil,                           // 18: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 19: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	17, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	19, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	20, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	19, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	20, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	18, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	19, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	18, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	20, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	20, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	21, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	19, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	20, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	19, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	20, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	20, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	20, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	20, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	20, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	20, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	21, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	21, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	21, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	21, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	21, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	20, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	21, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
 	10, // 18: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
 	11, // 19: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
-	20, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	20, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	19, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	21, // 20: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	21, // 21: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	20, // 22: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
 	8,  // 23: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
 	9,  // 24: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	16, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	20, // 26: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 27: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	17, // 25: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	13, // 26: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	20, // 27: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	21, // 28: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 29: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -1863,13 +1969,14 @@ func file_lockstep_v1_types_proto_init() {
 		(*PropertyValue_BytesValue)(nil),
 	}
 	file_lockstep_v1_types_proto_msgTypes[7].OneofWrappers = []any{}
+	file_lockstep_v1_types_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
