@@ -56,8 +56,8 @@ func (c *Client) MoveMessages(
 	return MoveResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
 }
 
-// RemoveMessages acknowledges chosen messages of a queue for a subscription, or with "" for all of them, and returns how
-// many were removed by the attempt that was answered. queueID is as in MoveOptions. It may be made again after any
+// RemoveMessages acknowledges chosen messages of a queue for a subscription, or with "" for all of them, and returns
+// how many were removed by the attempt that was answered. queueID is as in MoveOptions. It may be made again after any
 // error. At most 10,000 messages. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrInvalid, ErrDenied,
 // ErrUnavailable.
 func (c *Client) RemoveMessages(

@@ -119,7 +119,7 @@ type Listener struct {
 
 	mu       sync.Mutex // guards all below
 	open     int
-	fresh    int // of them that no call has passed the gate of
+	fresh    int              // of them that no call has passed the gate of
 	conns    map[uint64]*Conn // by their numbers
 	lastID   uint64
 	reserved int // of them that have a place of the peer

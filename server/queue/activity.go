@@ -25,8 +25,8 @@ const (
 	agesLimit = 250 * time.Millisecond
 )
 
-// activity is what is known of all queues while somebody asks for it. It costs nothing while no one does. All rates come
-// from comparing two looks at the same counters: nothing is counted for it when messages are published.
+// activity is what is known of all queues while somebody asks for it. It costs nothing while no one does. All rates
+// come from comparing two looks at the same counters: nothing is counted for it when messages are published.
 type activity struct {
 	mu      sync.Mutex // guards what follows
 	session *serving.Session

@@ -25,8 +25,8 @@ const (
 	// maxStreams and maxQueues bound the description of one connection.
 	maxStreams = 100
 	maxQueues  = 10
-	// sampleEvery is how often rates are found anew while somebody asks; sampleMax, how long ago somebody must have asked
-	// for rates to be told.
+	// sampleEvery is how often rates are found anew while somebody asks; sampleMax, how long ago somebody must have
+	// asked for rates to be told.
 	sampleEvery = time.Second
 	sampleMax   = 10 * time.Second
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/audit"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/cert"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/connection"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/definitions"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/demo"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/job"
@@ -53,7 +54,7 @@ func Root(env *cli.Env) *cobra.Command {
 		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
 		settings.Command(env),
 		cert.Command(env),
-		audit.Command(env),
+		audit.Command(env), connection.Command(env),
 		bench.Command(env), versionCommand(env),
 	)
 }

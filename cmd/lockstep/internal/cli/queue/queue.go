@@ -25,7 +25,7 @@ func Command(env *cli.Env) *cobra.Command {
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env), forwardCommand(env))
+		purgeCommand(env), moveCommand(env), removeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env), forwardCommand(env))
 	return cmd
 }
 
@@ -47,6 +47,7 @@ type queueState struct {
 	Forwards      []forwardState      `json:"forwards,omitempty"`
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
+	Activity      *activityState      `json:"activity,omitempty"`
 }
 
 // subscriptionState is a subscription for programs.
@@ -87,6 +88,7 @@ func newQueueState(q client.Queue) queueState {
 		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config), Forwards: forwardStates(q),
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
+		Activity: newActivityState(q.Activity),
 	}
 	for _, s := range q.Subscriptions {
 		j.Subscriptions = append(j.Subscriptions, newSubscriptionState(s))
@@ -135,41 +137,6 @@ func createCommand(env *cli.Env) *cobra.Command {
 		"begin without any subscription: messages are kept only for those made later")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
 	return cmd
-}
-
-func listCommand(env *cli.Env) *cobra.Command {
-	return &cobra.Command{
-		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name",
-		Example: "  lockstep queue list\n  lockstep queue list orders/ --output json",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			prefix := ""
-			if len(args) > 0 {
-				prefix = args[0]
-			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, rows := []queueState{}, [][]any{}
-				for q, err := range c.Queues(ctx, prefix) {
-					if err != nil {
-						return err
-					}
-					consumers := uint32(0)
-					for _, s := range q.Subscriptions {
-						consumers += s.Consumers
-					}
-					list = append(list, newQueueState(q))
-					rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
-				}
-				if err := env.Print.Object(list); err != nil {
-					return err
-				}
-				if len(rows) == 0 {
-					return env.Print.Sentence("no queues")
-				}
-				return env.Print.Table([]string{"Queue", "Messages", "Size", "Subscriptions", "Consumers"}, rows)
-			})
-		},
-	}
 }
 
 func showCommand(env *cli.Env) *cobra.Command {
