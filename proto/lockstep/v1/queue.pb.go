@@ -2763,7 +2763,7 @@ type RemoveMessagesRequest struct {
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Only for this subscription; empty means all of them.
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// Sequences to remove, in at most 10,000 ranges. What a prepared transaction holds stays.
+	// Sequences to remove, at most 10,000 in all (TOO_LARGE). What a prepared transaction holds stays.
 	Sequences []*SequenceRange `protobuf:"bytes,3,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was looked at; NOT_FOUND when another one has its name by now.
 	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
