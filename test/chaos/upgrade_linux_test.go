@@ -71,12 +71,29 @@ func buildPrevious(t *testing.T) string {
 // refused while the releases are mixed, and works after that. Nothing is lost, and in the end both stores are equal.
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // it mostly waits
-	program := filepath.Join(t.TempDir(), "lockstep")
 	previous := buildPrevious(t)
-	copyFile(t, previous, program)
 	// The names that both releases know.
-	settings := map[string]string{"wal.segment-bytes": "", "log.segment-bytes": "8MiB"}
-	p := startWith(t, cluster.Options{Binary: program, Settings: settings})
+	options := cluster.Options{Settings: map[string]string{"wal.segment-bytes": "", "log.segment-bytes": "8MiB"}}
+	forth, back := [2]string{previous, binary}, [2]string{binary, previous}
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		upgrade(t, options, forth, back, forth)
+	})
+	// The nodes of 0.1.0 show each other the certificates of their hosts, and are known by them.
+	t.Run("TLS", func(t *testing.T) {
+		t.Parallel()
+		upgrade(t, secured(t, options), forth)
+	})
+}
+
+// upgrade takes a pair from one program to another, for each of the ways.
+func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
+	t.Helper()
+	previous := ways[0][0]
+	program := filepath.Join(t.TempDir(), "lockstep")
+	copyFile(t, previous, program)
+	o.Binary = program
+	p := startWith(t, o)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true, Plain: true})
 	acked(t, w, ackBound)
 
@@ -96,7 +113,7 @@ func TestUpgrade(t *testing.T) {
 	defer func() { require.NoError(t, k.Close()) }()
 	newQueue(t, p, describedQueue)
 	newQueue(t, p, describedDead)
-	for _, way := range [][2]string{{previous, binary}, {binary, previous}, {previous, binary}} {
+	for _, way := range ways {
 		from, to := way[0], way[1]
 		first, second := inSync(t, p)
 		restart(second, to) // first is active, of the release `from`

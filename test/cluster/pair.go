@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
@@ -57,6 +58,9 @@ type Options struct {
 	Net *Net
 	// Raft has the nodes and a witness process hold the record, instead of etcd.
 	Raft bool
+	// Credentials of the connections to the nodes, those of clients and the pair's own; nil: not encrypted. The nodes'
+	// own are among the Settings.
+	Credentials credentials.TransportCredentials
 }
 
 // Pair is a pair of the harness whose disks, clocks and network can be broken, too.
@@ -104,9 +108,9 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	started, err := harness.Start(ctx, harness.Options{
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
-		EtcdAddress: etcd,
-		EtcdNoSync:  true, // what is tested is the pair, on a machine that stays up
-		Place:       p.place,
+		EtcdAddress: etcd, Credentials: o.Credentials,
+		EtcdNoSync: true, // what is tested is the pair, on a machine that stays up
+		Place:      p.place,
 	})
 	if err != nil {
 		return nil, err
@@ -196,8 +200,16 @@ func (p *Pair) Other(n *Node) *Node {
 // NewClient opens a client that passes by the links between the nodes: Cut does not concern it.
 func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
-		Addresses: p.Addresses(), DialOptions: append(more, p.DialOptions()...),
+		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.DialOptions(), p.secured()),
 	})
+}
+
+// secured has a client show the pair's credentials.
+func (p *Pair) secured() []grpc.DialOption {
+	if p.opts.Credentials == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(p.opts.Credentials)}
 }
 
 // NewClientOf opens a client that reaches one node only.
@@ -209,7 +221,8 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 		return p.Dial(ctx, to)
 	}
 	return client.Open(ctx, client.Options{
-		Addresses: []string{address}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
+		Addresses:   []string{address},
+		DialOptions: append(p.secured(), grpc.WithContextDialer(dial)),
 	})
 }
 

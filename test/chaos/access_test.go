@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	crand "crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// accessRounds of kills, by default.
+	accessRounds = 5
+	// guestQueue is what the rules of TestChaosAccess are about.
+	guestQueue = "guests"
+)
+
+// TestChaosAccess: the nodes of a pair with TLS, rules and tokens are killed while rights are given and taken away. What
+// was acknowledged holds on whichever node is active then: a token that was given works, and one that was revoked, or
+// whose rule was, never works again. Messages are not lost either.
+func TestChaosAccess(t *testing.T) {
+	t.Parallel() // it mostly waits
+	s := seed(t)
+	rng := rand.New(rand.NewPCG(s, 5))
+	p := start(t, secured(t, cluster.Options{Settings: map[string]string{
+		"access.operators": "lockstep://root.test", "access.mode": "deny",
+		"checkpoint.bytes": "1MiB", "checkpoint.interval": "500ms",
+	}}))
+	newQueue(t, p, guestQueue)
+	w := work(t, p, cluster.WorkloadOptions{Seed: s, PerSecond: 200})
+	d := &door{t: t, p: p}
+	ctx, stop := context.WithCancel(t.Context())
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer stop()
+	working.Go(func() { d.change(ctx) })
+	working.Go(func() { d.knock(ctx) })
+
+	rounds := accessRounds
+	if testing.Short() {
+		rounds = 2
+	}
+	for range roundsOr(t, rounds) {
+		active, standby := inSync(t, p)
+		changes := d.changes()
+		require.Eventually(t, func() bool { return d.changes() > changes+5 }, bound, time.Millisecond)
+		since := w.History().Now()
+		killed := []*cluster.Node{active}
+		if rng.IntN(3) == 0 {
+			killed = append(killed, standby)
+		}
+		for _, n := range killed {
+			require.NoError(t, n.Kill())
+		}
+		if len(killed) == 1 {
+			ackedSince(t, w, since, active, ackBound)
+		}
+		for _, n := range killed {
+			require.NoError(t, n.Start())
+		}
+		inSync(t, p)
+		acked(t, w, ackBound)
+		d.compare(limited(t))
+	}
+	stop()
+	working.Wait()
+	d.compare(limited(t))
+	require.Positive(t, d.served, "a token that was given never worked")
+	require.Positive(t, d.refused, "a token that was revoked was never tried")
+	t.Logf("%d guests, %d revoked; tokens worked %d times, revoked ones were refused %d times", len(d.guests), d.gone(),
+		d.served, d.refused)
+	verify(t, p, w)
+}
+
+// guest has a token and a rule of its own.
+type guest struct {
+	name, token string
+	// given: both are acknowledged. leaving: the rule or the token may be revoked. left: that is acknowledged.
+	given, leaving, left bool
+	byToken              bool // it is the token that is revoked
+}
+
+// door gives rights and takes them away, and tries what they are worth.
+type door struct {
+	t *testing.T
+	p *cluster.Pair
+
+	mu              sync.Mutex // guards all below
+	guests          []*guest
+	done            int // changes that were acknowledged
+	served, refused int
+}
+
+func (d *door) changes() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.done
+}
+
+func (d *door) gone() (n int) {
+	for _, g := range d.guests {
+		if g.left {
+			n++
+		}
+	}
+	return n
+}
+
+// until repeats a call to whichever node is active until it is answered; false when ctx ends before that.
+func (d *door) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
+	for ctx.Err() == nil {
+		n, err := d.p.WaitActive(ctx)
+		if err == nil {
+			limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+			err = call(limited, n)
+			cancel()
+		}
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return false
+}
+
+// change lets guests in, and sends every other one away again.
+func (d *door) change(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i++ {
+		g := &guest{name: fmt.Sprintf("guest-%d", i), token: client.TokenPrefix + crand.Text() + crand.Text(), byToken: i%4 == 0}
+		sum := sha256.Sum256([]byte(g.token))
+		rule := &pb.AccessRule{
+			Principal: g.name, Queue: guestQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
+		}
+		ok := d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
+			_, err := pb.NewAccessServiceClient(n.Conn()).CreateToken(ctx, &pb.CreateTokenRequest{
+				Token: &pb.AccessToken{Name: g.name, Principal: g.name, Sha256: sum[:]},
+			})
+			if status.Code(err) == codes.AlreadyExists { // by an attempt without an answer
+				return nil
+			}
+			return err
+		}) && d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
+			_, err := pb.NewAccessServiceClient(n.Conn()).Grant(ctx, &pb.GrantRequest{Rule: rule})
+			return err
+		})
+		if !ok {
+			return
+		}
+		d.mu.Lock()
+		g.given, g.leaving = true, i%2 == 0
+		d.guests = append(d.guests, g)
+		d.done++
+		d.mu.Unlock()
+		if i%2 != 0 {
+			continue
+		}
+		ok = d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
+			c := pb.NewAccessServiceClient(n.Conn())
+			var err error
+			if g.byToken {
+				_, err = c.RevokeToken(ctx, &pb.RevokeTokenRequest{Name: g.name})
+			} else {
+				_, err = c.Revoke(ctx, &pb.RevokeRequest{Rule: rule})
+			}
+			if status.Code(err) == codes.NotFound { // an attempt without an answer has done it
+				return nil
+			}
+			return err
+		})
+		if !ok {
+			return
+		}
+		d.mu.Lock()
+		g.left = true
+		d.done++
+		d.mu.Unlock()
+	}
+}
+
+// knock publishes with the tokens of guests all the time, of which some may and some may not any more.
+func (d *door) knock(ctx context.Context) {
+	for ctx.Err() == nil {
+		d.mu.Lock()
+		var g guest
+		if len(d.guests) > 0 {
+			g = *d.guests[max(0, len(d.guests)-1-rand.IntN(40))]
+		}
+		d.mu.Unlock()
+		n, err := d.p.WaitActive(ctx)
+		if err != nil || g.token == "" {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+		_, err = pb.NewQueueServiceClient(n.Conn()).Publish(
+			metadata.AppendToOutgoingContext(limited, "authorization", "Bearer "+g.token),
+			&pb.PublishRequest{Queue: guestQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})
+		cancel()
+		code := status.Code(err)
+		no := code == codes.PermissionDenied || code == codes.Unauthenticated
+		d.mu.Lock()
+		switch {
+		case err == nil && g.left:
+			d.t.Errorf("%s published after its rights were revoked, on node %s", g.name, n.Name)
+		case err == nil:
+			d.served++
+		case no && !g.leaving:
+			d.t.Errorf("%s is refused although its rights were acknowledged, by node %s: %v", g.name, n.Name, err)
+		case no && g.left:
+			d.refused++
+		}
+		d.mu.Unlock()
+	}
+}
+
+// compare looks whether the active has all that was acknowledged, and nothing that was revoked.
+func (d *door) compare(ctx context.Context) {
+	d.mu.Lock()
+	var guests []guest // as they are before the list is read
+	for _, g := range d.guests {
+		guests = append(guests, *g)
+	}
+	d.mu.Unlock()
+	rules, tokens := map[string]bool{}, map[string]bool{}
+	require.True(d.t, d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
+		list, err := pb.NewAccessServiceClient(n.Conn()).ListAccess(ctx, &pb.ListAccessRequest{})
+		for _, r := range list.GetRules() {
+			rules[r.GetPrincipal()] = true
+		}
+		for _, k := range list.GetTokens() {
+			tokens[k.GetName()] = true
+		}
+		return err
+	}), "nothing answers")
+	for _, g := range guests {
+		if !g.leaving {
+			require.True(d.t, rules[g.name] && tokens[g.name], "what was given to %s is lost", g.name)
+		}
+		if g.left {
+			require.False(d.t, rules[g.name] && tokens[g.name], "what was taken from %s is back", g.name)
+		}
+	}
+}

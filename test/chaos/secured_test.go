@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"crypto/tls"
+	"maps"
+	"testing"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// secured has both nodes speak TLS and ask clients for certificates. What the tests show names them as root.test.
+func secured(t *testing.T, o cluster.Options) cluster.Options {
+	t.Helper()
+	authority := certs.New(t, "authority")
+	own, _, _ := authority.IssueURI(t, "root", "lockstep://root.test")
+	settings := maps.Clone(o.Settings)
+	if settings == nil {
+		settings = map[string]string{}
+	}
+	settings["tls.ca"] = authority.File
+	o.Settings, o.NodeSettings = settings, map[string]map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		_, cert, key := authority.Issue(t, name)
+		o.NodeSettings[name] = map[string]string{"tls.cert": cert, "tls.key": key}
+	}
+	o.Credentials = credentials.NewTLS(&tls.Config{
+		RootCAs: authority.Pool(), Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13,
+	})
+	return o
+}
