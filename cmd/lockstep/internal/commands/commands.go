@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/connection"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/definitions"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/demo"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/doctor"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/job"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/message"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/operate"
@@ -49,7 +50,7 @@ func Root(env *cli.Env) *cobra.Command {
 		transaction.Command(env),
 		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
 		message.RequestCommand(env),
-		status.Command(env), top.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
+		doctor.Command(env), status.Command(env), top.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
 		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
 		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
 		settings.Command(env),

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// soon is how long before its end a certificate should be replaced.
+const soon = 14 * 24 * time.Hour
+
+// use is what files of a node are used for.
+type use struct {
+	name  string // the settings begin with it
+	files tlsfiles.Files
+	// host that others reach it by; empty: the certificate is not shown to those who connect.
+	host string
+	// usages that the certificate has to have.
+	usages []x509.ExtKeyUsage
+}
+
+// uses are what the configuration has certificates for.
+func uses(c *config.Config) []use {
+	host := func(addresses ...string) string {
+		for _, a := range addresses {
+			if h, _, err := net.SplitHostPort(a); err == nil && h != "" && !net.ParseIP(h).IsUnspecified() {
+				return h
+			}
+		}
+		return ""
+	}
+	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	all := []use{{"tls", c.TLS.Files(), host(c.Advertise, c.Listen), both}}
+	e := c.Coordinator.Etcd.TLS
+	all = append(all, use{
+		"coordinator.etcd.tls", tlsfiles.Files{CA: e.CA, Cert: e.Cert, Key: e.Key}, "",
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if c.Coordinator.Type == config.CoordinatorRaft {
+		r := c.Coordinator.Raft
+		all = append(all, use{
+			"coordinator.raft.tls", tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key},
+			host(r.Advertise, r.Listen), both,
+		})
+	}
+	return append(all, use{
+		"metrics.tls", tlsfiles.Files{CA: c.Metrics.TLS.CA, Cert: c.Metrics.TLS.Cert, Key: c.Metrics.TLS.Key}, "",
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// checkCertificates looks at the files of each use: whether they fit together, hold now, and carry the node's name.
+func checkCertificates(_ context.Context, in *inspector) []Finding {
+	var all []Finding
+	for _, u := range uses(&in.cfg) {
+		if u.files.Empty() {
+			continue
+		}
+		f := u.check(in.now)
+		f.Subject = u.name
+		all = append(all, f)
+	}
+	if !in.cfg.TLS.On() {
+		f := Finding{Subject: "tls", Verdict: OK, Measured: "none", Means: "the node listens on this machine only"}
+		if open := in.cfg.Unencrypted(); len(open) > 0 {
+			f = Finding{
+				Subject: "tls", Verdict: Warning, Measured: "none, and insecure is set",
+				Means: "others can read and change what is sent: messages, tokens, what the nodes say to each other",
+				Do:    "lockstep cert init makes an authority and certificates; then set tls.cert, tls.key and tls.ca",
+			}
+		}
+		all = append([]Finding{f}, all...)
+	}
+	return all
+}
+
+// check judges the files of one use.
+func (u *use) check(now time.Time) Finding {
+	problem := func(measured, means, do string) Finding {
+		return Finding{Verdict: Problem, Measured: measured, Means: means, Do: do}
+	}
+	var roots *x509.CertPool
+	if u.files.CA != "" {
+		raw, err := os.ReadFile(u.files.CA)
+		if err != nil {
+			return problem(err.Error(), "the authorities cannot be read", "correct "+u.name+".ca, or its permissions")
+		}
+		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(raw) {
+			return problem(u.files.CA+" has no certificate in PEM", "no certificate can be checked", "correct "+u.name+".ca")
+		}
+	}
+	if u.files.Cert == "" {
+		return Finding{Verdict: OK, Measured: "authorities only, " + u.files.CA}
+	}
+	pair, err := tls.LoadX509KeyPair(u.files.Cert, u.files.Key)
+	if err != nil {
+		return problem(err.Error(), "certificate and key cannot be used", "correct "+u.name+".cert and "+u.name+
+			".key: they have to belong together; lockstep cert show tells what a certificate holds")
+	}
+	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o044 != 0 {
+		return Finding{
+			Verdict: Warning, Measured: fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
+			Means: "others on this machine can read the key", Do: "chmod 600 " + u.files.Key,
+		}
+	}
+	leaf := pair.Leaf
+	measured := fmt.Sprintf("%s of %s, until %s", u.files.Cert, leaf.Subject, leaf.NotAfter.Format(time.DateOnly))
+	if now.Before(leaf.NotBefore) {
+		return problem(measured, "it holds only from "+leaf.NotBefore.Format(time.RFC3339)+" on", "see the clock, or wait")
+	}
+	if now.After(leaf.NotAfter) {
+		return problem(measured, "it has ended: others refuse the node", "lockstep cert issue makes a new one")
+	}
+	if f := u.chain(pair, roots, now); f != nil {
+		f.Measured = measured + f.Measured
+		return *f
+	}
+	if u.host != "" {
+		if err := leaf.VerifyHostname(u.host); err != nil {
+			return problem(measured+", names: "+namesOf(leaf), fmt.Sprintf("clients and the other node connect to %s, "+
+				"which is none of its names: they refuse it", u.host),
+				"lockstep cert issue makes one with that name, or set advertise to a name that it has")
+		}
+	}
+	if leaf.NotAfter.Sub(now) < soon {
+		return Finding{
+			Verdict: Warning, Measured: measured, Means: "it ends soon", Do: "make a new one; the node takes it up by itself",
+		}
+	}
+	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
+}
+
+// chain checks that a certificate comes from the authorities and may be used for what it is used for; nil if so.
+func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
+	if roots == nil {
+		return nil
+	}
+	between := x509.NewCertPool()
+	for _, raw := range pair.Certificate[1:] {
+		if c, err := x509.ParseCertificate(raw); err == nil {
+			between.AddCert(c)
+		}
+	}
+	for _, usage := range u.usages {
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{
+			Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		})
+		if err == nil {
+			continue
+		}
+		f := &Finding{Verdict: Problem, Measured: ": " + err.Error()}
+		if strings.Contains(err.Error(), "incompatible key usage") {
+			f.Means = "a node is a server, and a client of the other one: its certificate has to be good for both"
+			f.Do = "lockstep cert issue --peer makes such a one"
+		} else {
+			f.Means = "it does not come from the authorities in " + u.files.CA + ": who checks against these refuses it"
+			f.Do = "use one that does, with the certificates between them in the same file, or correct " + u.name + ".ca"
+		}
+		return f
+	}
+	return nil
+}
+
+func namesOf(c *x509.Certificate) string {
+	names := append([]string(nil), c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, uri := range c.URIs {
+		names = append(names, uri.String())
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// secured opens the files of a use for connections that go out; nil if there are none.
+func secured(files tlsfiles.Files) (*tlsfiles.Source, error) {
+	if files.Empty() {
+		return nil, nil //nolint:nilnil // no TLS is no error
+	}
+	return tlsfiles.Open(tlsfiles.Options{Files: files})
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+// inspect makes an inspector for a configuration that is changed from one that has nothing to complain about.
+func inspect(t *testing.T, change func(*config.Config)) *inspector {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Coordinator.Type, cfg.Data.Dir = config.CoordinatorNone, filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.Mkdir(cfg.Data.Dir, 0o700))
+	cfg.Listen = "127.0.0.1:0"
+	change(&cfg)
+	in := &inspector{o: Options{Config: cfg}, cfg: cfg, now: time.Now()}
+	in.place, in.made = nearest(cfg.Data.Dir)
+	return in
+}
+
+// told holds a finding against what is expected of it: each but an ok one says what it means, and a problem what to do.
+func told(t *testing.T, f Finding, v Verdict, words ...string) {
+	t.Helper()
+	text := fmt.Sprintf("%+v", f)
+	require.Equal(t, v, f.Verdict, text)
+	for _, w := range words {
+		require.Contains(t, text, w)
+	}
+	if v != OK {
+		require.NotEmpty(t, f.Means, text)
+	}
+	if v == Problem || v == Warning {
+		require.NotEmpty(t, f.Do, text)
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	dir := in.cfg.Data.Dir
+	check := func() Finding { return checkDirectory(t.Context(), in)[0] }
+	told(t, check(), OK, dir)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	told(t, check(), Warning, "chmod 750")
+	require.NoError(t, os.Chmod(dir, 0o777))
+	told(t, check(), Problem, "others", "chmod 750")
+	require.NoError(t, os.Chmod(dir, 0o750)) // as a node makes it
+	told(t, check(), OK)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "it leaves nothing behind")
+
+	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
+	require.False(t, in.made)
+	told(t, check(), OK, "not there yet")
+	_, err = os.Stat(in.cfg.Data.Dir)
+	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
+	in = inspect(t, func(c *config.Config) {
+		c.Data.Dir = filepath.Join(c.Data.Dir, "file")
+		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))
+	})
+	told(t, check(), Problem, "is a file")
+	if _, err := os.Stat("/proc/self"); err == nil { // where nobody can make a file
+		in = inspect(t, func(c *config.Config) { c.Data.Dir = "/proc/self" })
+		told(t, check(), Problem, "/proc/self")
+		told(t, checkSync(t.Context(), in)[0], Problem)
+	}
+}
+
+func TestSpace(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	check := func() Finding { return checkSpace(t.Context(), in)[0] }
+	in.cfg.Disk.LowWatermark = 1 << 60
+	told(t, check(), Problem, "disk.low-watermark")
+	in.cfg.Disk.LowWatermark, in.cfg.WAL.KeepBytes = 0, 1<<60
+	told(t, check(), Warning, "wal.keep-bytes")
+	in.cfg.WAL.KeepBytes, in.cfg.Checkpoint.Bytes, in.cfg.WAL.SegmentBytes = 0, 0, 0
+	told(t, check(), OK, "free")
+}
+
+func TestSync(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	f := checkSync(t.Context(), in)[0]
+	require.Contains(t, f.Measured, fmt.Sprintf("%d writes of 4.0 KiB", syncs))
+	in.owner = 1
+	require.Contains(t, checkSync(t.Context(), in)[0].Measured, fmt.Sprintf("%d writes", syncsBeside))
+	in.cfg.Disk.StallTimeout = 1
+	told(t, checkSync(t.Context(), in)[0], Problem, "disk.stall-timeout")
+	in.cfg.Disk.StallTimeout, in.cfg.Sync = config.Duration(time.Hour), "off"
+	told(t, checkSync(t.Context(), in)[0], OK, "do not wait")
+	left, err := os.ReadDir(in.place)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	told(t, checkSync(ctx, in)[0], Problem)
+}
+
+func TestMemory(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		budget, machine, group uint64
+		verdict                Verdict
+		says                   string
+	}{
+		{gib, 4 * gib, 0, OK, "the machine has 4.0 GiB"},
+		{gib, 4 * gib, 2 * gib, OK, "the control group has 2.0 GiB"},
+		{2 * gib, 64 * gib, gib, Problem, "the control group has 1.0 GiB"},
+		{9 * gib, 10 * gib, 0, Warning, "the machine"},
+		{gib, 2 * gib, 64 * gib, OK, "the machine"},
+		{gib, 0, 0, NotChecked, "not known"},
+	} {
+		told(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
+	}
+	in := inspect(t, func(c *config.Config) { c.Memory.Budget = 1 << 60 })
+	if f := checkMemory(t.Context(), in)[0]; f.Verdict != NotChecked {
+		told(t, f, Problem, "memory.budget")
+	}
+	in.cfg.Limits.Connections = 1 << 40
+	if f := checkOpenFiles(t.Context(), in)[0]; f.Verdict != NotChecked {
+		told(t, f, Warning, "LimitNOFILE")
+	}
+}
+
+func TestPorts(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = taken.Close() }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := free.Addr().String()
+	require.NoError(t, free.Close())
+	in := inspect(t, func(c *config.Config) { c.Listen, c.Metrics.Listen = taken.Addr().String(), address })
+	all := checkPorts(t.Context(), in)
+	require.Len(t, all, 2)
+	told(t, all[0], Problem, "listen", "is taken by")
+	told(t, all[1], OK, "metrics.listen", "is free")
+	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
+		require.Equal(t, os.Getpid(), pid)
+		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))
+		in.owner = pid
+		told(t, checkPorts(t.Context(), in)[0], OK, "the node that runs")
+	}
+	told(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
+	told(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
+	told(t, in.port(t.Context(), "127.0.0.1:0"), OK)
+}
+
+func TestCertificates(t *testing.T) {
+	ours, theirs := certs.New(t, "ours"), certs.New(t, "theirs")
+	year := &x509.Certificate{
+		DNSNames: []string{"node-a"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().AddDate(1, 0, 0),
+	}
+	_, good, goodKey := ours.IssueFrom(t, "good", year)
+	_, hour, hourKey := ours.Issue(t, "hour", "node-a")
+	_, over, overKey := ours.IssueFrom(t, "over", &x509.Certificate{
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	})
+	_, early, earlyKey := ours.IssueFrom(t, "early", &x509.Certificate{
+		NotBefore: time.Now().Add(time.Hour), NotAfter: time.Now().Add(2 * time.Hour),
+	})
+	_, strange, strangeKey := theirs.IssueFrom(t, "strange", &x509.Certificate{
+		DNSNames: []string{"node-a"}, NotBefore: year.NotBefore, NotAfter: year.NotAfter,
+	})
+	garbage := filepath.Join(t.TempDir(), "garbage.pem")
+	require.NoError(t, os.WriteFile(garbage, []byte("garbage"), 0o600))
+	for _, f := range []string{goodKey, hourKey, overKey, earlyKey, strangeKey} {
+		require.NoError(t, os.Chmod(f, 0o600))
+	}
+	for name, c := range map[string]struct {
+		ca, cert, key, advertise string
+		verdict                  Verdict
+		says                     string
+	}{
+		"good":           {ours.File, good, goodKey, "node-a:7420", OK, "node-a"},
+		"good address":   {ours.File, good, goodKey, "", OK, "127.0.0.1"},
+		"wrong name":     {ours.File, good, goodKey, "node-b:7420", Problem, "node-b"},
+		"ends soon":      {ours.File, hour, hourKey, "node-a:7420", Warning, "soon"},
+		"has ended":      {ours.File, over, overKey, "", Problem, "ended"},
+		"too early":      {ours.File, early, earlyKey, "", Problem, "holds only from"},
+		"other key":      {ours.File, good, hourKey, "", Problem, "belong together"},
+		"other chain":    {ours.File, strange, strangeKey, "node-a:7420", Problem, "does not come from"},
+		"no file":        {ours.File, good + "x", goodKey, "", Problem, "cert show"},
+		"no authority":   {garbage + "x", good, goodKey, "", Problem, "authorities"},
+		"no certificate": {garbage, good, goodKey, "", Problem, "PEM"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := inspect(t, func(cfg *config.Config) {
+				cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, cfg.Advertise = c.ca, c.cert, c.key, c.advertise
+			})
+			all := checkCertificates(t.Context(), in)
+			require.Len(t, all, 1)
+			told(t, all[0], c.verdict, c.says)
+		})
+	}
+	require.NoError(t, os.Chmod(goodKey, 0o644))
+	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })
+	told(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 600")
+	// A client's certificate is not enough for a node.
+	template := *year
+	pair := ours.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = template.NotAfter })
+	var err error
+	pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	require.NoError(t, err)
+	u := use{name: "tls", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	f := u.chain(pair, ours.Pool(), time.Now())
+	require.NotNil(t, f)
+	told(t, *f, Problem, "good for both")
+
+	in = inspect(t, func(*config.Config) {})
+	told(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
+	in.cfg.Listen, in.cfg.Insecure = "0.0.0.0:7420", true
+	told(t, checkCertificates(t.Context(), in)[0], Warning, "cert init")
+}
+
+func TestEtcd(t *testing.T) {
+	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	defer func() { _ = server.Close() }()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	in := inspect(t, func(c *config.Config) {
+		c.Coordinator.Type = config.CoordinatorEtcd
+		c.Coordinator.Etcd.Endpoints = []string{server.Address(), "127.0.0.1:1", silent.Addr().String()}
+	})
+	all := checkEtcd(t.Context(), in)
+	require.Len(t, all, 5)
+	told(t, all[0], OK, "etcd 3.", "answers in")
+	told(t, all[1], Problem, "refused", "firewall")
+	told(t, all[2], Problem, "no answer", "TLS")
+	told(t, all[3], Warning, "1 member", "run three")
+	told(t, all[4], OK, "none yet")
+	_, asked := in.pairRecord()
+	require.True(t, asked)
+	in.cfg.Coordinator.Etcd.Endpoints = []string{"127.0.0.1:1"}
+	require.Len(t, checkEtcd(t.Context(), in), 1)
+	in.cfg.Coordinator.Type = config.CoordinatorNone
+	require.Empty(t, checkEtcd(t.Context(), in))
+}
+
+// TestEveryCheck: on this machine each check ends with a verdict, and says what it has seen.
+func TestEveryCheck(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	all := Run(t.Context(), Options{Config: in.cfg})
+	seen := map[string]bool{}
+	for _, f := range all {
+		seen[f.Check] = true
+		told(t, f, f.Verdict)
+		require.True(t, f.Measured != "" || f.Verdict == NotChecked, "%+v", f)
+	}
+	for _, name := range strings.Split("clock,file system,free space,data directory,disk sync,ports,certificates,memory,"+
+		"open files,kernel,processors,pair", ",") {
+		require.True(t, seen[name], name)
+	}
+	require.Equal(t, Problem, Worst([]Finding{{Verdict: OK}, {Verdict: Problem}, {Verdict: Warning}}))
+	require.Equal(t, Warning, Worst([]Finding{{Verdict: OK}, {Verdict: Warning}, {Verdict: NotChecked}}))
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// offClock is how far the clocks of two nodes may be apart.
+const offClock = 500 * time.Millisecond
+
+// checkPair compares the data directory with the pair's record.
+func checkPair(_ context.Context, in *inspector) []Finding {
+	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return one(OK, "no store in "+in.cfg.Data.Dir+" yet", "", "")
+	}
+	if err != nil {
+		return one(Problem, err.Error(), "the node does not start with this store as it is: it sets it aside, or waits",
+			"see docs/runbook.md; restore a save-set, or let the node get everything from the other one")
+	}
+	record, asked := in.pairRecord()
+	measured := fmt.Sprintf("store of node %s, ", id.NodeID)
+	if id.PairID == uuid.Nil {
+		measured += "in no pair yet"
+	} else {
+		measured += "of pair " + id.PairID.String()
+	}
+	switch {
+	case in.cfg.Coordinator.Type == config.CoordinatorNone && id.PairID != uuid.Nil:
+		return one(Problem, measured, "it belongs to a pair: it does not start without a coordinator",
+			"set coordinator.type as on the other node, or use another data.dir")
+	case !asked:
+		return one(OK, measured, "it was not compared with a record", "")
+	case record == nil && id.PairID != uuid.Nil:
+		return one(Problem, measured+"; there is no record", "etcd has lost it, or coordinator.etcd.prefix is of another "+
+			"pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
+	case record != nil && id.PairID != uuid.Nil && id.PairID != record.PairID:
+		return one(Problem, fmt.Sprintf("%s; the record is of pair %s", measured, record.PairID),
+			"the data directory belongs to another pair: the node refuses to start",
+			"correct coordinator.etcd.prefix, or use another data.dir")
+	case id.MayHaveLost:
+		return one(Warning, measured, "it may have lost acknowledged messages: the node takes everything from the other one",
+			"start the other node first")
+	case record != nil && id.PairID == uuid.Nil && strangers(record, id.NodeID) >= 2:
+		return one(Problem, measured, "the pair has two other nodes already: a third is refused",
+			"use another prefix, or the data directory of a node of that pair")
+	}
+	return one(OK, measured, "", "")
+}
+
+// strangers counts the nodes of a pair that are not this one.
+func strangers(r *failover.Record, id uuid.UUID) int {
+	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
+}
+
+// checkPeer asks the other node: whether it can be reached as this one will, and whether they fit together.
+func checkPeer(ctx context.Context, in *inspector) []Finding {
+	if in.cfg.Coordinator.Type == config.CoordinatorNone {
+		return nil
+	}
+	address, name := in.peerAddress()
+	if address == "" {
+		return notChecked("it is not known where it is: no record names it; --peer HOST:PORT tells")
+	}
+	f := in.askPeer(ctx, address)
+	f.Subject = address
+	if name != "" {
+		f.Subject = name + ", " + address
+	}
+	return []Finding{f}
+}
+
+// peerAddress is where the other node is: as it was given, or as the record says.
+func (in *inspector) peerAddress() (address, name string) {
+	record, _ := in.pairRecord()
+	if in.o.Peer != "" || record == nil {
+		return in.o.Peer, ""
+	}
+	own := in.cfg.Advertise
+	if own == "" {
+		own = in.cfg.Listen
+	}
+	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	for _, n := range record.Nodes {
+		if err == nil && n.ID == id.NodeID || n.Address == own || n.Address == "" {
+			continue
+		}
+		return n.Address, n.Name
+	}
+	return "", ""
+}
+
+// askPeer asks one node for its status, with this node's certificate.
+func (in *inspector) askPeer(ctx context.Context, address string) Finding {
+	files := in.cfg.TLS.Files()
+	c, err := client.Open(ctx, client.Options{
+		Addresses: []string{address}, TLSFiles: client.TLSFiles{CA: files.CA, Cert: files.Cert, Key: files.Key}, FailFast: true,
+	})
+	if err != nil {
+		return Finding{Verdict: NotChecked, Means: err.Error()}
+	}
+	defer func() { _ = c.Close() }()
+	n, err := c.Node(address)
+	if err != nil {
+		return Finding{Verdict: Problem, Measured: err.Error(), Means: "that is no address", Do: "correct --peer"}
+	}
+	limited, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	_, _ = n.Status(limited) // the connection is made
+	start := time.Now()
+	st, err := n.Status(limited)
+	took := time.Since(start)
+	switch {
+	case errors.Is(err, client.ErrDenied):
+		return Finding{Verdict: NotChecked, Measured: "it answers", Means: "and does not let this node see its status: " +
+			shortest(err)}
+	case err != nil && reach(ctx, address) != nil:
+		return Finding{
+			Verdict: Warning, Measured: shortest(err), Means: "it does not run yet, or cannot be reached",
+			Do: "start it, or see its advertise, and the firewall between the nodes",
+		}
+	case err != nil:
+		return Finding{
+			Verdict: Problem, Measured: shortest(err), Means: "its port can be reached, but the nodes cannot talk",
+			Do: "use TLS on both or on none, with certificates of the same authority and with the names in advertise: " +
+				"lockstep cert show " + address,
+		}
+	}
+	return in.judgePeer(st, start, took)
+}
+
+// judgePeer compares what the other node says with this one.
+func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
+	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, answers in %v", st.GetNode().GetName(), st.GetVersion(),
+		took.Round(10*time.Microsecond))}
+	bad := func(v Verdict, measured, means, do string) Finding {
+		f.Verdict, f.Measured, f.Means, f.Do = v, f.Measured+measured, means, do
+		return f
+	}
+	if st.GetNow() != nil {
+		offset := st.GetNow().AsTime().Sub(start.Add(took / 2))
+		f.Measured += fmt.Sprintf(", its clock is %v off", offset.Round(time.Millisecond))
+		if offset.Abs() > offClock+took {
+			return bad(Warning, "", "delays, expiry and tokens go by the clock of whichever node is active: they jump at a "+
+				"failover", "run NTP on both")
+		}
+	}
+	record, _ := in.pairRecord()
+	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
+	pair := st.GetPair().GetPairId()
+	switch {
+	case err == nil && st.GetNode().GetNodeId() == id.NodeID.String():
+		return bad(Problem, "", "it is this node, or a copy of its data directory runs there: two of one are refused",
+			"--peer is to name the other node; if it does, one of the two needs a data directory of its own")
+	case record != nil && pair != "" && pair != record.PairID.String():
+		return bad(Problem, ", of pair "+pair, "it belongs to another pair", "use the same etcd and the same "+
+			"coordinator.etcd.prefix on both")
+	case in.o.Version != "" && st.GetVersion() != in.o.Version:
+		return bad(Warning, ", this program is "+in.o.Version, "two releases work together for an upgrade; what is new "+
+			"waits until both have it", "install the same release on both")
+	}
+	return f
+}
+
+// reach tells whether something listens at an address.
+func reach(ctx context.Context, address string) error {
+	d := net.Dialer{Timeout: askLimit}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	return conn.Close()
+}
