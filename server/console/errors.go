@@ -92,6 +92,9 @@ func describe(err error) failure {
 			f.Reason = strings.TrimPrefix(info.GetReason(), "ERROR_REASON_")
 		}
 	}
+	if f.Reason == "NOT_ACTIVE" {
+		f.Code, f.Title, f.Action = advice(codes.Unavailable)
+	}
 	return f
 }
 

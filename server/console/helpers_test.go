@@ -11,10 +11,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap/zaptest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 )
@@ -40,12 +45,29 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	})
 	select {
 	case r := <-ready:
+		if !cfg.TLS.On() {
+			waitServing(t, r.Address)
+		}
 		return r
 	case err := <-done:
 		done <- nil
 		require.NoError(t, err)
 		return node.Ready{}
 	}
+}
+
+// waitServing waits until a node serves clients.
+func waitServing(t *testing.T, address string) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.Eventually(t, func() bool {
+		r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{
+			Service: pb.QueueService_ServiceDesc.ServiceName,
+		})
+		return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
+	}, 20*time.Second, 5*time.Millisecond)
 }
 
 // browser keeps cookies and follows redirections, as browsers do.

@@ -220,13 +220,13 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 		select {
 		case event = <-events:
 		case <-quiet.C:
-			if !s.sessions.alive(one) {
-				return
-			}
 			event = []byte(":\n\n")
 		case <-r.Context().Done():
 			return
 		case <-s.hub.ctx.Done():
+			return
+		}
+		if !s.sessions.alive(one) {
 			return
 		}
 	}

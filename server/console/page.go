@@ -260,7 +260,10 @@ func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p 
 			if described.Code == http.StatusForbidden {
 				described.Needs = a.Right
 			}
-			d.Failure, d.Done = &described, true
+			d.Done = true
+			if d.Failure == nil { // else what was wrong first is told
+				d.Failure = &described
+			}
 		}
 	}
 	if d.Failure != nil {

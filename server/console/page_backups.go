@@ -65,7 +65,7 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 	if _, err := v.maintenance(ctx); err != nil {
 		return Done{}, err
 	}
-	err := v.begin(task{Title: "Backup", Node: v.nodeName(ctx), Link: "/backups"}, func(
+	err := v.begin(ctx, task{Title: "Backup", Node: v.nodeName(ctx), Link: "/backups"}, func(
 		ctx context.Context, v *View, tell func(*pb.Progress),
 	) (string, error) {
 		m, err := v.maintenance(ctx)

@@ -50,6 +50,8 @@ type pairView struct {
 	Totals          *nodeView // the node whose queues are shown
 	Critical        int
 	Warnings        int
+	// NoActive: no node serves clients, so that a failover may have to be forced.
+	NoActive bool
 	// MaySwitch: both nodes are in sync, and the standby answers.
 	MaySwitch bool
 }
@@ -84,6 +86,7 @@ func loadPair(ctx context.Context, v *View) (any, error) {
 		}
 		d.Standby = n
 	}
+	d.NoActive = !d.Alone && !anyServes(nodes)
 	d.Totals = d.Active
 	if d.Totals == nil || d.Totals.Status == nil {
 		d.Totals = &nodeView{Status: own}

@@ -236,7 +236,7 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	err = v.begin(task{Title: "Scan", Node: v.nodeName(ctx), Link: to}, func(
+	err = v.begin(ctx, task{Title: "Scan", Node: v.nodeName(ctx), Link: to}, func(
 		ctx context.Context, v *View, tell func(*pb.Progress),
 	) (string, error) {
 		m, err := v.maintenance(ctx)
@@ -289,7 +289,7 @@ func doShrink(ctx context.Context, v *View) (Done, error) {
 	if _, err := v.maintenance(ctx); err != nil {
 		return Done{}, err
 	}
-	err := v.begin(task{Title: "Shrink", Node: v.nodeName(ctx)}, func(
+	err := v.begin(ctx, task{Title: "Shrink", Node: v.nodeName(ctx)}, func(
 		ctx context.Context, v *View, _ func(*pb.Progress),
 	) (string, error) {
 		m, err := v.maintenance(ctx)

@@ -98,8 +98,12 @@ func (t *tasks) stop(id string) error {
 // operation is what a task does. tell is told how far it is; the text says what it did.
 type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
 
-// begin begins a task for the session of a view.
-func (v *View) begin(what task, do operation) error {
+// begin begins a task for the session of a view, if that may operate: all operations need it, and who lacks it is to be
+// told at once.
+func (v *View) begin(ctx context.Context, what task, do operation) error {
+	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
+		return err //nolint:wrapcheck // a status is shown
+	}
 	t := v.server.tasks
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,7 +119,7 @@ func (v *View) begin(what task, do operation) error {
 	t.last++
 	one := &what
 	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
-	ctx, cancel := context.WithTimeout(t.ctx, taskTime)
+	life, cancel := context.WithTimeout(t.ctx, taskTime) //nolint:contextcheck // it outlives the request
 	one.cancel = cancel
 	t.all = slices.Insert(t.all, 0, one)
 	for i := len(t.all) - 1; i >= 0 && len(t.all) > keptTasks; i-- {
@@ -130,7 +134,7 @@ func (v *View) begin(what task, do operation) error {
 	go func() {
 		defer leave()
 		defer cancel()
-		outcome, err := do(ctx, own, func(p *pb.Progress) {
+		outcome, err := do(life, own, func(p *pb.Progress) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			one.Progress = p
@@ -140,7 +144,7 @@ func (v *View) begin(what task, do operation) error {
 		one.Ended, one.Outcome = time.Now(), outcome
 		if err != nil {
 			f := describe(err)
-			if errors.Is(ctx.Err(), context.Canceled) {
+			if errors.Is(life.Err(), context.Canceled) {
 				f = failure{Title: "It was cancelled", Text: "Everything is as it was before."}
 			}
 			one.Failure = &f

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/console"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+const script = `"><script>alert(1)</script><img src=x onerror=alert(2)>'`
+
+// event reads the first live part of a page.
+func (b *browser) event(path string) string {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	defer cancel()
+	r := b.request(http.MethodGet, "/events"+path, nil).WithContext(ctx)
+	resp, err := b.http.Do(r)
+	require.NoError(b.t, err)
+	defer func() { require.NoError(b.t, resp.Body.Close()) }()
+	require.Equal(b.t, http.StatusOK, resp.StatusCode)
+	var text strings.Builder
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for inLive := false; lines.Scan(); {
+		if lines.Text() == "event: live" {
+			inLive = true
+		}
+		if inLive && lines.Text() == "" {
+			return text.String()
+		}
+		text.WriteString(lines.Text() + "\n")
+	}
+	require.Fail(b.t, "no event came", text.String())
+	return ""
+}
+
+// TestScriptsAreText: whatever others have written is shown as text.
+func TestScriptsAreText(t *testing.T) {
+	ready := startNode(t, nil)
+	b := newBrowser(t, ready.Console)
+	bad := func(text string) {
+		require.NotContains(t, text, "<script>alert")
+		require.NotContains(t, text, "<img src=x")
+	}
+	b.act("/access/quota", url.Values{"queue": {script}, "bytes": {"1"}})
+	bad(b.get("/access").body)
+	require.Contains(t, b.get("/access").body, "&lt;script&gt;")
+	for _, at := range []string{
+		"/access/quota?queue=", "/access/revoke?kind=principal&queue=x&whom=", "/jobs/put?name=", "/pair/force?node=",
+		"/audit?principal=", "/scan?node=", "/sign-in?to=", "/nowhere/",
+	} {
+		bad(b.get(at + url.QueryEscape(script)).body)
+		r := b.request(http.MethodGet, at+url.QueryEscape(script), nil)
+		htmx(r)
+		bad(b.do(r).body)
+	}
+	bad(b.get("/audit").body)
+	bad(b.event("/audit"))
+	require.Contains(t, b.event("/audit"), "PutQuota")
+	a := b.act("/access/token", url.Values{"name": {"t"}, "principal": {script}})
+	bad(a.body)
+	bad(a.head.Get("Hx-Trigger"))
+}
+
+// TestFormsAreBounded: a form that is too large is refused before it is kept.
+func TestFormsAreBounded(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	form := url.Values{"csrf": {b.csrf()}, "name": {strings.Repeat("x", 3<<20)}}
+	require.Equal(t, http.StatusRequestEntityTooLarge, b.post("/jobs/put", form).code)
+	resp, err := b.http.Do(func() *http.Request {
+		r := b.request(http.MethodGet, "/pair", nil)
+		r.Header.Set("X-Large", strings.Repeat("x", 64<<10))
+		return r
+	}())
+	if err == nil { // it may close the connection before all of it is sent
+		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// TestRedirectsStayHere: the page that follows signing in is one of this port.
+func TestRedirectsStayHere(t *testing.T) {
+	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
+	for _, to := range []string{"//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"} {
+		require.Contains(t, b.get("/sign-in?to="+url.QueryEscape(to)).body, `name="to" value="/"`)
+	}
+	require.Contains(t, b.get("/store?x=1").body, `name="to" value="/store?x=1"`)
+}
+
+// TestSilentConnections: a connection that does not say what it wants is closed.
+func TestSilentConnections(t *testing.T) {
+	u, err := url.Parse(startNode(t, nil).Console)
+	require.NoError(t, err)
+	for _, first := range []string{"", "GET /pair HTTP/1.1\r\nHost: " + u.Host + "\r\nX-A: "} {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", u.Host)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = io.WriteString(c, first)
+		require.NoError(t, err)
+		if first == "" {
+			continue // both wait at the same time
+		}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(15*time.Second)))
+		began := time.Now()
+		_, err = io.Copy(io.Discard, c)
+		require.NoError(t, err, "it is closed, not left open")
+		require.Less(t, time.Since(began), 10*time.Second)
+	}
+}
+
+// TestTooManyWrongTokens: an address that shows wrong ones has to wait, and is told how long.
+func TestTooManyWrongTokens(t *testing.T) {
+	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
+	for range 60 {
+		a := b.signIn("lsk_wrong")
+		if a.code == http.StatusTooManyRequests {
+			require.NotEmpty(t, a.head.Get("Retry-After"))
+			require.Contains(t, a.body, "Too many attempts")
+			return
+		}
+		require.Equal(t, http.StatusUnauthorized, a.code)
+	}
+	require.Fail(t, "it was never told to wait")
+}
+
+// TestEventsAreBounded: no more pages with events are open than the bound, and others are told.
+func TestEventsAreBounded(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	b.csrf()
+	open := 0
+	for range console.MaxEvents + 8 {
+		resp, err := b.http.Do(b.request(http.MethodGet, "/events/pair", nil)) //nolint:bodyclose // at the end
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		if resp.StatusCode == http.StatusOK {
+			open++
+		} else {
+			require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		}
+	}
+	require.Equal(t, console.MaxEvents, open)
+	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are served still")
+}
+
+// TestCertificate: over TLS one signs in with a client certificate, which the browser has to show again.
+func TestCertificate(t *testing.T) {
+	authority := certs.New(t, "authority")
+	_, certFile, keyFile := authority.Issue(t, "a", "localhost")
+	client := authority.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
+	ready := startNode(t, func(c *config.Config) {
+		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, authority.File, true
+		c.Access.Mode, c.Access.Operators = "deny", []string{"alice"}
+	})
+	require.True(t, strings.HasPrefix(ready.Console, "https://"))
+	b := newBrowser(t, ready.Console)
+	secure := &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS13}
+	b.http.Transport = &http.Transport{TLSClientConfig: secure, ForceAttemptHTTP2: true}
+	page := b.get("/sign-in").body
+	require.Contains(t, page, "Sign in with the certificate of alice")
+	entry := entryField.FindStringSubmatch(page)
+	require.Len(t, entry, 2)
+	require.Equal(t, "/pair", b.post("/sign-in", url.Values{"entry": {entry[1]}, "with": {"certificate"}}).at)
+	require.Equal(t, http.StatusOK, b.get("/store").code)
+	require.Contains(t, b.event("/pair"), "event: live")
+	u, err := url.Parse(ready.Console)
+	require.NoError(t, err)
+	for _, c := range b.http.Jar.Cookies(u) {
+		require.True(t, strings.HasPrefix(c.Name, "__Host-"), c.Name)
+	}
+	none := &tls.Config{RootCAs: authority.Pool(), MinVersion: tls.VersionTLS13}
+	b.http.Transport = &http.Transport{TLSClientConfig: none}
+	require.Equal(t, "/sign-in", b.get("/store").at, "the cookie alone is not enough")
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/console"
+)
+
+// clock is a clock that a test moves.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func TestSessionsEnd(t *testing.T) {
+	c := &clock{time.Unix(1_000_000, 0)}
+	s := console.NewSessions(c.now)
+	id := s.Begin("alice")
+	require.False(t, s.Use("", true))
+	require.False(t, s.Use(id+"x", true))
+	c.at = c.at.Add(console.SessionIdle - time.Second)
+	require.True(t, s.Use(id, true), "it was used by a person")
+	c.at = c.at.Add(console.SessionIdle - time.Second)
+	require.True(t, s.Use(id, false), "it is there")
+	c.at = c.at.Add(time.Second)
+	require.False(t, s.Use(id, true), "what a page does by itself does not keep it")
+
+	id = s.Begin("alice")
+	for began := c.at; c.at.Sub(began) < console.SessionLife-time.Minute; c.at = c.at.Add(time.Minute) {
+		require.True(t, s.Use(id, true))
+	}
+	c.at = c.at.Add(time.Minute)
+	require.False(t, s.Use(id, true), "it ends although it is used")
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	c := &clock{time.Unix(1_000_000, 0)}
+	s := console.NewSessions(c.now)
+	first := s.Begin("alice")
+	for i := range 2 * console.MaxSessions {
+		c.at = c.at.Add(time.Millisecond)
+		require.True(t, s.Use(first, true), "the one that is used stays")
+		s.Begin(fmt.Sprint(i))
+		require.LessOrEqual(t, s.Len(), console.MaxSessions)
+	}
+}

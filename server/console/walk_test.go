@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/console"
+)
+
+// htmx marks a request as one of the script of a page.
+func htmx(r *http.Request) { r.Header.Set("Hx-Request", "true") }
+
+// inScript is what the policy of a page forbids.
+var inScript = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
+
+// requireSafe looks at the headers and the text of an answer.
+func requireSafe(t *testing.T, a answer) {
+	t.Helper()
+	csp := a.head.Get("Content-Security-Policy")
+	for _, part := range []string{
+		"default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "form-action 'self'",
+		"frame-ancestors 'none'", "base-uri 'none'",
+	} {
+		require.Contains(t, csp, part)
+	}
+	require.NotContains(t, csp, "unsafe")
+	require.Equal(t, "nosniff", a.head.Get("X-Content-Type-Options"))
+	require.Equal(t, "DENY", a.head.Get("X-Frame-Options"))
+	require.Empty(t, inScript.FindString(a.body))
+}
+
+// TestEveryRoute: each page and dialogue declares its right, has the policy and nothing that it forbids, loads nothing
+// from elsewhere, and no form is accepted without the session's secret.
+func TestEveryRoute(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	rights := []string{"any", "browse", "publish", "consume", "manage", "operate", "audit"}
+	keys := make(map[string]bool)
+	token := b.csrf()
+	for _, p := range console.Pages() {
+		require.Contains(t, rights, p.Right, p.Path)
+		require.NotEmpty(t, p.Title)
+		require.False(t, p.Key != "" && keys[p.Key], "two pages have the key %s", p.Key)
+		keys[p.Key] = true
+		a := b.get(p.Path)
+		requireSafe(t, a)
+		require.Less(t, a.code, http.StatusInternalServerError, p.Path+a.body)
+		for _, at := range regexp.MustCompile(`(?:src|href|action)="([^"]*)"`).FindAllStringSubmatch(a.body, -1) {
+			require.True(t, strings.HasPrefix(at[1], "/") || strings.HasPrefix(at[1], "#") ||
+				strings.HasPrefix(at[1], "https://github.com/lockstep-mq/"), at[1])
+		}
+		for _, action := range p.Actions {
+			require.Contains(t, rights, action.Right, action.Name)
+			require.NotEqual(t, "any", action.Right, "an action needs a right")
+			at := p.Path + "/" + action.Name
+			if action.Dialog != "" {
+				requireSafe(t, b.get(at))
+				require.NotEqual(t, http.StatusInternalServerError, b.get(at).code, at)
+			}
+			for _, form := range []url.Values{{}, {"csrf": {""}}, {"csrf": {token + "x"}}} {
+				a := b.post(at, form)
+				require.Equal(t, http.StatusForbidden, a.code, at)
+				require.Contains(t, a.body, "Nothing was done")
+				requireSafe(t, a)
+			}
+		}
+	}
+	requireSafe(t, b.get("/sign-in"))
+	requireSafe(t, b.get("/no/such/page"))
+	require.Equal(t, http.StatusNotFound, b.get("/no/such/page").code)
+	require.Equal(t, http.StatusNotFound, b.get("/assets/../../go.mod").code)
+	require.Equal(t, http.StatusNotFound, b.get("/assets/%2e%2e%2ftemplates%2flayout.html").code)
+}
+
+// TestDocumented: docs/console.md has each page with its right.
+func TestDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/console.md")
+	require.NoError(t, err)
+	for _, p := range console.Pages() {
+		require.Regexp(t, "(?m)^\\| `"+regexp.QuoteMeta(p.Path)+"` [^|]*\\| "+p.Right+" \\|", string(raw))
+	}
+}
+
+// act does an action as a page does it, and wants it done.
+func (b *browser) act(at string, form url.Values) answer {
+	b.t.Helper()
+	form = cloneForm(form)
+	form.Set("csrf", b.csrf())
+	a := b.post(at, form, htmx)
+	require.Contains(b.t, []int{http.StatusOK, http.StatusNoContent}, a.code, at+": "+a.body)
+	return a
+}
+
+func cloneForm(form url.Values) url.Values {
+	out := make(url.Values)
+	for k, v := range form {
+		out[k] = slices.Clone(v)
+	}
+	return out
+}
+
+var madeToken = regexp.MustCompile(`lsk_[A-Za-z0-9_-]{43}`)
+
+// makeToken makes a token on the page.
+func (b *browser) makeToken(name, principal string) string {
+	b.t.Helper()
+	a := b.act("/access/token", url.Values{"name": {name}, "principal": {principal}})
+	found := madeToken.FindString(a.body)
+	require.NotEmpty(b.t, found, a.body)
+	return found
+}
+
+// TestRules: what a session may do is what the rules give to who has signed in, on each page and in each action; a
+// session ends when its token is revoked.
+func TestRules(t *testing.T) {
+	ready := startNode(t, func(c *config.Config) { c.Access.Operators = []string{"root"} })
+	nobody := newBrowser(t, ready.Console)
+	rootToken, readerToken := nobody.makeToken("root-1", "root"), nobody.makeToken("reader-1", "reader")
+	auditToken := nobody.makeToken("audit-1", "auditor")
+	nobody.act("/access/grant", url.Values{
+		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+	})
+	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, 5*time.Second,
+		50*time.Millisecond, "there are rules now")
+	require.Equal(t, http.StatusUnauthorized, nobody.get("/events/pair").code)
+
+	root, reader, auditor := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)
+	require.Equal(t, "/pair", root.signIn(rootToken).at)
+	require.Equal(t, "/pair", reader.signIn(readerToken).at)
+	root.act("/access/grant", url.Values{"kind": {"principal"}, "whom": {"auditor"}, "right": {"audit"}})
+	require.Equal(t, "/pair", auditor.signIn(auditToken).at)
+	for _, p := range console.Pages() {
+		a := reader.get(p.Path)
+		if p.Right == "operate" || p.Right == "audit" {
+			require.Equal(t, http.StatusForbidden, a.code, p.Path)
+			require.Contains(t, a.body, "You may not do this")
+			require.Contains(t, a.body, "<code>"+p.Right+"</code>")
+		} else {
+			require.NotEqual(t, http.StatusForbidden, a.code, p.Path)
+		}
+		for _, action := range p.Actions {
+			if action.Right != "operate" {
+				continue
+			}
+			form := url.Values{
+				"csrf": {reader.csrf()}, "name": {"x"}, "page_size": {"4096"}, "principal": {"x"}, "whom": {"x"},
+				"right": {"operate"}, "kind": {"backup"}, "schedule": {"@daily"}, "queue": {"x"}, "bytes": {"1"},
+			}
+			a := reader.post(p.Path+"/"+action.Name+"?node=&name=x", form, htmx)
+			require.Equal(t, http.StatusForbidden, a.code, p.Path+"/"+action.Name+a.body)
+		}
+	}
+	require.Equal(t, http.StatusOK, auditor.get("/audit").code)
+	require.Contains(t, auditor.get("/audit").body, "refused")
+	require.Equal(t, http.StatusForbidden, auditor.get("/store").code)
+
+	root.act("/access/revoke-token", url.Values{"name": {"reader-1"}})
+	require.Eventually(t, func() bool { return reader.get("/pair").at == "/sign-in" }, 5*time.Second,
+		50*time.Millisecond, "the token was revoked")
+	a := root.post("/sign-out", url.Values{"csrf": {root.csrf()}})
+	require.Equal(t, "/sign-in", a.at)
+	require.Equal(t, "/sign-in", root.get("/store").at)
+}
