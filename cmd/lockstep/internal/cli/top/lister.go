@@ -14,29 +14,55 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
-// lister lists queues. It reads all of them and sorts here.
-type lister struct {
-	client *client.Client
-	now    func() time.Time
-
-	at     time.Time // of the last look
-	before map[uint64]counted
+// listQueues has the active sort and pick them. One of a release that cannot tells all by name, without what happens in
+// them: then it is done here.
+func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
+	list, err := c.ListQueues(ctx, client.ListOptions{
+		Contains: q.contains, Order: q.order.ofClient(), Descending: q.reversed == (q.order == byName),
+		Offset: uint32(q.offset), Limit: uint32(q.limit),
+	})
+	if err != nil {
+		return page{query: q}, err
+	}
+	if list.Total == 0 && len(list.Queues) > 0 {
+		var all []Queue
+		for found, err := range c.Queues(ctx, "") {
+			if err != nil {
+				return page{query: q}, err
+			}
+			all = append(all, queueOf(&found))
+		}
+		return pageOf(all, q), nil
+	}
+	p := page{query: q, total: list.Total, queues: make([]Queue, 0, len(list.Queues))}
+	for i := range list.Queues {
+		p.queues = append(p.queues, queueOf(&list.Queues[i]))
+	}
+	return p, nil
 }
 
-// counted is what only rises in a queue.
-type counted struct{ published, done uint64 }
+// ofClient is the order for the client.
+func (o order) ofClient() client.QueueOrder {
+	return [...]client.QueueOrder{
+		client.OrderMessages, client.OrderPublished, client.OrderDelivered, client.OrderAcknowledged, client.OrderAge,
+		client.OrderConsumers, client.OrderName,
+	}[o]
+}
 
-func newLister(c *client.Client) *lister { return &lister{client: c, now: time.Now} }
-
-func (l *lister) list(ctx context.Context, q query) (page, error) {
-	var all []client.Queue
-	for found, err := range l.client.Queues(ctx, "") {
-		if err != nil {
-			return page{query: q}, err
-		}
-		all = append(all, found)
+// activityFrom is what the active tells of a queue; nil for nothing.
+func activityFrom(a *client.QueueActivity) *Activity {
+	if a == nil {
+		return nil
 	}
-	return pageOf(l.measure(all), q), nil
+	j := &Activity{}
+	if a.Rates {
+		j.Published, j.Delivered, j.Acknowledged = &a.Published, &a.Delivered, &a.Acknowledged
+	}
+	if !a.OldestAt.IsZero() {
+		seconds := max(time.Since(a.OldestAt).Seconds(), 0)
+		j.OldestSeconds = &seconds
+	}
+	return j
 }
 
 // pageOf picks those that are wanted.
@@ -49,40 +75,11 @@ func pageOf(queues []Queue, q query) page {
 	return page{query: q, total: len(queues), queues: queues[first:min(first+q.limit, len(queues))]}
 }
 
-// measure makes what is shown of what the active tells, with rates since the last look.
-func (l *lister) measure(all []client.Queue) []Queue {
-	now := l.now()
-	passed := now.Sub(l.at).Seconds()
-	after := make(map[uint64]counted, len(all))
-	queues := make([]Queue, 0, len(all))
-	for i := range all {
-		q := queueOf(&all[i])
-		c := counted{published: all[i].NextSequence}
-		for _, s := range all[i].Subscriptions {
-			c.done += all[i].NextSequence - min(s.Backlog, all[i].NextSequence)
-		}
-		after[all[i].ID] = c
-		if old, ok := l.before[all[i].ID]; ok && passed > 0 {
-			published, done := rise(old.published, c.published)/passed, rise(old.done, c.done)/passed
-			q.Activity = &Activity{Published: &published, Acknowledged: &done}
-		}
-		queues = append(queues, q)
-	}
-	l.at, l.before = now, after
-	return queues
-}
-
-func rise(before, now uint64) float64 {
-	if now < before {
-		return 0
-	}
-	return float64(now - before)
-}
-
 func queueOf(q *client.Queue) Queue {
 	j := Queue{
 		Name: q.Name, Messages: q.Messages, Bytes: q.Bytes, Delayed: q.Delayed,
 		Subscriptions: make([]Subscription, 0, len(q.Subscriptions)), facts: factsOf(q),
+		Activity: activityFrom(q.Activity),
 	}
 	for i := range q.Subscriptions {
 		s := &q.Subscriptions[i]

@@ -44,7 +44,6 @@ type source struct {
 	client    *client.Client
 	addresses []string
 	interval  time.Duration
-	lister    *lister
 
 	mu    sync.Mutex // guards what follows
 	query query
@@ -53,7 +52,7 @@ type source struct {
 
 func newSource(c *client.Client, addresses []string, interval time.Duration) *source {
 	return &source{
-		client: c, addresses: addresses, interval: interval, lister: newLister(c),
+		client: c, addresses: addresses, interval: interval,
 		query: query{limit: window}, asked: make(chan struct{}),
 	}
 }
@@ -166,7 +165,7 @@ func (s *source) tellQueues(ctx context.Context, tell func(any)) {
 		s.mu.Unlock()
 		began := time.Now()
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
-		p, err := s.lister.list(limited, q)
+		p, err := listQueues(limited, s.client, q)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -234,7 +233,7 @@ func (s *source) once(ctx context.Context) (*Picture, error) {
 	list := func() {
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
 		defer cancel()
-		got, err := s.lister.list(limited, query{limit: window})
+		got, err := listQueues(limited, s.client, query{limit: window})
 		if err != nil {
 			p.QueuesError = err.Error()
 			return

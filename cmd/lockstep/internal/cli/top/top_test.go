@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -130,7 +131,8 @@ func TestThroughAFailover(t *testing.T) {
 	s.until("2 queues by published", "IN/S*")
 	require.Eventually(t, func() bool { // the one that is published to is the first
 		_, below, _ := strings.Cut(s.seen.text(), "IN/S*")
-		return strings.Index(below, "orders") < strings.Index(below, "prices")
+		return strings.Index(below, "orders") < strings.Index(below, "prices") &&
+			regexp.MustCompile(`orders +[\d,]+ +[1-9]`).MatchString(below)
 	}, patience, 10*time.Millisecond, s.seen.text())
 
 	require.NoError(t, active.Kill())
@@ -206,6 +208,8 @@ func TestOneNode(t *testing.T) {
 	require.Len(t, picture, 1)
 	require.InDelta(t, 1, picture[0]["queues_total"], 0)
 	require.NotNil(t, picture[0]["rates"])
+	queues, _ := picture[0]["queues"].([]any)
+	require.NotNil(t, queues[0].(map[string]any)["activity"].(map[string]any)["oldest_seconds"])
 	_, stderr, code := c.Run("", "top")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, "--once")
