@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/message"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/operate"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/podlabel"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/profile"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/queue"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/serve"
@@ -44,7 +45,7 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 func Root(env *cli.Env) *cobra.Command {
 	return cli.Root(
 		env,
-		serve.Command(env), pair.WitnessCommand(env), demo.DevCommand(env), demo.Command(env),
+		serve.Command(env), pair.WitnessCommand(env), podlabel.Command(env), demo.DevCommand(env), demo.Command(env),
 		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
 		transaction.Command(env),

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Helm chart: helm lint, helm-unittest, the schemas of Kubernetes' API (kubeconform; made from the API's description in the module
+# k8s.io/kubernetes), and what the chart configures, by a node. No cluster: that pods are scheduled and probed is not shown.
+# HELM, UNTT and KUBECONFORM name programs that are there; otherwise they are built from their modules, which takes minutes the first
+# time.
+# Exit code 3: it cannot run here.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+chart=deploy/helm/lockstep
+kubernetes=v1.36.3
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-helm.XXXXXX")
+finish() {
+  chmod -R u+w "$work" && rm -rf "$work"
+}
+trap finish EXIT
+
+say() { echo "helm: [${SECONDS}s] $*"; }
+cannot() {
+  echo "helm: $*"
+  exit 3
+}
+fail() {
+  echo "helm: $*" >&2
+  exit 1
+}
+
+# The directory of a module, in the cache.
+module() { (cd "$work" && go mod download -json "$1" 2>/dev/null) | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
+build() {
+  GOBIN=$work/bin go install "$1" >"$work/build.log" 2>&1 || cannot "$1 cannot be built: $(tail -n 1 "$work/build.log")"
+}
+tools() {
+  mkdir -p "$work/bin"
+  helm=${HELM:-$(command -v helm || true)}
+  if [[ -z $helm ]]; then
+    build helm.sh/helm/v3/cmd/helm@v3.21.3
+    helm=$work/bin/helm
+  fi
+  kubeconform=${KUBECONFORM:-$(command -v kubeconform || true)}
+  if [[ -z $kubeconform ]]; then
+    build github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+    kubeconform=$work/bin/kubeconform
+  fi
+  unittest=${UNTT:-$(command -v untt || true)}
+  if [[ -z $unittest ]]; then
+    # Its go.mod replaces a module, which `go install` refuses: it is built where it is.
+    local source
+    source=$(module github.com/helm-unittest/helm-unittest@v1.1.2)
+    [[ -n $source ]] || cannot "helm-unittest cannot be fetched"
+    cp -r "$source" "$work/unittest"
+    chmod -R u+w "$work/unittest"
+    unittest=$work/bin/untt
+    (cd "$work/unittest" && GOFLAGS=-mod=mod go build -o "$unittest" ./cmd/helm-unittest) >"$work/build.log" 2>&1 ||
+      cannot "helm-unittest cannot be built: $(tail -n 1 "$work/build.log")"
+  fi
+}
+
+render() { "$helm" template prod "$chart" --namespace data --kube-version "$kubernetes" "$@"; }
+
+refuses() {
+  local says=$1
+  shift
+  if render "$@" >"$work/refused.out" 2>&1; then fail "was not refused: $*"; fi
+  grep -q -- "$says" "$work/refused.out" || fail "$* is refused without '$says': $(cat "$work/refused.out")"
+}
+
+# The Secrets that the chart is told of.
+secrets() {
+  mkdir -p "$work/tls" "$work"/secrets/{peer,metrics,etcd-password,etcd-tls}
+  "$work/bin/lockstep" cert init "$work/certs" >/dev/null
+  cp "$work/certs/ca.pem" "$work/tls/ca.crt"
+  cp "$work/certs/node-a.pem" "$work/tls/tls.crt"
+  cp "$work/certs/node-a-key.pem" "$work/tls/tls.key"
+  cp "$work"/tls/* "$work/secrets/etcd-tls/"
+  echo secret-of-sixteen-or-more | tee "$work/secrets/peer/token" "$work/secrets/metrics/token" >"$work/secrets/etcd-password/password"
+  chmod -R go= "$work/tls" "$work/secrets"
+}
+
+# A node reads what the chart has written. It ends with what it is not given here: a directory for its data.
+node_reads() {
+  local name=$1 said
+  # The text of node.yaml in the ConfigMap, without its indentation.
+  awk '/^  node.yaml: \|/ {on=1; next} on && !/^    / {exit} on {print substr($0, 5)}' "$work/$name.yaml" >"$work/node.yaml"
+  [[ -s $work/node.yaml ]] || fail "$name: no node.yaml"
+  sed -i -e "s,: /tls/,: $work/tls/," -e "s,: /secrets/,: $work/secrets/," "$work/node.yaml"
+  said=$(LOCKSTEP_DATA_DIR=/dev/null/data LOCKSTEP_ADVERTISE=prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7420 \
+    LOCKSTEP_COORDINATOR_RAFT_ADVERTISE=$([[ $name == etcd ]] || echo prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7430) \
+    timeout 20 "$work/bin/lockstep" serve --config "$work/node.yaml" 2>&1) && fail "$name: the node started"
+  [[ $said != *"configuration is not valid"* ]] || fail "$name: $said"
+  grep -q /dev/null/data <<<"$said" || fail "$name: $said"
+  say "$name: a node takes its node.yaml"
+}
+
+tools
+go build -o "$work/bin/lockstep" ./cmd/lockstep
+say "helm $("$helm" version --short 2>/dev/null), $("$kubeconform" -v)"
+
+swagger=$(module "k8s.io/kubernetes@$kubernetes")/api/openapi-spec/swagger.json
+[[ -f $swagger ]] || cannot "k8s.io/kubernetes $kubernetes, which has the description of the API, cannot be fetched"
+mkdir "$work/schemas"
+go run ./test/helm/schemas "$swagger" "$work/schemas"
+
+secrets
+for values in "$chart"/ci/*.yaml; do
+  name=$(basename "$values" .yaml)
+  "$helm" lint --strict --quiet --kube-version "$kubernetes" "$chart" -f "$values"
+  render -f "$values" >"$work/$name.yaml"
+  # These two are not of Kubernetes itself.
+  "$kubeconform" -strict -summary -skip ServiceMonitor,Certificate \
+    -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" "$work/$name.yaml" >"$work/kubeconform.out" ||
+    fail "$name: $(cat "$work/kubeconform.out")"
+  say "$name: $(tail -n 1 "$work/kubeconform.out")"
+  node_reads "$name"
+done
+# kubeconform would notice.
+sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/misspelt.yaml"
+! "$kubeconform" -strict -skip ServiceMonitor,Certificate -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" \
+  "$work/misspelt.yaml" >/dev/null || fail "kubeconform takes a field that does not exist"
+
+refuses "tls.secretName: the Secret with tls.crt"
+refuses "tls.certManager.issuerRef.name: the Issuer" --set tls.mode=certManager
+refuses "coordinator.etcd.endpoints: at least one is needed" --set tls.mode=none,coordinator.type=etcd
+refuses "replicas" --set tls.mode=none,replicas=3
+refuses "console" --set tls.mode=none,console.listen=everywhere
+
+"$unittest" "$chart" >"$work/unittest.out" || fail "helm-unittest: $(cat "$work/unittest.out")"
+say "helm-unittest: $(grep '^Tests:' "$work/unittest.out")"
