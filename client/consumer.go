@@ -92,6 +92,7 @@ type batch struct {
 type Delivery struct {
 	Stored
 	consumer *Consumer
+	trace    DeliveryTrace  // nil if the delivery is not traced
 	answer   answerKind     // guarded by Consumer.mu
 	delay    *time.Duration // the same; of NackAfter
 }
@@ -181,6 +182,9 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 			}
 			if ask {
 				signal(co.wake)
+			}
+			if t := co.client.opts.Tracer; t != nil {
+				d.trace = t.Deliver(d)
 			}
 			return d, nil
 		}
@@ -295,7 +299,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
 		}
 	}
-	d.answer = kind
+	d.answered(kind)
 	h, ok := co.held[d.Sequence]
 	if !ok || h.acked {
 		defer co.mu.Unlock()
@@ -327,12 +331,20 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	return nil
 }
 
+// answered takes note of the one answer that counts. The caller holds Consumer.mu.
+func (d *Delivery) answered(kind answerKind) {
+	d.answer = kind
+	if d.trace != nil {
+		d.trace.Answered(kind.String())
+	}
+}
+
 // answeredElsewhere takes note that a transaction answered the delivery.
 func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	if d.answer == noAnswer {
-		d.answer = kind
+		d.answered(kind)
 	}
 	if h, ok := co.held[d.Sequence]; ok && !h.acked {
 		delete(co.held, d.Sequence)

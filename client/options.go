@@ -56,6 +56,9 @@ type Options struct {
 	// AllowPlaintextToken has the token shown over connections that are neither encrypted nor to this machine. Without
 	// it, such addresses are refused with ErrInvalid.
 	AllowPlaintextToken bool
+	// Tracer records publishes and deliveries as spans of traces; package client/tracing makes one for OpenTelemetry.
+	// Nil: none is recorded, and nothing of it is called.
+	Tracer Tracer
 	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 
@@ -158,6 +161,9 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 			return nil, err
 		}
 		opts = append(opts, grpc.WithPerRPCCredentials(perRPC{o.tokens}))
+	}
+	if o.Tracer != nil {
+		opts = append(opts, o.Tracer.DialOptions()...)
 	}
 	cc, err := grpc.NewClient(passthrough+address, slices.Concat(codec.DialOptions(), opts, o.DialOptions)...)
 	if err != nil {

@@ -192,7 +192,11 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	case <-ctx.Done():
 	}
 	if p.withdraw(e) {
-		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
+		err := p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
+		if p.client.opts.Tracer != nil {
+			e.done(Receipt{}, err) // it is in no request: nothing else calls it
+		}
+		return Receipt{}, err
 	}
 	select {
 	case r := <-answer:
@@ -229,11 +233,17 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	if err != nil {
 		return nil, err
 	}
-	e.done = done
 	e.cost = min(e.cost, p.opts.MaxPendingBytes) // one that is larger than the whole budget takes all of it
 	if err := p.budget.Acquire(ctx, e.cost); err != nil {
 		return nil, p.client.giveUp("publish to "+queue, err, nil, false)
 	}
+	if p.client.opts.Tracer != nil {
+		var send []Message
+		if send, done = p.tracePublish(ctx, queue, ms, done); len(send) == len(ms) && &send[0] != &ms[0] {
+			e.carry(send)
+		}
+	}
+	e.done = done
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -264,7 +274,7 @@ func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
 	}
 	switch {
 	case !plain:
-		e.messages = messagesToProto(ms)
+		e.carry(ms)
 	case len(ms) == 1:
 		e.body = ms[0].Body
 	default:
@@ -275,6 +285,9 @@ func newEntry(queue string, ms []Message, maxBody int) (*entry, error) {
 	}
 	return e, nil
 }
+
+// carry makes messages, which were checked, those of the entry.
+func (e *entry) carry(ms []Message) { e.body, e.bodies, e.messages = nil, nil, messagesToProto(ms) }
 
 // withdraw gives an entry up that is in no request yet; false if it is too late.
 func (p *Producer) withdraw(e *entry) bool {

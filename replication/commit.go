@@ -23,13 +23,15 @@ const applyStep = 4096
 // else. It returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and
 // nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
-	return p.SubmitAll(ctx, []Item{{payload, done}})
+	return p.SubmitAll(ctx, []Item{{Payload: payload, Done: done}})
 }
 
 // Item is a transaction and what gets its outcome.
 type Item struct {
 	Payload []byte
 	Done    Done
+	// Span that the transaction is traced in; nil if it is not.
+	Span Span
 }
 
 // SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that
@@ -88,7 +90,7 @@ func newWaiter() *waiter {
 // context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
-	alone, err := p.submit(ctx, []Item{{payload, w.done}}, p.o.CommitDelay <= 0)
+	alone, err := p.submit(ctx, []Item{{Payload: payload, Done: w.done, Span: p.spanOf(ctx)}}, p.o.CommitDelay <= 0)
 	if err != nil {
 		p.waiters.Put(w)
 		return nil, err
@@ -198,6 +200,9 @@ func (p *Primary) awaitMore(ctx context.Context) {
 // commitBatches gives the batches to the sessions first: the local write and the way to the standby take their time
 // together. Then it writes each and syncs all of them at once.
 func (p *Primary) commitBatches(batches []batch) error {
+	if p.o.Tracer != nil {
+		p.beginTraces(batches)
+	}
 	for _, b := range batches {
 		p.tail.publish(b)
 	}
@@ -206,12 +211,20 @@ func (p *Primary) commitBatches(batches []batch) error {
 	p.io.begin()
 	defer p.io.end()
 	for _, b := range batches {
-		if err := p.o.Store.Append(b.frames, b.end); err != nil {
+		write := b.trace.part("log write")
+		err := p.o.Store.Append(b.frames, b.end)
+		if write != nil {
+			write.End(time.Now(), err)
+		}
+		if err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
 		p.tail.appended(b.end.LSN)
 	}
-	if err := p.o.Store.Sync(); err != nil {
+	syncs := partsOf(batches, "log sync")
+	err := p.o.Store.Sync()
+	endAll(syncs, err)
+	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	p.mu.Lock()
@@ -236,6 +249,9 @@ func (p *Primary) advance() {
 	p.commit.Store(n)
 	p.o.Store.NoteCommitted(n)
 	p.measure(n)
+	if len(p.traces) > 0 {
+		p.traceCommitted(n)
+	}
 	select {
 	case p.applyTurns <- struct{}{}: // a goroutine in Await, which has to run anyway
 	default:
@@ -275,6 +291,9 @@ func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 			return false
 		}
 		p.applied.Store(step)
+		if p.tracing.Load() {
+			p.traceApplied(step)
+		}
 		if some = true; !p.ready && step >= p.termStart {
 			p.ready = true
 			p.events.post(ActiveReady{})
@@ -331,6 +350,7 @@ func (p *Primary) fail(err error) {
 		return
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
+	p.endTraces(refuse)
 	// if it is the applier that failed, the committer may log what waits for it
 	p.abandon(refuse, outcomeUnknown(refuse))
 	p.events.post(Failed{Err: err})

@@ -51,6 +51,8 @@ type FollowerOptions struct {
 	Logger *zap.Logger
 	// Meter is told how long things take; nil: nothing is.
 	Meter Meter
+	// Tracer makes the spans of what the active traces; nil: none.
+	Tracer Tracer
 	Tuning
 }
 

@@ -44,7 +44,8 @@ type link struct {
 	required bool
 	lacks    bool // the active has committed more than this log had: it was reported
 
-	writeMu iolock.Mutex // is held while something is appended
+	writeMu iolock.Mutex // is held while something is appended; guards what follows
+	traces  []batch      // those of what is being appended in which something is traced
 
 	mu           sync.Mutex // guards the two below
 	backlog      []batch
@@ -263,7 +264,9 @@ func (l *link) take(m *ActiveMessage) error {
 	}
 	l.received = at
 	l.mu.Lock()
-	l.backlog = append(l.backlog, batch{frames: frames, prev: m.Previous, end: at})
+	l.backlog = append(l.backlog, batch{
+		frames: frames, prev: m.Previous, end: at, trace: l.f.received(m, len(frames)),
+	})
 	l.backlogBytes += len(frames)
 	full := l.backlogBytes > backlogBytes+l.f.o.MaxTxnBytes
 	l.mu.Unlock()
@@ -338,9 +341,12 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	err := l.append(todo)
 	l.f.busy.Store(false)
 	if err != nil {
+		l.endTraces(err)
 		return false, fmt.Errorf("%w: %w", errStore, err)
 	}
-	if err := l.sendAck(todo[len(todo)-1].end); err != nil {
+	err = l.sendAck(todo[len(todo)-1].end)
+	l.endTraces(err)
+	if err != nil {
 		return false, err
 	}
 	signal(l.applyWake)
@@ -379,6 +385,9 @@ func (l *link) takeBacklog() []batch {
 	for len(todo) > 0 {
 		n, frames := join(todo)
 		joined = append(joined, batch{frames: frames, prev: todo[0].prev, end: todo[n-1].end})
+		if l.f.o.Tracer != nil {
+			l.keepTraces(todo[:n])
+		}
 		todo = todo[n:]
 	}
 	return joined
@@ -387,17 +396,41 @@ func (l *link) takeBacklog() []batch {
 func (l *link) append(todo []batch) error {
 	l.f.io.begin()
 	defer l.f.io.end()
+	writes := partsOf(l.traces, "log write")
 	for _, b := range todo {
 		if err := l.f.o.Store.Append(b.frames, b.end); err != nil {
+			endAll(writes, err)
 			return fmt.Errorf("append: %w", err)
 		}
 	}
-	if err := l.f.o.Store.Sync(); err != nil {
+	endAll(writes, nil)
+	syncs := partsOf(l.traces, "log sync")
+	err := l.f.o.Store.Sync()
+	endAll(syncs, err)
+	if err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
 	l.durable.Store(todo[len(todo)-1].end.LSN)
 	l.f.o.Store.NoteCommitted(l.commit.Load()) // of a standby that catches up more is committed than it had
 	return nil
+}
+
+// keepTraces notes which of the batches that are about to be appended are traced. writeMu is held.
+func (l *link) keepTraces(batches []batch) {
+	for i := range batches {
+		if batches[i].trace != nil {
+			l.traces = append(l.traces, batches[i])
+		}
+	}
+}
+
+// endTraces ends the spans of what was appended. writeMu is held.
+func (l *link) endTraces(err error) {
+	for i := range l.traces {
+		l.traces[i].trace.end(err)
+	}
+	clear(l.traces)
+	l.traces = l.traces[:0]
 }
 
 // sendAck sends an acknowledgement (INV-1: with the fence that this node obeys). A zero position repeats the last one.

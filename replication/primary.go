@@ -52,6 +52,8 @@ type PrimaryOptions struct {
 	Logger *zap.Logger
 	// Meter is told how long things take; nil: nothing is.
 	Meter Meter
+	// Tracer makes the spans of transactions that are traced; nil: none is.
+	Tracer Tracer
 	Tuning
 }
 
@@ -114,6 +116,10 @@ type Primary struct {
 	// foreign is never changed in place.
 	foreign *ForeignNode
 	ends    []reached
+	// traces are the batches that are traced and not applied, oldest first; tracing tells, without mu, whether there are
+	// any.
+	traces  []traced
+	tracing atomic.Bool
 }
 
 // peer is what a connected standby has told.
@@ -255,6 +261,7 @@ func (p *Primary) Stop() {
 	p.applyEnded = true
 	p.applyMu.Unlock()
 	p.abandon(ErrNotActive, ErrNotActive)
+	p.endTraces(ErrNotActive)
 	p.snapshots.close()
 	p.events.close()
 }

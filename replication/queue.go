@@ -91,6 +91,10 @@ func (q *queue) add(
 			alone = mayCommit && len(q.waiting) == 0 && len(q.flight) == 0
 			for i := range items {
 				q.encode(kind, items[i].Payload, items[i].Done, !alone)
+				if items[i].Span != nil {
+					g := q.waiting[len(q.waiting)-1]
+					g.trace = g.trace.with(items[i].Span)
+				}
 			}
 			q.waiting[len(q.waiting)-1].weight += weight // of all of them: the last is answered last
 			q.mu.Unlock()

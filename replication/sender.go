@@ -158,7 +158,7 @@ func (sd *sender) sendNow(batches []batch) bool {
 	if len(batches) > 1 || !sd.welcomed || sd.cursor != b.prev || !sd.isQuiet(len(b.frames)) {
 		return false
 	}
-	if err := sd.sendFrames(b.frames, b.end); err != nil {
+	if err := sd.sendFrames(b.frames, b.end, batches); err != nil {
 		sd.s.end(err)
 	}
 	return true
@@ -216,7 +216,7 @@ func (sd *sender) sendRecords() (bool, error) {
 	defer clear(sd.batches)
 	for rest := sd.batches; len(rest) > 0; {
 		n, frames := join(rest)
-		if err := sd.sendFrames(frames, rest[n-1].end); err != nil {
+		if err := sd.sendFrames(frames, rest[n-1].end, rest[:n]); err != nil {
 			return false, err
 		}
 		rest = rest[n:]
@@ -261,7 +261,7 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 		return false, nil
 	}
 	// The reader uses its memory again, and the stream keeps what it sends.
-	if err := sd.sendFrames(slices.Clone(frames), last); err != nil {
+	if err := sd.sendFrames(slices.Clone(frames), last, nil); err != nil {
 		return false, err
 	}
 	if sd.heldBytes += len(frames); sd.heldBytes >= holdStepBytes {
@@ -280,12 +280,14 @@ func (sd *sender) closeReader() {
 	}
 }
 
-// sendFrames sends the frames that follow the cursor and end with end, in pieces of at most a batch's size.
-func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
+// sendFrames sends the frames that follow the cursor and end with end, in pieces of at most a batch's size. They are
+// those of batches, if that is not empty.
+func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) error {
 	prev := sd.cursor
 	p := sd.p
 	sd.lastRecords = time.Now()
-	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords})
+	way := beginWay(batches)
+	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords, way: way})
 	for len(frames) > p.o.BatchBytes {
 		if err := sd.post(&ActiveMessage{Previous: prev, Records: frames[:p.o.BatchBytes]}); err != nil {
 			return err
@@ -293,7 +295,11 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
 		frames = frames[p.o.BatchBytes:]
 	}
 	sd.cursor = end
-	return sd.post(&ActiveMessage{Previous: prev, Records: frames, Last: end})
+	m := &ActiveMessage{Previous: prev, Records: frames, Last: end}
+	if way != nil {
+		m.Trace = new(way.Context())
+	}
+	return sd.post(m)
 }
 
 // checkCaughtUp reports, once, that the standby is within the window: what it has not acknowledged is in memory and not

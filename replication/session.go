@@ -101,6 +101,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	p.wg.Add(1)
 	go s.send(welcome)
 	s.watch(ctx)
+	s.window.endTraces(s.err)
 	p.leave(s)
 	return s.err
 }

@@ -20,6 +20,8 @@ type batch struct {
 	prev, end lsn.Position
 	// began is when its first transaction was accepted; zero without a meter.
 	began time.Time
+	// trace is what is traced of it; nil if nothing is.
+	trace *batchTrace
 }
 
 // tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so

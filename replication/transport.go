@@ -156,6 +156,9 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 		Config: r.GetConfig(), Term: r.GetTerm(), Previous: fromPosition(r.GetPrevious()), Records: r.GetRecords(),
 		Last: fromPosition(r.GetLast()), CommitLSN: r.GetCommitLsn(), AckRequired: r.GetAckRequired(),
 	}
+	if t := r.GetTrace(); t != nil {
+		m.Trace = &TraceContext{Parent: t.GetTraceparent(), State: t.GetTracestate()}
+	}
 	if w := r.GetWelcome(); w != nil {
 		m.Welcome = &Welcome{
 			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
@@ -253,6 +256,9 @@ func (s standbyStream) Send(m *ActiveMessage) error {
 	r := &lockstepv1.ReplicateResponse{
 		Config: m.Config, Term: m.Term, Previous: toPosition(m.Previous), Records: m.Records, Last: toPosition(m.Last),
 		CommitLsn: m.CommitLSN, AckRequired: m.AckRequired,
+	}
+	if t := m.Trace; t != nil {
+		r.Trace = &lockstepv1.TraceContext{Traceparent: t.Parent, Tracestate: t.State}
 	}
 	if w := m.Welcome; w != nil {
 		r.Welcome = &lockstepv1.Welcome{

@@ -85,6 +85,8 @@ type ActiveMessage struct {
 	CommitLSN uint64
 	// AckRequired tells the standby that the active waits for its acks (SYNCING or in sync).
 	AckRequired bool
+	// Trace names the span that the active sends Records in; nil if they are not traced.
+	Trace *TraceContext
 }
 
 // SnapshotRequest asks for a checkpoint of the active.

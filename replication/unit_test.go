@@ -113,7 +113,7 @@ func TestJoinCopiesOnlySmallBatches(t *testing.T) {
 
 // addTo adds a transaction that the committer is to commit.
 func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
-	_, err := q.add(ctx, wal.KindTxn, []Item{{payload, done}}, 1, false)
+	_, err := q.add(ctx, wal.KindTxn, []Item{{Payload: payload, Done: done}}, 1, false)
 	return err
 }
 

@@ -15,6 +15,8 @@ type sent struct {
 	end   lsn.Position
 	bytes int
 	at    time.Time
+	// way is the span of it until it is acknowledged; nil for none.
+	way Span
 }
 
 // window is what is under way to a standby: sent on this connection, and not acknowledged. The sender adds to it, the
@@ -60,9 +62,22 @@ func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err er
 		if meter != nil {
 			meter.Acknowledged(w.progress.Sub(b.at))
 		}
+		if b.way != nil {
+			b.way.End(w.progress, nil)
+		}
 	}
 	w.batches = w.batches[i+1:]
 	return w.full, nil
+}
+
+// endTraces ends the spans of what is not acknowledged, and will not be on this connection.
+func (w *window) endTraces(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.batches {
+		endSpan(w.batches[i].way, time.Now(), err)
+		w.batches[i].way = nil
+	}
 }
 
 // room is how many of limit bytes may be sent now. When it is none, the next ack finds the sender waiting.

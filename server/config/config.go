@@ -53,6 +53,7 @@ type Config struct {
 	Verify      Verify      `key:"verify"`
 	Metrics     Metrics     `key:"metrics"`
 	Console     Console     `key:"console"`
+	Tracing     Tracing     `key:"tracing"`
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
@@ -228,6 +229,18 @@ type ConsoleTLS struct {
 	CA   string `key:"ca" usage:"file with the authorities that certificates of operators are checked against; none has to be shown"`
 }
 
+// Tracing says where spans of traces go.
+type Tracing struct {
+	Endpoint string   `key:"endpoint" usage:"collector that takes traces, OTLP over gRPC: host:port, or a URL with http or https; empty: none, unless OTEL_EXPORTER_OTLP_ENDPOINT names one"`
+	Sample   Ratio    `key:"sample" usage:"share of the requests without a trace of their own that are traced, 0 to 1; those with one are traced if it is sampled"`
+	Headers  []string `key:"headers" usage:"headers of each request to the collector, such as authorization=Bearer …, comma-separated or a list; better in the environment"`
+	Insecure bool     `key:"insecure" usage:"the connection to the collector is not encrypted"`
+	CA       string   `key:"ca" usage:"file with the authorities that the collector's certificate is checked against; default: the system's"`
+}
+
+// DefaultSample is the default of tracing.sample.
+const DefaultSample Ratio = 0.01
+
 // Audit says where the record of administrative calls and of refusals goes.
 type Audit struct {
 	File     string `key:"file" usage:"file that gets a line of JSON for each administrative call to this node and for each call that was refused; empty: the log gets them. lockstep audit tail shows the newest"`
@@ -294,6 +307,7 @@ func Default() Config {
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Metrics:     Metrics{Queues: 20},
+		Tracing:     Tracing{Sample: DefaultSample},
 		Audit:       Audit{MaxBytes: 64 << 20, Keep: 8},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,

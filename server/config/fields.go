@@ -66,6 +66,12 @@ func (f field) set(raw any) error {
 			return err
 		}
 		*target = p
+	case *Ratio:
+		r, err := ParseRatio(scalar(raw))
+		if err != nil {
+			return err
+		}
+		*target = r
 	case *Size:
 		s, err := ParseSize(scalar(raw))
 		if err != nil {
@@ -145,6 +151,8 @@ func (f field) typeName() string {
 		return "bool"
 	case Percent:
 		return "percent"
+	case Ratio:
+		return "ratio"
 	case int:
 		return "number"
 	case []string:

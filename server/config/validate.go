@@ -127,6 +127,7 @@ func (c *Config) checkNode(k *checker) {
 	if c.Console.Listen != "" {
 		k.address("console.listen", c.Console.Listen, true)
 	}
+	c.checkTracing(k)
 	k.between("metrics.queues", c.Metrics.Queues, 0, maxMetricsQueues)
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)
@@ -139,6 +140,31 @@ func (c *Config) checkNode(k *checker) {
 	}
 	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	k.oneOf("log.format", c.Log.Format, "text", "json")
+}
+
+func (c *Config) checkTracing(k *checker) {
+	t := &c.Tracing
+	if scheme, rest, ok := strings.Cut(t.Endpoint, "://"); ok {
+		if (scheme != "http" && scheme != "https") || rest == "" {
+			k.fail("tracing.endpoint", "%q is not a URL with http or https", t.Endpoint)
+		}
+		if scheme == "https" && t.Insecure {
+			k.fail("tracing.insecure", "it contradicts the https of tracing.endpoint; take one of them away")
+		}
+	} else if t.Endpoint != "" {
+		k.address("tracing.endpoint", t.Endpoint, false)
+	}
+	if t.Insecure && t.CA != "" {
+		k.fail("tracing.insecure", "a connection that is not encrypted checks no certificate; take it or tracing.ca away")
+	}
+	if !(t.Sample >= 0 && t.Sample <= 1) {
+		k.fail("tracing.sample", "%v is not between 0 and 1", t.Sample)
+	}
+	for i, h := range t.Headers {
+		if key, value, ok := strings.Cut(h, "="); !ok || strings.TrimSpace(key) == "" || strings.TrimSpace(value) == "" {
+			k.fail("tracing.headers", "entry %d is not key=value", i+1) // it may be a secret
+		}
+	}
 }
 
 func (c *Config) checkCoordinator(k *checker) {

@@ -104,6 +104,21 @@ func ParsePercent(text string) (Percent, error) {
 // String gives the form that ParsePercent reads.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
+// Ratio is a share, written as 0.01 or 1.
+type Ratio float64
+
+// ParseRatio reads a number from 0 to 1.
+func ParseRatio(text string) (Ratio, error) {
+	r, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(r >= 0 && r <= 1) { // not a number is neither
+		return 0, fmt.Errorf("%q is not a ratio; write a number from 0 to 1, such as 0.01", text)
+	}
+	return Ratio(r), nil
+}
+
+// String gives the form that ParseRatio reads.
+func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
+
 // Within bounds what is under way by the memory that there is. With the default budget the default limits are
 // below that. One transaction, however large, is always possible.
 func (l Limits) Within(budgetBytes int64) Limits {

@@ -450,9 +450,22 @@ func ofTheProcess() []family {
 					put(float64(n), check)
 				}
 			}),
+		traces("trace_spans_sent_total", "Spans of traces that the collector has taken.",
+			func(t *Traces) uint64 { return t.Sent }),
+		traces("trace_spans_lost_total", "Spans of traces that could not be sent to the collector.",
+			func(t *Traces) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "memory.budget.",
 			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
 	}
+}
+
+// traces describes a counter that is there while traces are recorded.
+func traces(name, help string, read func(t *Traces) uint64) family {
+	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put putFunc) {
+		if t := s.more.Traces; t != nil {
+			put(float64(read(t)))
+		}
+	}}
 }
 
 // unix gives a time as Prometheus has it; 0 for the zero time.

@@ -54,6 +54,8 @@ type More struct {
 	Connections admission.Stats
 	// Audit of the node.
 	Audit audit.Stats
+	// Traces of requests; nil while none are recorded.
+	Traces *Traces
 	// Jobs of the pair.
 	Jobs []maintenance.JobInfo
 	// Archive of the log; nil for none.
@@ -68,6 +70,12 @@ type More struct {
 	StoreEvents map[string]uint64
 	// NotLetIn counts callers that were not let in, by the check that failed.
 	NotLetIn map[string]uint64
+}
+
+// Traces count spans.
+type Traces struct {
+	// Sent were taken by the collector, Lost could not be sent.
+	Sent, Lost uint64
 }
 
 // Voter of a raft coordinator.

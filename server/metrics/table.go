@@ -39,6 +39,7 @@ const (
 	whenRaft    = "with `coordinator.type: raft`"
 	whenWork    = "while something runs"
 	whenQueues  = "for the `metrics.queues` queues with the most messages"
+	whenTraces  = "with `tracing.endpoint`"
 	whenTLS     = "with TLS"
 )
 

@@ -75,6 +75,10 @@ func (n *node) more() metrics.More {
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 		NotLetIn: n.notLetIn(),
 	}
+	if n.tracing != nil {
+		st := n.tracing.Stats()
+		m.Traces = &metrics.Traces{Sent: st.Sent, Lost: st.Lost}
+	}
 	if n.audit != nil {
 		m.Audit = n.audit.Stats()
 	}

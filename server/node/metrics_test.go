@@ -95,7 +95,7 @@ func TestMetricsOfAPair(t *testing.T) {
 	}
 	for name, m := range table {
 		switch m.When {
-		case "with `coordinator.type: raft`", "with TLS", "while something runs",
+		case "with `coordinator.type: raft`", "with TLS", "while something runs", "with `tracing.endpoint`",
 			"on the standby, while it fetches a snapshot":
 		default:
 			require.True(t, seen[name], "%s is in the table and not exported", name)

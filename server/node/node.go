@@ -37,6 +37,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/server/tracing"
 	"github.com/lockstep-mq/lockstep/server/verify"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -122,6 +123,12 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.audit.Close()) }()
+
+	stopTracing, err := n.startTracing(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
 
 	listener, err := n.environment.listen(ctx, cfg.Listen)
 	if err != nil {
@@ -229,6 +236,7 @@ type node struct {
 	secrets     *secrets
 	reloads     <-chan struct{}
 	audit       *audit.Log
+	tracing     *tracing.Tracer // nil for none
 	authn       *authn.Authn
 
 	// TLS of the own port, and of connections to the other node; empty without it.

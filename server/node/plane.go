@@ -189,6 +189,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 		Logger: p.node.log.Named("primary"), Tuning: p.tuning,
 		//nolint:contextcheck // what an event begins lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
+		Tracer: p.node.tracer(),
 	})
 	if err != nil {
 		return fmt.Errorf("start the active role: %w", err)
@@ -283,7 +284,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Tuning: p.tuning,
 		//nolint:contextcheck // what an event begins lives as long as the role
 		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
-		Meter: p.node.meter(),
+		Meter: p.node.meter(), Tracer: p.node.tracer(),
 	})
 	p.idleCh = make(chan struct{})
 	p.node.maintenance.Following()

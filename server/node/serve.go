@@ -37,6 +37,7 @@ func (n *node) newServer() server.Registrar {
 	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
 	n.gate = gate.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
+	n.queues.SetTracer(n.tracing)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
 	n.register(s)
 	pb.RegisterReplicationServiceServer(s,

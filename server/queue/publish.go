@@ -17,9 +17,24 @@ import (
 
 // Publish stores a batch of messages in one queue, all or none.
 func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+	if s.tracing == nil {
+		resp, err := s.publish(ctx, req)
+		return resp, s.status(err)
+	}
+	span := s.tracing.Publish(ctx, req.GetQueue(), req.GetMessages())
+	if span != nil {
+		ctx = span.Into(ctx)
+	}
 	resp, err := s.publish(ctx, req)
+	if span != nil {
+		span.Number(lsnAttribute, resp.GetLsn())
+		span.End(time.Now(), err)
+	}
 	return resp, s.status(err)
 }
+
+// lsnAttribute of a span names the record that a request was committed with.
+const lsnAttribute = "lockstep.lsn"
 
 func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
 	session, err := s.serving.Session()

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/server/tracing"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -32,6 +33,7 @@ type streamCall struct {
 	producer    *pb.Producer
 	weight      int64                         // of the requests that came together, with the last of them
 	done        chan replication.CommitResult // capacity 1: the applier must not wait
+	span        *tracing.Span                 // nil if the request is not traced
 }
 
 // end takes the outcome of the request's transaction. It does not block.
@@ -40,7 +42,26 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
+	if c.span != nil {
+		c.trace(r, err)
+	}
 	c.done <- replication.CommitResult{Result: r, Err: err}
+}
+
+// trace ends the span of the request, with its outcome.
+func (c *streamCall) trace(r *txn.Result, err error) {
+	if err == nil {
+		c.span.Number(lsnAttribute, r.LSN)
+		err = wire.Refusal(r, false)
+	}
+	c.span.End(time.Now(), err)
+}
+
+// traceEarly ends the span, if there is one, of a request that goes no further.
+func (c *streamCall) traceEarly(r *txn.Result, err error) {
+	if c.span != nil {
+		c.trace(r, err)
+	}
 }
 
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
@@ -188,6 +209,13 @@ type publishBatch struct {
 	wait time.Duration
 }
 
+// endTraces ends the spans of requests that were not submitted.
+func (b *publishBatch) endTraces(err error) {
+	for _, call := range b.calls {
+		call.traceEarly(nil, err)
+	}
+}
+
 func (b *publishBatch) reset() {
 	clear(b.calls)
 	clear(b.items)
@@ -222,6 +250,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	}
 	weight := min(int64(len(*buf)), p.bytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
+		b.endTraces(err)
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}
 	b.calls[len(b.calls)-1].weight = weight // is answered last
@@ -230,6 +259,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		runtime.GC()
 	}
 	if err := p.submit(ctx, b); err != nil {
+		b.endTraces(err)
 		return err
 	}
 	p.session.Consumers.Published(b.messages, len(*buf))
@@ -269,17 +299,26 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
 		return
 	}
+	if t := p.server.tracing; t != nil {
+		call.span = t.Publish(p.stream.Context(), publish.GetQueue(), publish.GetMessages())
+	}
 	prior, wait, err := p.server.encodePublish(p.session, buf, publish, &p.caller)
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
 		call.done <- replication.CommitResult{Err: err}
+		call.traceEarly(nil, err)
 		return
 	case prior != nil:
 		call.done <- replication.CommitResult{Result: &prior.Result}
+		call.traceEarly(&prior.Result, nil)
 		return
 	}
-	b.items = append(b.items, replication.Item{Done: call.end})
+	item := replication.Item{Done: call.end}
+	if call.span != nil {
+		item.Span = call.span
+	}
+	b.items = append(b.items, item)
 	b.ends = append(b.ends, len(*buf))
 	b.messages += len(publish.GetMessages())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/server/tracing"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -32,6 +33,7 @@ type Service struct {
 	limits  atomic.Pointer[config.Limits]
 	filters filterCache
 	rules   *access.Rules
+	tracing *tracing.Tracer        // nil for none
 	quotas  atomic.Pointer[quotas] // nil while there are none
 
 	quotasMu sync.Mutex // is held while quotas changes
@@ -54,6 +56,9 @@ func New(serving *serving.Current, s *store.Store, l config.Limits, rules *acces
 	q.buffers.New = func() any { return new([]byte) }
 	return q
 }
+
+// SetTracer has publishes traced; nil: none are. It must be called before anything is served.
+func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
 
 // SetLimits changes the limits: of requests, and of streams that begin, from now on.
 func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }

@@ -465,7 +465,9 @@ type ReplicateResponse struct {
 	// The active's commit LSN: the standby may apply up to here.
 	CommitLsn uint64 `protobuf:"varint,7,opt,name=commit_lsn,json=commitLsn,proto3" json:"commit_lsn,omitempty"`
 	// The active requires this standby's acks from now on (SYNCING).
-	AckRequired   bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
+	AckRequired bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
+	// The span in which the active sends `records`, if they are traced. Not known before release 0.2, which takes no note of it.
+	Trace         *TraceContext `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -556,6 +558,68 @@ func (x *ReplicateResponse) GetAckRequired() bool {
 	return false
 }
 
+func (x *ReplicateResponse) GetTrace() *TraceContext {
+	if x != nil {
+		return x.Trace
+	}
+	return nil
+}
+
+// TraceContext names a span of a distributed trace, in the form of W3C Trace Context.
+type TraceContext struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Value of the header traceparent.
+	Traceparent string `protobuf:"bytes,1,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// Value of the header tracestate; may be empty.
+	Tracestate    string `protobuf:"bytes,2,opt,name=tracestate,proto3" json:"tracestate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TraceContext) Reset() {
+	*x = TraceContext{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TraceContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TraceContext) ProtoMessage() {}
+
+func (x *TraceContext) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TraceContext.ProtoReflect.Descriptor instead.
+func (*TraceContext) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TraceContext) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *TraceContext) GetTracestate() string {
+	if x != nil {
+		return x.Tracestate
+	}
+	return ""
+}
+
 // Welcome tells a standby how to go on.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -579,7 +643,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +655,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +668,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Welcome) GetResumeAfter() *Position {
@@ -677,7 +741,7 @@ type FetchSnapshotRequest struct {
 
 func (x *FetchSnapshotRequest) Reset() {
 	*x = FetchSnapshotRequest{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +753,7 @@ func (x *FetchSnapshotRequest) String() string {
 func (*FetchSnapshotRequest) ProtoMessage() {}
 
 func (x *FetchSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +766,7 @@ func (x *FetchSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*FetchSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FetchSnapshotRequest) GetPairId() string {
@@ -766,7 +830,7 @@ type FetchSnapshotResponse struct {
 
 func (x *FetchSnapshotResponse) Reset() {
 	*x = FetchSnapshotResponse{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +842,7 @@ func (x *FetchSnapshotResponse) String() string {
 func (*FetchSnapshotResponse) ProtoMessage() {}
 
 func (x *FetchSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +855,7 @@ func (x *FetchSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*FetchSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FetchSnapshotResponse) GetHeader() *SnapshotHeader {
@@ -854,7 +918,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +930,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +943,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotHeader) GetId() string {
@@ -959,7 +1023,7 @@ type FetchMessagesRequest struct {
 
 func (x *FetchMessagesRequest) Reset() {
 	*x = FetchMessagesRequest{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1035,7 @@ func (x *FetchMessagesRequest) String() string {
 func (*FetchMessagesRequest) ProtoMessage() {}
 
 func (x *FetchMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1048,7 @@ func (x *FetchMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchMessagesRequest.ProtoReflect.Descriptor instead.
 func (*FetchMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FetchMessagesRequest) GetPairId() string {
@@ -1049,7 +1113,7 @@ type FetchMessagesResponse struct {
 
 func (x *FetchMessagesResponse) Reset() {
 	*x = FetchMessagesResponse{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1125,7 @@ func (x *FetchMessagesResponse) String() string {
 func (*FetchMessagesResponse) ProtoMessage() {}
 
 func (x *FetchMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1138,7 @@ func (x *FetchMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchMessagesResponse.ProtoReflect.Descriptor instead.
 func (*FetchMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *FetchMessagesResponse) GetMessages() []*RawMessage {
@@ -1127,7 +1191,7 @@ type RawMessage struct {
 
 func (x *RawMessage) Reset() {
 	*x = RawMessage{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1203,7 @@ func (x *RawMessage) String() string {
 func (*RawMessage) ProtoMessage() {}
 
 func (x *RawMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1216,7 @@ func (x *RawMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RawMessage.ProtoReflect.Descriptor instead.
 func (*RawMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RawMessage) GetSequence() uint64 {
@@ -1213,7 +1277,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	" \x03(\tR\bfeatures\x12\x10\n" +
 	"\x03run\x18\f \x01(\tR\x03run\x123\n" +
 	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\x12\x1b\n" +
-	"\tvoid_term\x18\r \x01(\x04R\bvoidTerm\"\xa9\x02\n" +
+	"\tvoid_term\x18\r \x01(\x04R\bvoidTerm\"\xda\x02\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
@@ -1223,7 +1287,13 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x04last\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x04last\x12\x1d\n" +
 	"\n" +
 	"commit_lsn\x18\a \x01(\x04R\tcommitLsn\x12!\n" +
-	"\fack_required\x18\b \x01(\bR\vackRequired\"\x92\x02\n" +
+	"\fack_required\x18\b \x01(\bR\vackRequired\x12/\n" +
+	"\x05trace\x18\t \x01(\v2\x19.lockstep.v1.TraceContextR\x05trace\"P\n" +
+	"\fTraceContext\x12 \n" +
+	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
+	"\n" +
+	"tracestate\x18\x02 \x01(\tR\n" +
+	"tracestate\"\x92\x02\n" +
 	"\aWelcome\x128\n" +
 	"\fresume_after\x18\x01 \x01(\v2\x15.lockstep.v1.PositionR\vresumeAfter\x12+\n" +
 	"\x11snapshot_required\x18\x02 \x01(\bR\x10snapshotRequired\x12\x16\n" +
@@ -1292,7 +1362,7 @@ func file_lockstep_v1_replication_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_replication_proto_rawDescData
 }
 
-var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_lockstep_v1_replication_proto_goTypes = []any{
 	(*MeetRequest)(nil),           // 0: lockstep.v1.MeetRequest
 	(*MeetResponse)(nil),          // 1: lockstep.v1.MeetResponse
@@ -1300,48 +1370,50 @@ var file_lockstep_v1_replication_proto_goTypes = []any{
 	(*ReplicateRequest)(nil),      // 3: lockstep.v1.ReplicateRequest
 	(*Hello)(nil),                 // 4: lockstep.v1.Hello
 	(*ReplicateResponse)(nil),     // 5: lockstep.v1.ReplicateResponse
-	(*Welcome)(nil),               // 6: lockstep.v1.Welcome
-	(*FetchSnapshotRequest)(nil),  // 7: lockstep.v1.FetchSnapshotRequest
-	(*FetchSnapshotResponse)(nil), // 8: lockstep.v1.FetchSnapshotResponse
-	(*SnapshotHeader)(nil),        // 9: lockstep.v1.SnapshotHeader
-	(*FetchMessagesRequest)(nil),  // 10: lockstep.v1.FetchMessagesRequest
-	(*FetchMessagesResponse)(nil), // 11: lockstep.v1.FetchMessagesResponse
-	(*RawMessage)(nil),            // 12: lockstep.v1.RawMessage
-	(*Position)(nil),              // 13: lockstep.v1.Position
+	(*TraceContext)(nil),          // 6: lockstep.v1.TraceContext
+	(*Welcome)(nil),               // 7: lockstep.v1.Welcome
+	(*FetchSnapshotRequest)(nil),  // 8: lockstep.v1.FetchSnapshotRequest
+	(*FetchSnapshotResponse)(nil), // 9: lockstep.v1.FetchSnapshotResponse
+	(*SnapshotHeader)(nil),        // 10: lockstep.v1.SnapshotHeader
+	(*FetchMessagesRequest)(nil),  // 11: lockstep.v1.FetchMessagesRequest
+	(*FetchMessagesResponse)(nil), // 12: lockstep.v1.FetchMessagesResponse
+	(*RawMessage)(nil),            // 13: lockstep.v1.RawMessage
+	(*Position)(nil),              // 14: lockstep.v1.Position
 }
 var file_lockstep_v1_replication_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.MeetRequest.from:type_name -> lockstep.v1.Introduction
 	2,  // 1: lockstep.v1.MeetResponse.by:type_name -> lockstep.v1.Introduction
-	13, // 2: lockstep.v1.Introduction.log_end:type_name -> lockstep.v1.Position
+	14, // 2: lockstep.v1.Introduction.log_end:type_name -> lockstep.v1.Position
 	4,  // 3: lockstep.v1.ReplicateRequest.hello:type_name -> lockstep.v1.Hello
-	13, // 4: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
-	13, // 5: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
-	13, // 6: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
-	13, // 7: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
-	13, // 8: lockstep.v1.Hello.committed:type_name -> lockstep.v1.Position
-	6,  // 9: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
-	13, // 10: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
-	13, // 11: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
-	13, // 12: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
-	13, // 13: lockstep.v1.FetchSnapshotRequest.committed:type_name -> lockstep.v1.Position
-	9,  // 14: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
-	13, // 15: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
-	13, // 16: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
-	12, // 17: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
-	13, // 18: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
-	3,  // 19: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
-	7,  // 20: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
-	10, // 21: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
-	0,  // 22: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
-	5,  // 23: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
-	8,  // 24: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
-	11, // 25: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
-	1,  // 26: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	14, // 4: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
+	14, // 5: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
+	14, // 6: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
+	14, // 7: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
+	14, // 8: lockstep.v1.Hello.committed:type_name -> lockstep.v1.Position
+	7,  // 9: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
+	14, // 10: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
+	14, // 11: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
+	6,  // 12: lockstep.v1.ReplicateResponse.trace:type_name -> lockstep.v1.TraceContext
+	14, // 13: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
+	14, // 14: lockstep.v1.FetchSnapshotRequest.committed:type_name -> lockstep.v1.Position
+	10, // 15: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
+	14, // 16: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
+	14, // 17: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
+	13, // 18: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
+	14, // 19: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
+	3,  // 20: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
+	8,  // 21: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
+	11, // 22: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
+	0,  // 23: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
+	5,  // 24: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
+	9,  // 25: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
+	12, // 26: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
+	1,  // 27: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_replication_proto_init() }
@@ -1356,7 +1428,7 @@ func file_lockstep_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_replication_proto_rawDesc), len(file_lockstep_v1_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/tracing"
+)
+
+// startTracing begins to send spans, if the settings or the environment ask for it. The node's own port and its
+// connections to the other node are not made yet.
+func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
+	c := n.cfg.Tracing
+	if !tracing.Wanted(c.Endpoint) {
+		return func() {}, nil
+	}
+	n.tracing, err = tracing.Start(ctx, tracing.Options{
+		Endpoint: c.Endpoint, Sample: float64(c.Sample), SampleSet: c.Sample != config.DefaultSample,
+		Headers: c.Headers, Insecure: c.Insecure, CAFile: c.CA,
+		NodeName: n.cfg.Node.Name, NodeID: n.store.Identity().NodeID.String(), Version: n.version,
+		Logger: n.log.Named("tracing"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", config.ErrInvalid, err)
+	}
+	n.serverOptions = append(slices.Clip(n.serverOptions), n.tracing.ServerOption())
+	n.dialOptions = append(slices.Clip(n.dialOptions), n.tracing.DialOption())
+	n.log.Info("traces are recorded", zap.String("collector", c.Endpoint), zap.Stringer("sample", c.Sample))
+	return func() { n.tracing.Stop(ctx) }, nil
+}
+
+// tracer makes the spans of replication; nil if nothing is traced.
+func (n *node) tracer() replication.Tracer {
+	if n.tracing == nil {
+		return nil // and not an interface that holds a nil
+	}
+	return n.tracing
+}

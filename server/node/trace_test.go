@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// collector counts what a node opens and sends.
+type collector struct {
+	collectorpb.UnimplementedTraceServiceServer
+	net.Listener
+
+	connections atomic.Int64
+
+	mu    sync.Mutex // guards what follows
+	names []string   // of the spans
+}
+
+// Accept counts connections.
+func (c *collector) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.connections.Add(1)
+	}
+	return conn, err
+}
+
+// Export implements the service.
+func (c *collector) Export(
+	_ context.Context, req *collectorpb.ExportTraceServiceRequest,
+) (*collectorpb.ExportTraceServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range req.GetResourceSpans() {
+		for _, s := range r.GetScopeSpans() {
+			for _, span := range s.GetSpans() {
+				c.names = append(c.names, span.GetName())
+			}
+		}
+	}
+	return &collectorpb.ExportTraceServiceResponse{}, nil
+}
+
+func (c *collector) seen() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string{}, c.names...)
+}
+
+func startCollector(t *testing.T) *collector {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := &collector{Listener: l}
+	server := grpc.NewServer()
+	collectorpb.RegisterTraceServiceServer(server, c)
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(c) })
+	t.Cleanup(func() {
+		server.Stop()
+		running.Wait()
+	})
+	return c
+}
+
+const (
+	sampledParent   = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	unsampledParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+)
+
+// publishIn publishes a message that names a span, by a call of its own and on a stream.
+func publishIn(t *testing.T, n *testNode, parent string) {
+	t.Helper()
+	req := &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: []byte("x")}}}
+	if parent != "" {
+		req.Messages[0].Properties = map[string]string{"traceparent": parent}
+	}
+	_, err := n.queues.Publish(t.Context(), req)
+	require.NoError(t, err)
+	stream, err := n.queues.PublishStream(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.PublishStreamRequest{Correlation: 1, Publish: req}))
+	answer, err := stream.Recv()
+	require.NoError(t, err)
+	require.Nil(t, answer.GetError())
+	require.NoError(t, stream.CloseSend())
+}
+
+// TestTracingIsOff: without a setting, with the environment's own switch off, and as long as nothing is sampled, no byte
+// goes to the collector, although messages name spans that are sampled.
+func TestTracingIsOff(t *testing.T) {
+	for name, tt := range map[string]struct {
+		env, parent string
+		set         bool
+		sample      config.Ratio
+	}{
+		"nothing is set":             {parent: sampledParent, sample: 1},
+		"OTEL_SDK_DISABLED":          {env: "OTEL_SDK_DISABLED=true", parent: sampledParent, set: true, sample: 1},
+		"nothing is sampled":         {set: true},
+		"the publisher says no":      {set: true, parent: unsampledParent, sample: 0},
+		"what names no span, in all": {set: true, parent: "00-zz-zz-01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := startCollector(t)
+			if tt.env != "" {
+				t.Setenv("OTEL_SDK_DISABLED", "true")
+			}
+			s := settings(t, "alone")
+			if tt.set {
+				s.Tracing.Endpoint, s.Tracing.Insecure = c.Addr().String(), true
+			}
+			s.Tracing.Sample = tt.sample
+			n := start(t, s)
+			n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+			n.createQueue("q")
+			publishIn(t, n, tt.parent)
+			n.stop() // what waited would be sent now
+			require.Zero(t, c.connections.Load())
+		})
+	}
+}
+
+// TestTracingOfANodeAlone: the environment turns tracing on; a publish that is sampled has its spans, by a call and on a
+// stream; and a collector that does not answer does not keep the node from stopping.
+func TestTracingOfANodeAlone(t *testing.T) {
+	c := startCollector(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+c.Addr().String())
+	s := settings(t, "alone")
+	s.Tracing.Sample = 0
+	n := start(t, s)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	publishIn(t, n, sampledParent)
+	n.stop()
+	names := make(map[string]int)
+	for _, name := range c.seen() {
+		names[name]++
+	}
+	require.Equal(t, map[string]int{
+		"publish q": 2, "commit": 2, "log write": 2, "log sync": 2, "apply": 2,
+	}, names)
+
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // takes connections and says nothing
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+silent.Addr().String())
+	n = start(t, settings(t, "alone"))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	publishIn(t, n, sampledParent)
+	began := time.Now()
+	n.stop()
+	require.Less(t, time.Since(began), 10*time.Second)
+}

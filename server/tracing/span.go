@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tracing
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+)
+
+// maxParents is how many traces one request may belong to: its messages may come from many publishes, each with a trace
+// of its own. Further ones get no span of this node.
+const maxParents = 8
+
+// traceparent is the property of a message that names the trace that it belongs to.
+const traceparent = "traceparent"
+
+// Span is what is recorded of one piece of work: a span in each trace that it belongs to, as a rule one.
+type Span struct {
+	tracer *Tracer
+	spans  []trace.Span
+}
+
+var (
+	_ replication.Span   = (*Span)(nil)
+	_ replication.Tracer = (*Tracer)(nil)
+)
+
+// Publish begins the span of a request that publishes messages. It returns nil if that is not recorded: no trace of a
+// message, nor the one that ctx belongs to, is sampled, or there is none and the dice say no.
+func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
+	parents, named := t.parents(ctx, messages)
+	if len(parents) == 0 {
+		if named {
+			return nil // those who publish have decided
+		}
+		parents = append(parents, trace.SpanContext{})
+	}
+	s := &Span{tracer: t}
+	for _, p := range parents {
+		_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, p), "publish "+queue,
+			trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(
+				attribute.String("messaging.system", "lockstep"),
+				attribute.String("messaging.operation.name", "publish"),
+				attribute.String("messaging.destination.name", queue),
+				attribute.Int("messaging.batch.message_count", len(messages)),
+			))
+		if span.IsRecording() {
+			s.spans = append(s.spans, span)
+		}
+	}
+	if len(s.spans) == 0 {
+		return nil
+	}
+	return s
+}
+
+// parents are the sampled spans that messages name, and the one that ctx is in. named tells whether any span was named.
+func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents []trace.SpanContext, named bool) {
+	add := func(c trace.SpanContext) {
+		if !c.IsValid() {
+			return
+		}
+		named = true
+		if c.IsSampled() && !slices.ContainsFunc(parents, func(p trace.SpanContext) bool {
+			return p.TraceID() == c.TraceID() && p.SpanID() == c.SpanID()
+		}) {
+			parents = append(parents, c)
+		}
+	}
+	add(trace.SpanContextFromContext(ctx))
+	if len(parents) > 0 {
+		return parents, named // the call's own trace is the publisher's
+	}
+	for _, m := range messages {
+		props := m.GetProperties()
+		if len(props) == 0 || props[traceparent] == "" {
+			continue
+		}
+		if add(t.remote(props)); len(parents) == maxParents {
+			break
+		}
+	}
+	return parents, named
+}
+
+// remote reads the names of a span from properties; what is wrong there is none.
+func (t *Tracer) remote(props map[string]string) trace.SpanContext {
+	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
+}
+
+// Into returns a context in which this span is the one that calls and transactions belong to.
+func (s *Span) Into(ctx context.Context) context.Context {
+	return trace.ContextWithSpan(ctx, s.spans[0])
+}
+
+// Number notes a number about the work.
+func (s *Span) Number(name string, n uint64) {
+	for _, span := range s.spans {
+		span.SetAttributes(attribute.Int64(name, int64(n))) //nolint:gosec // G115: an LSN
+	}
+}
+
+// Of implements replication.Tracer, as do the next two.
+func (t *Tracer) Of(ctx context.Context) replication.Span {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		return &Span{t, []trace.Span{span}}
+	}
+	return nil
+}
+
+// Commit begins the span of a batch.
+func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int) replication.Span {
+	parent, ok := of[0].(*Span)
+	if !ok {
+		return nil
+	}
+	links := make([]trace.Link, 0, len(of))
+	for i, s := range of {
+		for j, span := range s.(*Span).spans { //nolint:forcetypeassert // nothing else makes them
+			if i > 0 || j > 0 {
+				links = append(links, trace.Link{SpanContext: span.SpanContext()})
+			}
+		}
+	}
+	_, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent.spans[0]), "commit",
+		trace.WithTimestamp(at), trace.WithLinks(links...), batchAttributes(n, bytes))
+	for i, s := range of {
+		for j, other := range s.(*Span).spans { //nolint:forcetypeassert // nothing else makes them
+			if i > 0 || j > 0 {
+				other.AddLink(trace.Link{SpanContext: span.SpanContext()})
+			}
+		}
+	}
+	return &Span{t, []trace.Span{span}}
+}
+
+// Append begins the span of what a standby takes in.
+func (t *Tracer) Append(parent replication.TraceContext, at time.Time, n uint64, bytes int) replication.Span {
+	c := t.remote(map[string]string{traceparent: parent.Parent, "tracestate": parent.State})
+	if !c.IsSampled() {
+		return nil
+	}
+	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), c), "append",
+		trace.WithTimestamp(at), trace.WithSpanKind(trace.SpanKindServer), batchAttributes(n, bytes))
+	if !span.IsRecording() {
+		return nil
+	}
+	return &Span{t, []trace.Span{span}}
+}
+
+func batchAttributes(n uint64, bytes int) trace.SpanStartEventOption {
+	return trace.WithAttributes(
+		attribute.Int64("lockstep.lsn", int64(n)), //nolint:gosec // G115: an LSN
+		attribute.Int("lockstep.log_bytes", bytes),
+	)
+}
+
+// Part implements replication.Span, as do the others. What one node asks of the other one is of the kind client.
+func (s *Span) Part(name string, at time.Time) replication.Span {
+	kind := trace.SpanKindInternal
+	if name == "replicate" {
+		kind = trace.SpanKindClient
+	}
+	_, span := s.tracer.tracer.Start(trace.ContextWithSpan(context.Background(), s.spans[0]), name,
+		trace.WithTimestamp(at), trace.WithSpanKind(kind))
+	return &Span{s.tracer, []trace.Span{span}}
+}
+
+// Link points to another span.
+func (s *Span) Link(to replication.Span) {
+	if other, ok := to.(*Span); ok {
+		for _, span := range s.spans {
+			span.AddLink(trace.Link{SpanContext: other.spans[0].SpanContext()})
+		}
+	}
+}
+
+// Context names the span.
+func (s *Span) Context() replication.TraceContext {
+	carrier := propagation.MapCarrier{}
+	s.tracer.carrier.Inject(trace.ContextWithSpan(context.Background(), s.spans[0]), carrier)
+	return replication.TraceContext{Parent: carrier[traceparent], State: carrier["tracestate"]}
+}
+
+// End ends the span.
+func (s *Span) End(at time.Time, err error) {
+	for _, span := range s.spans {
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End(trace.WithTimestamp(at))
+	}
+}
