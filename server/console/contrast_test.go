@@ -73,11 +73,24 @@ func TestContrast(t *testing.T) {
 		on, ink string
 		least   float64
 	}{
-		{"accent", "accent-ink", text}, {"bad", "bad-ink", text},
-		{"good-bg", "good", text}, {"info-bg", "info", text}, {"warn-bg", "warn", text}, {"bad-bg", "bad", text},
-		{"good-bg", "text", text}, {"info-bg", "text", text}, {"warn-bg", "text", text}, {"bad-bg", "text", text},
-		{"info-bg", "link", text}, {"bad-bg", "link", text}, {"warn-bg", "link", text}, {"info-bg", "muted", text},
-		{"text", "ground", text}, {"line", "accent", 2}, {"panel", "bad", text}, {"ground", "bad", text},
+		{"accent", "accent-ink", text},
+		{"bad", "bad-ink", text},
+		{"good-bg", "good", text},
+		{"info-bg", "info", text},
+		{"warn-bg", "warn", text},
+		{"bad-bg", "bad", text},
+		{"good-bg", "text", text},
+		{"info-bg", "text", text},
+		{"warn-bg", "text", text},
+		{"bad-bg", "text", text},
+		{"info-bg", "link", text},
+		{"bad-bg", "link", text},
+		{"warn-bg", "link", text},
+		{"info-bg", "muted", text},
+		{"text", "ground", text},
+		{"line", "accent", 2},
+		{"panel", "bad", text},
+		{"ground", "bad", text},
 	}
 	for _, on := range []string{"ground", "panel", "panel-2"} {
 		for _, ink := range []string{"text", "muted", "link"} {

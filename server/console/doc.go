@@ -55,5 +55,6 @@
 //	<div class="chart" data-chart="{{json .Chart}}"></div>
 //
 // with {"kind":"lines","unit":"number"|"bytes","x":[unix seconds],"series":[{"label":"…","values":[…]}]}, or
-// {"kind":"bars","x":[0,1,…],"labels":["…"],…}. No style attributes and no scripts within pages: the policy forbids them.
+// {"kind":"bars","x":[0,1,…],"labels":["…"],…}. No style attributes and no scripts within pages: the policy forbids
+// them.
 package console

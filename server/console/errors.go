@@ -5,6 +5,7 @@ package console
 import (
 	"errors"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -85,7 +86,7 @@ func describe(err error) failure {
 		}
 	}
 	st := status.Convert(err)
-	f := failure{Text: strings.TrimSpace(st.Message())}
+	f := failure{Text: plain(st.Message())}
 	f.Code, f.Title, f.Action = advice(st.Code())
 	for _, d := range st.Details() {
 		if info, is := d.(*errdetails.ErrorInfo); is {
@@ -97,6 +98,12 @@ func describe(err error) failure {
 	}
 	return f
 }
+
+// inner is what gRPC puts before the text of an error that is within another one.
+var inner = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+
+// plain is a text without what only programs want to know.
+func plain(text string) string { return strings.TrimSpace(inner.ReplaceAllString(text, "")) }
 
 // describe says where it can be done.
 func (e *otherConsole) describe() failure {

@@ -24,7 +24,8 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": took, "percent": percent,
 		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "link": withQuery, "dict": dict,
-		"short": short, "outcome": outcome, "rights": rightsOf, "rightNames": rightNames, "chosen": chosen, "list": func(items ...any) []any { return items },
+		"short": short, "plural": plural, "outcome": outcome, "rights": rightsOf, "rightNames": rightNames,
+		"chosen": chosen, "list": func(items ...any) []any { return items },
 	}
 }
 
@@ -165,8 +166,9 @@ func roleOf(r pb.Role) label {
 		return label{word, "bad"}
 	case pb.Role_ROLE_UNSPECIFIED:
 		return label{"unknown", "bad"}
+	default:
+		return label{word, "warn"}
 	}
-	return label{word, "warn"}
 }
 
 // severityOf says how bad a condition is.
@@ -212,7 +214,7 @@ func withQuery(address string, query ...string) (string, error) {
 	}
 	values := url.Values{}
 	for i := 0; i < len(query); i += 2 {
-		values.Set(query[i], query[i+1])
+		values.Set(query[i], query[i+1]) //nolint:gosec // there is an even number of them
 	}
 	return address + "?" + values.Encode(), nil
 }
@@ -231,6 +233,14 @@ func dict(pairs ...any) (map[string]any, error) {
 		m[name] = pairs[i+1]
 	}
 	return m, nil
+}
+
+// plural counts things.
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
 }
 
 // short is the beginning of an identifier.

@@ -197,6 +197,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 		http.Error(w, "the query is too long", http.StatusRequestURITooLong)
 		return
 	}
+	//nolint:contextcheck // what it begins is for all who see the page
 	events, leave, ok := s.hub.subscribe(one, from, p, r.URL.Query())
 	if !ok {
 		w.Header().Set("Retry-After", "10")

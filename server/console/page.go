@@ -342,7 +342,7 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 				to += "?" + r.URL.RawQuery
 			}
 		}
-		http.Redirect(w, r, to, http.StatusSeeOther)
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // it begins with the path of a page
 		return
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -25,14 +26,20 @@ func accessPage() Page {
 			{Name: "grant", Title: "Grant", Right: "operate", Dialog: "grant", Do: doGrant},
 			{Name: "revoke", Title: "Revoke the rule", Right: "operate", Dialog: "revoke", Danger: true, Do: doRevoke},
 			{Name: "role", Title: "Save the role", Right: "operate", Dialog: "role", Load: loadRole, Do: doPutRole},
-			{Name: "delete-role", Title: "Delete the role", Right: "operate", Dialog: "delete-role", Danger: true,
-				Do: doDeleteRole},
+			{
+				Name: "delete-role", Title: "Delete the role", Right: "operate", Dialog: "delete-role", Danger: true,
+				Do: doDeleteRole,
+			},
 			{Name: "token", Title: "Make a token", Right: "operate", Dialog: "token", Do: doCreateToken},
-			{Name: "revoke-token", Title: "Revoke the token", Right: "operate", Dialog: "revoke-token", Danger: true,
-				Do: doRevokeToken},
+			{
+				Name: "revoke-token", Title: "Revoke the token", Right: "operate", Dialog: "revoke-token", Danger: true,
+				Do: doRevokeToken,
+			},
 			{Name: "quota", Title: "Save the quota", Right: "operate", Dialog: "quota", Load: loadQuota, Do: doPutQuota},
-			{Name: "delete-quota", Title: "Delete the quota", Right: "operate", Dialog: "delete-quota", Danger: true,
-				Do: doDeleteQuota},
+			{
+				Name: "delete-quota", Title: "Delete the quota", Right: "operate", Dialog: "delete-quota", Danger: true,
+				Do: doDeleteQuota,
+			},
 		},
 	}
 }
@@ -66,7 +73,7 @@ func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 
 // words splits a list that was typed, at commas and blanks.
 func words(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' || r == '\r' })
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
 
 // accessView is what the page Access shows.
@@ -101,11 +108,11 @@ func loadAccess(ctx context.Context, v *View) (any, error) {
 	}
 	r, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	me, err := a.WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
 }
@@ -218,7 +225,7 @@ func doCreateToken(ctx context.Context, v *View) (Done, error) {
 	}
 	r, err := a.CreateToken(ctx, &pb.CreateTokenRequest{Token: t})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Show: "made-token", Data: &tokenView{r.GetToken(), made}}, nil
 }

@@ -43,8 +43,9 @@ func (*auditView) Result(r *pb.AuditRecord) label {
 		return label{"refused", "bad"}
 	case pb.AuditOutcome_AUDIT_OUTCOME_FAILED:
 		return label{"failed", "warn"}
+	default:
+		return label{"unknown", ""}
 	}
-	return label{"unknown", ""}
 }
 
 // Call is the method without the name of the protocol's package.
@@ -83,7 +84,7 @@ func (d *auditView) add(r *pb.TailAuditResponse) {
 func loadAudit(ctx context.Context, v *View) (any, error) {
 	in, err := pb.NewAuditServiceClient(v.Own()).TailAudit(ctx, v.auditRequest(false))
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	d := v.auditView()
 	for {
@@ -104,7 +105,7 @@ func followAudit(ctx context.Context, v *View, show func(any)) error {
 	defer cancel()
 	in, err := pb.NewAuditServiceClient(v.Own()).TailAudit(ctx, v.auditRequest(true))
 	if err != nil {
-		return err //nolint:wrapcheck // a status is shown
+		return err
 	}
 	answers, failed := make(chan *pb.TailAuditResponse), make(chan error, 1)
 	go func() {

@@ -36,7 +36,7 @@ type nodeSets struct {
 func loadBackups(ctx context.Context, v *View) (any, error) {
 	settings, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	nodes, err := v.nodes(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 		}
 		in, err := m.Backup(ctx, &pb.BackupRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
-			return "", err //nolint:wrapcheck // a status is shown
+			return "", err
 		}
 		var set *pb.SaveSet
 		err = stream(in, func(r *pb.BackupResponse) bool {

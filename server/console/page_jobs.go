@@ -14,8 +14,10 @@ func jobsPage() Page {
 		Path: "/jobs", Title: "Jobs", Key: "j", Right: "operate", Template: "jobs", Live: true, Load: loadJobs,
 		Actions: []Action{
 			{Name: "put", Title: "Save the job", Right: "operate", Dialog: "put", Load: loadJob, Do: doPutJob},
-			{Name: "delete", Title: "Delete the job", Right: "operate", Dialog: "delete", Danger: true, Load: loadJob,
-				Do: doDeleteJob},
+			{
+				Name: "delete", Title: "Delete the job", Right: "operate", Dialog: "delete", Danger: true, Load: loadJob,
+				Do: doDeleteJob,
+			},
 			{Name: "run", Title: "Run the job now", Right: "operate", Dialog: "run", Load: loadJob, Do: doRunJob},
 		},
 	}
@@ -56,7 +58,7 @@ func viewJob(j *pb.Job) *jobView {
 func loadJobs(ctx context.Context, v *View) (any, error) {
 	r, err := pb.NewMaintenanceServiceClient(v.Own()).ListJobs(ctx, &pb.ListJobsRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	list := make([]*jobView, 0, len(r.GetJobs()))
 	for _, j := range r.GetJobs() {
@@ -69,7 +71,7 @@ func loadJobs(ctx context.Context, v *View) (any, error) {
 func loadJob(ctx context.Context, v *View) (any, error) {
 	r, err := pb.NewMaintenanceServiceClient(v.Own()).ListJobs(ctx, &pb.ListJobsRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	name := v.Query.Get("name")
 	if name == "" {
@@ -106,7 +108,7 @@ func doRunJob(ctx context.Context, v *View) (Done, error) {
 	) (string, error) {
 		r, err := pb.NewMaintenanceServiceClient(v.Own()).RunJob(ctx, &pb.RunJobRequest{Name: name})
 		if err != nil {
-			return "", err //nolint:wrapcheck // a status is shown
+			return "", err
 		}
 		return r.GetRun().GetOutcome() + ": " + r.GetRun().GetDetail(), nil
 	})

@@ -99,6 +99,7 @@ func loadPair(ctx context.Context, v *View) (any, error) {
 			d.Critical++
 		case pb.Severity_SEVERITY_WARNING:
 			d.Warnings++
+		default:
 		}
 	}
 	return d, nil
@@ -207,13 +208,13 @@ func doSwitchover(ctx context.Context, v *View) (Done, error) {
 		To: v.Get("to"), Timeout: durationpb.New(switchoverTime),
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	if r.GetAlready() {
 		return Done{Message: "That node is active already; nothing was done."}, nil
 	}
-	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged for %s.",
-		r.GetActiveAddress(), r.GetTerm(), took(r.GetPause()))}, nil
+	return Done{Message: fmt.Sprintf("Switched over: %s is active in term %d. No transaction could be acknowledged "+
+		"for %s.", r.GetActiveAddress(), r.GetTerm(), took(r.GetPause()))}, nil
 }
 
 func doPause(ctx context.Context, v *View) (Done, error) {
@@ -236,7 +237,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pb.NewAdminServiceClient(cc).ForceFailover(ctx, &pb.ForceFailoverRequest{ //nolint:wrapcheck // a status
+	return pb.NewAdminServiceClient(cc).ForceFailover(ctx, &pb.ForceFailoverRequest{
 		By: v.by(), Reason: v.Get("reason"),
 	})
 }
@@ -255,7 +256,7 @@ func doForce(ctx context.Context, v *View) (Done, error) {
 	admin := pb.NewAdminServiceClient(cc)
 	plan, err := admin.ForceFailover(ctx, &pb.ForceFailoverRequest{By: v.by(), Reason: v.Get("reason")})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	if v.Form.Get("confirm") != plan.GetNodeName() {
 		return Done{}, invalid("Type " + plan.GetNodeName() + ", the name of the node that becomes active.")
@@ -268,7 +269,7 @@ func doForce(ctx context.Context, v *View) (Done, error) {
 		Confirm: true, AcceptDataLoss: true, Config: plan.GetConfig(), By: v.by(), Reason: v.Get("reason"),
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: fmt.Sprintf("Node %s becomes active in term %d.", r.GetNodeName(), r.GetTerm())}, nil
 }

@@ -51,7 +51,7 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 	}
 	in, err := m.Scan(ctx, &pb.ScanRequest{Last: true})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	node, _ := n.(*nodeView)
 	d := &scanView{Node: node}

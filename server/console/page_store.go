@@ -25,10 +25,14 @@ func storePage() Page {
 			{Name: "compact", Title: "Compact both nodes", Right: "operate", Dialog: "compact", Do: doCompact},
 			{Name: "cancel-plan", Title: "Cancel the plan", Right: "operate", Dialog: "cancel-plan", Do: doCancelPlan},
 			{Name: "stop", Title: "Stop it", Right: "operate", Dialog: "stop", Do: doStopTask},
-			{Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
-				Load: loadNodeName, Do: doDropOld},
-			{Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNodeName,
-				Do: doCheckpoint},
+			{
+				Name: "drop-old", Title: "Remove page.db_old", Right: "operate", Dialog: "drop-old", Danger: true,
+				Load: loadNodeName, Do: doDropOld,
+			},
+			{
+				Name: "checkpoint", Title: "Write a checkpoint", Right: "operate", Dialog: "checkpoint", Load: loadNodeName,
+				Do: doCheckpoint,
+			},
 		},
 	}
 }
@@ -45,7 +49,7 @@ type storeView struct {
 func loadStore(ctx context.Context, v *View) (any, error) {
 	settings, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	nodes, err := v.nodes(ctx)
 	if err != nil {
@@ -108,7 +112,8 @@ func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
 	default:
 		d.Title = "Rolling restart"
 	}
-	d.State = label{strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(p.GetState().String(), "PLAN_STATE_"), "_", " ")), "info"}
+	word := strings.ReplaceAll(strings.TrimPrefix(p.GetState().String(), "PLAN_STATE_"), "_", " ")
+	d.State = label{strings.ToLower(word), "info"}
 	switch p.GetState() {
 	case pb.PlanState_PLAN_STATE_DONE:
 		d.State.Class, d.Running = "good", false
@@ -116,6 +121,7 @@ func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
 		d.State.Class, d.Running = "bad", false
 	case pb.PlanState_PLAN_STATE_CANCELLED:
 		d.State.Class, d.Running = "warn", false
+	default:
 	}
 	d.Steps = planSteps(p, name, work, nodes)
 	return d
@@ -245,7 +251,7 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 		}
 		in, err := m.Scan(ctx, &pb.ScanRequest{FullSpeed: v.Get("full_speed") != ""})
 		if err != nil {
-			return "", err //nolint:wrapcheck // a status is shown
+			return "", err
 		}
 		var result *pb.ScanResult
 		err = stream(in, func(r *pb.ScanResponse) bool {
@@ -279,7 +285,7 @@ func loadShrink(ctx context.Context, v *View) (any, error) {
 	}
 	r, err := m.Shrink(ctx, &pb.ShrinkRequest{DryRun: true})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	node, _ := n.(*nodeView)
 	return &shrinkView{node, r}, nil
@@ -298,7 +304,7 @@ func doShrink(ctx context.Context, v *View) (Done, error) {
 		}
 		r, err := m.Shrink(ctx, &pb.ShrinkRequest{})
 		if err != nil {
-			return "", err //nolint:wrapcheck // a status is shown
+			return "", err
 		}
 		return fmt.Sprintf("page.db had %s and has %s.", formatBytes(r.GetFileBytesBefore()),
 			formatBytes(r.GetFileBytesAfter())), nil
@@ -336,7 +342,7 @@ func doCancelPlan(ctx context.Context, v *View) (Done, error) {
 func doStopTask(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: "It is being stopped."}, v.server.tasks.stop(v.Get("task"))
 }

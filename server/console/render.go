@@ -22,7 +22,7 @@ import (
 )
 
 //go:embed templates/*.html assets/*
-var files embed.FS //nolint:gochecknoglobals // never changed
+var files embed.FS
 
 // asset is a file that browsers load.
 type asset struct {

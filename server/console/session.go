@@ -21,7 +21,8 @@ const (
 	// idBytes of a session's id, and of its other secrets.
 	idBytes = 32
 	// sessionCookie names the session, entryCookie holds the secret of the form to sign in, and themeCookie is set by
-	// the page: dark or light. Over TLS the first two have a prefix with which a browser takes them from this host only.
+	// the page: dark or light. Over TLS the first two have a prefix with which a browser takes them from this host
+	// only.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -167,7 +168,8 @@ func (s *sessions) end(one *session) {
 	delete(s.all, one.key)
 }
 
-// cookieName is that of one of the cookies. Browsers do not tell ports apart: the nodes of one machine have a name each.
+// cookieName is that of one of the cookies. Browsers do not tell ports apart: the nodes of one machine have a name
+// each.
 func (s *Server) cookieName(base string) string {
 	if s.o.TLS != nil {
 		base = securePrefix + base
@@ -177,14 +179,14 @@ func (s *Server) cookieName(base string) string {
 
 // cookie makes one that scripts cannot read and that other sites' requests do not carry.
 func (s *Server) cookie(name, value string) *http.Cookie {
-	return &http.Cookie{
+	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.o.TLS != nil, SameSite: http.SameSiteStrictMode,
 	}
 }
 
 // noCookie takes a cookie away.
 func (s *Server) noCookie(name string) *http.Cookie {
-	c := s.cookie(name, "")
+	c := s.cookie(name, "") //nolint:gosec // see cookie
 	c.MaxAge = -1
 	return c
 }

@@ -49,7 +49,7 @@ func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()
 	ctx = withToken(inprocess.As(ctx, key), token)
-	return pb.NewAccessServiceClient(s.o.Own).WhoAmI(ctx, &pb.WhoAmIRequest{}) //nolint:wrapcheck // a status is shown
+	return pb.NewAccessServiceClient(s.o.Own).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 
 // withToken shows a token in calls.
@@ -151,7 +151,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	http.SetCookie(w, s.cookie(s.cookieName(sessionCookie), s.sessions.begin(one)))
 	http.SetCookie(w, s.noCookie(s.cookieName(entryCookie)))
-	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther)
+	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // it is a path of this port
 }
 
 // waitOf is how long the address of a request has to wait.

@@ -100,9 +100,9 @@ type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (stri
 
 // begin begins a task for the session of a view, if that may operate: all operations need it, and who lacks it is to be
 // told at once.
-func (v *View) begin(ctx context.Context, what task, do operation) error {
+func (v *View) begin(ctx context.Context, what task, do operation) error { //nolint:contextcheck // it goes on
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
-		return err //nolint:wrapcheck // a status is shown
+		return err
 	}
 	t := v.server.tasks
 	t.mu.Lock()
@@ -119,7 +119,7 @@ func (v *View) begin(ctx context.Context, what task, do operation) error {
 	t.last++
 	one := &what
 	one.ID, one.Who, one.Began = strconv.Itoa(t.last), v.Principal, time.Now()
-	life, cancel := context.WithTimeout(t.ctx, taskTime) //nolint:contextcheck // it outlives the request
+	life, cancel := context.WithTimeout(t.ctx, taskTime)
 	one.cancel = cancel
 	t.all = slices.Insert(t.all, 0, one)
 	for i := len(t.all) - 1; i >= 0 && len(t.all) > keptTasks; i-- {

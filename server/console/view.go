@@ -62,7 +62,7 @@ func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	if v.status == nil {
 		st, err := pb.NewAdminServiceClient(v.Own()).GetStatus(ctx, &pb.GetStatusRequest{})
 		if err != nil {
-			return nil, err //nolint:wrapcheck // a status is shown
+			return nil, err
 		}
 		v.status = st
 	}

@@ -12,7 +12,7 @@
 
   function patchAttributes(from, to) {
     for (const a of Array.from(from.attributes)) {
-      const own = a.name === "open" && from.nodeName === "DETAILS";
+      const own = (a.name === "open" && from.nodeName === "DETAILS") || a.name === "data-label";
       if (!to.hasAttribute(a.name) && !own && !(a.name === "class" && from.classList.contains("chart"))) from.removeAttribute(a.name);
     }
     for (const a of Array.from(to.attributes)) {
@@ -68,9 +68,25 @@
     handleSwap: function (style, target, fragment) {
       if (style !== "patch") return false;
       patchChildren(target, fragment);
+      relabel(target);
       return [target];
     },
   });
+
+  // --- tables: on a narrow screen each row is a block, and each cell has the name of its column ---
+
+  function relabel(root) {
+    root.querySelectorAll(".table table").forEach(function (t) {
+      if (!t.tHead) return;
+      const names = Array.from(t.tHead.rows[0].cells).map(function (c) { return c.textContent.trim(); });
+      Array.from(t.tBodies).forEach(function (b) {
+        Array.from(b.rows).forEach(function (r) {
+          Array.from(r.cells).forEach(function (c, i) { if (c.dataset.label !== names[i]) c.dataset.label = names[i] || ""; });
+        });
+      });
+    });
+    document.body.classList.add("labelled");
+  }
 
   // --- charts: <div class="chart" data-chart='{"kind":"bars"|"lines", ...}'> ---
 
@@ -89,6 +105,8 @@
       return (Math.abs(v) >= 100 || v === Math.trunc(v) ? v.toFixed(0) : v.toFixed(1)) + (units[i] ? " " + units[i] : "");
     };
   }
+
+  const whole = [1, 2, 5].concat(...Array.from({ length: 12 }, function (_, i) { return [1, 2, 5].map(function (n) { return n * Math.pow(10, i + 1); }); }));
 
   function draw(el) {
     const raw = el.dataset.chart;
@@ -113,7 +131,7 @@
       scales: { x: { time: !bars, range: bars ? function () { return [-0.6, c.x.length - 0.4]; } : undefined }, y: { range: function (u, min, max) { return [Math.min(0, min || 0), max > 0 ? max * 1.08 : 1]; } } },
       axes: [
         Object.assign({}, axis, bars ? { grid: { show: false }, splits: function () { return c.x; }, values: function (u, s) { return s.map(function (i) { return c.labels[i]; }); }, rotate: width < 560 || c.x.length > 14 ? -50 : 0, size: width < 560 || c.x.length > 14 ? 62 : 34 } : {}),
-        Object.assign({}, axis, { size: 62, values: function (u, s) { return s.map(format); } }),
+        Object.assign({}, axis, bars ? { incrs: whole } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
       ],
       series: [bars ? { label: c.xLabel || "", value: function (u, v) { return v === null ? "–" : c.labels[v]; } } : { label: "time" }].concat(c.series.map(function (s, i) {
         const own = colour("--chart-" + (i % 4 + 1));
@@ -150,6 +168,7 @@
   document.addEventListener("htmx:afterSwap", function (e) {
     if (e.detail.target === inner) show();
     else drawAll(e.detail.target);
+    relabel(e.detail.target);
   });
   document.addEventListener("console:done", function (e) {
     if (box && box.open) box.close();
@@ -235,6 +254,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", function () {
     document.querySelectorAll(".chart").forEach(function (c) { c.drawnWidth = 0; draw(c); });
   });
+  relabel(document);
   drawAll();
   show();
   if (inner) inner.querySelectorAll("[data-confirm]").forEach(confirmed);

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// pairNode is one node of a pair, with its console.
+type pairNode struct {
+	*browser
+
+	ready node.Ready
+	stop  func()
+}
+
+// startPair runs two nodes whose record is in memory; the first is active.
+func startPair(t *testing.T) (active, standby *pairNode) {
+	t.Helper()
+	coordinator := memory.NewServer(0)
+	start := func(name string) *pairNode {
+		cfg := config.Default()
+		cfg.Node.Name, cfg.Data.Dir, cfg.Coordinator.Etcd.Endpoints = name, t.TempDir(), []string{"127.0.0.1:1"}
+		cfg.Listen, cfg.Console.Listen = "127.0.0.1:0", "127.0.0.1:0"
+		cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes, cfg.Memory.Budget = 1<<20, 1<<20, 64<<20
+		ctx, cancel := context.WithCancel(context.Background())
+		ready, done := make(chan node.Ready, 1), make(chan error, 1)
+		go func() {
+			done <- node.Run(ctx, cfg, zaptest.NewLogger(t), node.Options{
+				OnReady: func(r node.Ready) { ready <- r },
+				Environment: node.Environment{Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
+					return coordinator.Connect(), nil
+				}},
+			})
+		}()
+		n := &pairNode{}
+		stopped := false
+		n.stop = func() {
+			if cancel(); !stopped {
+				stopped = true
+				if err := <-done; err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+				}
+			}
+		}
+		t.Cleanup(n.stop)
+		select {
+		case n.ready = <-ready:
+		case err := <-done:
+			require.NoError(t, errors.Join(err, errors.New("the node ended")))
+		}
+		n.browser = newBrowser(t, n.ready.Console)
+		return n
+	}
+	active = start("a")
+	waitServing(t, active.ready.Address)
+	standby = start("b")
+	require.Eventually(t, func() bool {
+		return strings.Count(active.get("/pair").body, `</i>in sync</span>`) >= 3 // both nodes, and the stream
+	}, 20*time.Second, 50*time.Millisecond)
+	return active, standby
+}
+
+// TestStandby: its console shows the pair, passes on to the active what that has to do, and has the roles switched.
+func TestStandby(t *testing.T) {
+	active, standby := startPair(t)
+	for _, n := range []*pairNode{active, standby} {
+		page := n.get("/pair").body
+		require.Contains(t, page, `aria-label="Node a"`)
+		require.Contains(t, page, `aria-label="Node b"`)
+		require.NotContains(t, page, "does not answer")
+		require.NotContains(t, page, "/pair/force", "nothing has to be forced")
+	}
+	token := standby.makeToken("t", "somebody")
+	require.NotEmpty(t, token)
+	require.Contains(t, active.get("/access").body, "somebody", "the active has it")
+	require.Contains(t, standby.get("/access").body, "somebody")
+	standby.act("/jobs/put", url.Values{"name": {"n"}, "schedule": {"@daily"}, "kind": {"scan"}})
+	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, 5*time.Second,
+		20*time.Millisecond)
+
+	standby.act("/pair/pause", url.Values{"reason": {script}})
+	require.Eventually(t, func() bool {
+		return strings.Contains(active.get("/pair").body, "The pair is paused")
+	}, 5*time.Second, 20*time.Millisecond)
+	require.NotContains(t, active.get("/pair").body+active.event("/pair"), "<script>alert")
+	active.act("/pair/resume", nil)
+
+	a := standby.act("/pair/switchover", nil)
+	require.Contains(t, a.head.Get("Hx-Trigger"), "Switched over")
+	require.Eventually(t, func() bool {
+		page := standby.get("/pair").body
+		_, b, _ := strings.Cut(page, `aria-label="Node b"`)
+		return strings.Contains(b, `</i>active</span>`)
+	}, 10*time.Second, 50*time.Millisecond)
+}
+
+// TestDeadNode: a node that is gone is shown within two seconds on a page that is open, and a failover can be forced
+// when no node is active.
+func TestDeadNode(t *testing.T) {
+	active, standby := startPair(t)
+	active.act("/pair/pause", nil)
+	events := make(chan string, 64)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	resp, err := standby.http.Do(standby.request(http.MethodGet, "/events/pair", nil).WithContext(ctx))
+	require.NoError(t, err)
+	go func() {
+		defer func() { _ = resp.Body.Close() }()
+		buffer := make([]byte, 1<<20)
+		for {
+			n, err := resp.Body.Read(buffer)
+			if err != nil {
+				close(events)
+				return
+			}
+			events <- string(buffer[:n])
+		}
+	}()
+	<-events
+	active.stop()
+	deadline := time.After(2 * time.Second)
+	for shown := false; !shown; {
+		select {
+		case e := <-events:
+			shown = strings.Contains(e, "The node does not answer")
+		case <-deadline:
+			require.Fail(t, "the node that is gone is not shown within 2 s")
+		}
+	}
+	require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
+	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
+}
