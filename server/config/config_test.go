@@ -340,6 +340,7 @@ func TestReach(t *testing.T) {
 		{"--listen=node-a:7420"},
 		{"--listen=0.0.0.0:7420", "--standalone"},
 		{"--metrics-listen=0.0.0.0:9420"},
+		{"--console-listen=0.0.0.0:7480"},
 		{"--metrics-listen=node-a:9420", "--tls-cert=c", "--tls-key=k", "--tls-ca=a"},
 		{
 			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
@@ -368,6 +369,8 @@ func TestReach(t *testing.T) {
 		append([]string{"--listen=0.0.0.0:7420"}, secured...),
 		append([]string{"--listen=0.0.0.0:7420", "--metrics-listen=:9420", "--metrics-tls-own"}, secured...),
 		{"--metrics-listen=:9420", "--metrics-tls-cert=c", "--metrics-tls-key=k"},
+		{"--console-listen=:7480", "--console-tls-cert=c", "--console-tls-key=k"},
+		append([]string{"--listen=0.0.0.0:7420", "--console-listen=:7480", "--console-tls-own"}, secured...),
 		{"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none", "--standalone"},
 		{"--listen=0.0.0.0:7420", "--tls-cert=c", "--tls-key=k", "--tls-client-auth=none", "--peer-token-file=t"},
 	} {

@@ -30,6 +30,23 @@ func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, b.get("/events/pair").code)
 }
 
+// TestLinksFromOtherSites: a link to a page works, although the browser sends no cookie with it; forms and what scripts
+// ask for do not.
+func TestLinksFromOtherSites(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	r := b.request(http.MethodGet, "/store", nil)
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	r.Header.Set("Sec-Fetch-Mode", "navigate")
+	a := b.do(r)
+	require.Equal(t, http.StatusOK, a.code)
+	require.Contains(t, a.body, `http-equiv="refresh"`)
+	require.Empty(t, a.head.Values("Set-Cookie"))
+	r = b.request(http.MethodGet, "/store", nil)
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	r.Header.Set("Sec-Fetch-Mode", "no-cors")
+	require.Equal(t, http.StatusForbidden, b.do(r).code)
+}
+
 func TestOtherSitesAreRefused(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	form := url.Values{"csrf": {b.csrf()}}

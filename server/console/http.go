@@ -4,6 +4,7 @@ package console
 
 import (
 	"crypto/sha256"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -131,6 +132,11 @@ func thisMachine(header string) bool {
 func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		one := s.sessionOf(r)
+		if site := r.Header.Get("Sec-Fetch-Site"); one == nil && r.Method == http.MethodGet && site != "" &&
+			site != "same-origin" && site != "none" {
+			comeAgain(w)
+			return
+		}
 		if one == nil && s.o.Anonymous && s.open(r) {
 			one = &session{principal: "anonymous", method: "none"}
 			id := s.sessions.begin(one)
@@ -159,6 +165,13 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 		}
 		next(w, r, one)
 	})
+}
+
+// comeAgain answers to a link on another site's page: browsers send the session's cookie only with what a page of this
+// port asks for, such as this one.
+func comeAgain(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0"><title>Lockstep</title>`)
 }
 
 // outdated is what a form gets that does not belong to the session.

@@ -166,9 +166,10 @@
   }
 
   document.addEventListener("htmx:afterSwap", function (e) {
-    if (e.detail.target === inner) show();
-    else drawAll(e.detail.target);
-    relabel(e.detail.target);
+    const swapped = e.detail.target || document; // an event of the server tells none
+    relabel(swapped);
+    if (swapped === inner) show();
+    else drawAll(swapped);
   });
   document.addEventListener("console:done", function (e) {
     if (box && box.open) box.close();
