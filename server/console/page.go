@@ -84,10 +84,16 @@ func pages() []Page {
 	return []Page{
 		pairPage(),
 		alarmsPage(),
+		queuesPage(),
+		queuePage(),
+		messagesPage(),
+		messagePage(),
 		storePage(),
 		scanPage(),
 		backupsPage(),
 		jobsPage(),
+		connectionsPage(),
+		preparedPage(),
 		accessPage(),
 		auditPage(),
 	}

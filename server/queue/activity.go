@@ -61,11 +61,16 @@ type queueAge struct {
 // sample looks at all queues, unless that was done lately. mu is held.
 func (a *activity) sample(s *store.Store, session *serving.Session) {
 	now := time.Now()
-	if a.session == session && now.Sub(a.at) < sampleEvery {
+	lately := a.session == session && now.Sub(a.at) < sampleEvery
+	if lately && s.QueueCount() == len(a.queues) {
+		return
+	}
+	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
+	if lately { // queues were made or deleted
+		a.follow(found)
 		return
 	}
 	consumers := session.Consumers.Activity()
-	found := s.Sample(make([]store.QueueSample, 0, len(a.queues)+16))
 	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
 	elapsed := now.Sub(a.at)
 	sameSession := a.session == session && elapsed <= sampleMax
@@ -80,6 +85,19 @@ func (a *activity) sample(s *store.Store, session *serving.Session) {
 		}
 	}
 	a.session, a.at, a.queues, a.byID, a.orders = session, now, queues, byID, make(map[orderKey][]int)
+}
+
+// follow takes in queues that were made since the last sample, and lets go of those that were deleted. mu is held.
+func (a *activity) follow(found []store.QueueSample) {
+	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
+	for i := range found {
+		queues[i].QueueSample = found[i]
+		if known, was := a.byID[found[i].ID]; was {
+			queues[i] = a.queues[known]
+		}
+		byID[found[i].ID] = i
+	}
+	a.queues, a.byID, a.orders = queues, byID, make(map[orderKey][]int)
 }
 
 // compare finds the rates from what the queue was some seconds before.

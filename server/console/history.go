@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// historyPoints is how many points a chart of rates has: one for each second.
+	historyPoints = 180
+	// historyStep is how far apart two points are at least.
+	historyStep = 900 * time.Millisecond
+	// maxHistories is how many queues have a history at the same time: those that were looked at last.
+	maxHistories = 64
+)
+
+// history keeps what queues did while somebody looked at them, for charts.
+type history struct {
+	mu     sync.Mutex // guards all below
+	queues map[string]*past
+}
+
+// past is the history of one queue.
+type past struct {
+	at     []time.Time
+	values [][]*float64 // for each line, as long as at; nil: not known
+}
+
+// add adds a point to the history of a queue, and returns a copy of what there is of its last minutes.
+func (h *history) add(key string, now time.Time, values ...*float64) past {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.queues == nil {
+		h.queues = make(map[string]*past)
+	}
+	s := h.queues[key]
+	if s == nil {
+		h.makeRoom()
+		s = &past{values: make([][]*float64, len(values))}
+		h.queues[key] = s
+	}
+	if n := len(s.at); n == 0 || now.Sub(s.at[n-1]) >= historyStep {
+		drop := max(0, n+1-historyPoints)
+		s.at = append(append([]time.Time{}, s.at[drop:]...), now)
+		for i := range s.values {
+			s.values[i] = append(append([]*float64{}, s.values[i][drop:]...), values[i])
+		}
+	}
+	return past{at: s.at, values: append([][]*float64{}, s.values...)}
+}
+
+// makeRoom forgets the queue that nobody has looked at for longest, if there are many. mu is held.
+func (h *history) makeRoom() {
+	if len(h.queues) < maxHistories {
+		return
+	}
+	oldest := ""
+	for key, s := range h.queues {
+		if oldest == "" || s.at[len(s.at)-1].Before(h.queues[oldest].at[len(h.queues[oldest].at)-1]) {
+			oldest = key
+		}
+	}
+	delete(h.queues, oldest)
+}
+
+// chart of some lines of the history.
+func (s *past) chart(unit string, height int, labels []string, lines ...int) chart {
+	c := chart{Kind: "lines", Unit: unit, Height: height}
+	for _, at := range s.at {
+		c.X = append(c.X, at.Unix())
+	}
+	for i, line := range lines {
+		c.Series = append(c.Series, series{labels[i], s.values[line]})
+	}
+	return c
+}

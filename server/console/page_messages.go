@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// messagesPerPage is how many messages one page has.
+	messagesPerPage = 50
+	// previewBytes is how much of a body the table shows, and maxBodyBytes how much the page of a message does.
+	previewBytes = 120
+	maxBodyBytes = 64 << 10
+	// maxMessageBytes is the largest message that can be shown.
+	maxMessageBytes = 256 << 20
+)
+
+// messagesPage shows the messages of a queue without taking them.
+func messagesPage() Page {
+	return Page{
+		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,
+		Under: "/queues", Load: loadMessages,
+		Actions: []Action{
+			{Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: loadChosen, Do: moveChosen},
+			{
+				Name: "replay", Title: "Replay dead letters", Right: "manage", Dialog: "replay", Load: loadChosen,
+				Do: replayChosen,
+			},
+			{
+				Name: "remove", Title: "Delete messages", Right: "manage", Dialog: "remove", Danger: true,
+				Load: loadChosen, Do: removeChosen,
+			},
+		},
+	}
+}
+
+// messagePage shows one message with all that it has.
+func messagePage() Page {
+	return Page{
+		Path: "/message", Title: "Message", Right: "browse", Template: "message", Hidden: true, Under: "/queues",
+		Load: loadMessage,
+	}
+}
+
+// messagesView is what the page Messages shows.
+type messagesView struct {
+	Queue        *pb.Queue
+	Subscription string
+	Back         string
+	Rows         []messageRow
+	From         uint64
+	Next, First  string // addresses; empty: none
+	DeadLetters  bool   // some of them are
+}
+
+// messageRow is one message.
+type messageRow struct {
+	*pb.StoredMessage
+
+	Link, Key, Preview string
+	At                 time.Time
+	Size               int
+	Fields             []field
+}
+
+// field is a name and a value.
+type field struct{ Name, Value string }
+
+func loadMessages(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	queues := pb.NewQueueServiceClient(active)
+	name := v.Query.Get("name")
+	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	d := &messagesView{
+		Queue: described.GetQueue(), Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
+	}
+	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
+	all, err := browse(ctx, queues, &pb.BrowseRequest{
+		Queue: name, Subscription: d.Subscription, FromSequence: d.From, Limit: messagesPerPage + 1,
+		MaxResponseBytes: maxMessageBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(all) > messagesPerPage {
+		d.Next = d.link(all[messagesPerPage].GetSequence())
+		all = all[:messagesPerPage]
+	}
+	if d.From > 1 {
+		d.First = d.link(0)
+	}
+	for _, m := range all {
+		row := messageRow{
+			StoredMessage: m, At: m.GetPublishedAt().AsTime(), Size: len(m.GetMessage().GetBody()), Fields: fieldsOf(m),
+			Link: "/message?" + url.Values{"name": {name}, "sequence": {strconv.FormatUint(m.GetSequence(), 10)}}.Encode(),
+			Key:  strconv.FormatUint(m.GetSequence(), 10), Preview: preview(m.GetMessage().GetBody()),
+		}
+		d.DeadLetters = d.DeadLetters || m.GetDeadLetter() != nil
+		row.Message.Body = nil
+		d.Rows = append(d.Rows, row)
+	}
+	return d, nil
+}
+
+// link is the address of another page of messages.
+func (d *messagesView) link(from uint64) string {
+	q := url.Values{"name": {d.Queue.GetName()}}
+	if d.Subscription != "" {
+		q.Set("subscription", d.Subscription)
+	}
+	if from > 0 {
+		q.Set("from", strconv.FormatUint(from, 10))
+	}
+	return "/messages?" + q.Encode()
+}
+
+// browse reads messages.
+func browse(
+	ctx context.Context, queues pb.QueueServiceClient, req *pb.BrowseRequest,
+) (all []*pb.StoredMessage, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := queues.Browse(ctx, req)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err //nolint:wrapcheck // a status is shown
+		}
+		all = append(all, resp.GetMessages()...)
+	}
+}
+
+// preview is the beginning of a body, on one line.
+func preview(body []byte) string {
+	more := len(body) > previewBytes
+	part := body[:min(len(body), previewBytes)]
+	if more { // not in the middle of a character
+		for n := len(part); n > max(len(part)-utf8.UTFMax, 0) && !utf8.Valid(part); {
+			n--
+			part = part[:n]
+		}
+	}
+	if !readable(part) {
+		return hex.EncodeToString(body[:min(len(body), 32)]) + " (bytes)"
+	}
+	text := strings.Join(strings.Fields(string(part)), " ")
+	if more {
+		text += "…"
+	}
+	return text
+}
+
+// readable tells whether bytes are text.
+func readable(body []byte) bool {
+	if !utf8.Valid(body) {
+		return false
+	}
+	for _, r := range string(body) {
+		if r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// fieldsOf lists what a message has beside its body.
+func fieldsOf(s *pb.StoredMessage) (list []field) {
+	m := s.GetMessage()
+	add := func(name, value string) {
+		if value != "" {
+			list = append(list, field{name, value})
+		}
+	}
+	at := func(name string, t *timestamppb.Timestamp) {
+		if t != nil {
+			add(name, t.AsTime().UTC().Format("2006-01-02 15:04:05.000 MST"))
+		}
+	}
+	add("message id", m.GetMessageId())
+	add("correlation id", m.GetCorrelationId())
+	add("reply to", m.GetReplyTo())
+	add("content type", m.GetContentType())
+	add("subject", m.GetSubject())
+	add("group", m.GetGroup())
+	if m.Priority != nil {
+		add("priority", strconv.FormatUint(uint64(m.GetPriority()), 10))
+	}
+	at("expires at", m.GetExpiresAt())
+	at("deliver at", m.GetDeliverAt())
+	if l := s.GetDeadLetter(); l != nil {
+		reason := strings.ToLower(strings.TrimPrefix(l.GetReason().String(), "DEAD_LETTER_REASON_"))
+		add("dead letter of", fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(),
+			l.GetSequence()))
+		add("because", strings.ReplaceAll(reason, "_", " "))
+		add("deliveries there", strconv.FormatUint(uint64(l.GetDeliveries()), 10))
+		at("moved at", l.GetMovedAt())
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.GetProperties())) {
+		list = append(list, field{"property " + name, m.GetProperties()[name]})
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.GetTypedProperties())) {
+		list = append(list, field{"property " + name, propertyText(m.GetTypedProperties()[name])})
+	}
+	return list
+}
+
+// propertyText writes the value of a property that is no text.
+func propertyText(p *pb.PropertyValue) string {
+	switch kind := p.GetKind().(type) {
+	case *pb.PropertyValue_BoolValue:
+		return strconv.FormatBool(kind.BoolValue) + " (bool)"
+	case *pb.PropertyValue_IntValue:
+		return strconv.FormatInt(kind.IntValue, 10) + " (int)"
+	case *pb.PropertyValue_DoubleValue:
+		return strconv.FormatFloat(kind.DoubleValue, 'g', -1, 64) + " (double)"
+	case *pb.PropertyValue_BytesValue:
+		return hex.EncodeToString(kind.BytesValue) + " (bytes)"
+	}
+	return ""
+}
+
+// messageView is what the page of a message shows.
+type messageView struct {
+	Queue, Back     string
+	Sequence        uint64
+	At              time.Time
+	DeliveryCount   uint32
+	Size            int
+	Cut             bool // not all of the body is shown
+	Text, JSON, Hex string
+	Fields          []field
+}
+
+func loadMessage(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name := v.Query.Get("name")
+	sequence, err := strconv.ParseUint(v.Query.Get("sequence"), 10, 64)
+	if err != nil || sequence == 0 {
+		return nil, invalid("The address names no sequence.")
+	}
+	found, err := browse(ctx, pb.NewQueueServiceClient(active), &pb.BrowseRequest{
+		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 || found[0].GetSequence() != sequence {
+		return nil, invalid(fmt.Sprintf("Queue %s has no message with the sequence %d any more: it was acknowledged by all "+
+			"subscriptions, moved, or is damaged.", name, sequence))
+	}
+	m := found[0]
+	body := m.GetMessage().GetBody()
+	d := &messageView{
+		Queue: name, Back: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
+		DeliveryCount: m.GetDeliveryCount(), Size: len(body), Fields: fieldsOf(m),
+	}
+	var indented bytes.Buffer
+	if len(body) <= maxBodyBytes && json.Indent(&indented, body, "", "  ") == nil && len(body) > 0 {
+		d.JSON = indented.String()
+	}
+	if len(body) > maxBodyBytes {
+		body, d.Cut = body[:maxBodyBytes], true
+	}
+	if readable(body) {
+		d.Text = string(body)
+	}
+	d.Hex = hex.Dump(body)
+	return d, nil
+}
+
+// chosenView is what the dialogues about chosen messages show.
+type chosenView struct {
+	Queue, Subscription string
+	Count               int
+	Sequences           []string
+	Queues              []string // some names, to choose from
+}
+
+// loadChosen looks at what was chosen.
+func loadChosen(ctx context.Context, v *View) (any, error) {
+	d := &chosenView{
+		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
+	}
+	if d.Count = len(d.Sequences); d.Count == 0 {
+		return nil, invalid("No message is chosen: tick some first.")
+	}
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pb.NewQueueServiceClient(active).ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	for _, q := range list.GetQueues() {
+		if q.GetName() != d.Queue {
+			d.Queues = append(d.Queues, q.GetName())
+		}
+	}
+	return d, nil
+}
+
+// chosenRanges reads what was chosen.
+func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
+	for _, text := range v.Query["sequence"] {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return nil, invalid(fmt.Sprintf("%q is no sequence.", text))
+		}
+		list = append(list, &pb.SequenceRange{First: n, Last: n})
+	}
+	return list, nil
+}
+
+func moveChosen(ctx context.Context, v *View) (Done, error) {
+	to := strings.TrimSpace(v.Get("to"))
+	if to == "" {
+		return Done{}, invalid("Name the queue to move them to.")
+	}
+	return move(ctx, v, to)
+}
+
+func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx, v, "") }
+
+// move moves what was chosen to a queue, or back to where it comes from.
+func move(ctx context.Context, v *View, to string) (Done, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	sequences, err := chosenRanges(v)
+	if err != nil {
+		return Done{}, err
+	}
+	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64)
+	resp, err := pb.NewQueueServiceClient(active).MoveMessages(ctx, &pb.MoveMessagesRequest{
+		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), To: to, Sequences: sequences, QueueId: id,
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	text := fmt.Sprintf("Moved %d of %d messages to %s.", resp.GetMoved(), len(sequences),
+		cmp.Or(to, "where they come from"))
+	if resp.GetSkipped() > 0 {
+		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())
+	}
+	return Done{Message: text}, nil
+}
+
+func removeChosen(ctx context.Context, v *View) (Done, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	sequences, err := chosenRanges(v)
+	if err != nil {
+		return Done{}, err
+	}
+	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64)
+	resp, err := pb.NewQueueServiceClient(active).RemoveMessages(ctx, &pb.RemoveMessagesRequest{
+		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: sequences, QueueId: id,
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(sequences))}, nil
+}

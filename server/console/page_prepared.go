@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// preparedPerPage is how many prepared transactions one page has.
+const preparedPerPage = 100
+
+// preparedPage shows the transactions that wait for the decision of their coordinator.
+func preparedPage() Page {
+	return Page{
+		Path: "/prepared", Title: "Prepared transactions", Key: "x", Right: "operate", Template: "prepared", Live: true,
+		Load: loadPrepared,
+		Actions: []Action{
+			{
+				Name: "commit", Title: "Commit", Right: "operate", Dialog: "commit", Danger: true,
+				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, true) },
+			},
+			{
+				Name: "rollback", Title: "Roll back", Right: "operate", Dialog: "rollback", Danger: true,
+				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, false) },
+			},
+		},
+	}
+}
+
+// preparedView is what the page shows.
+type preparedView struct {
+	Rows  []preparedRow
+	Total uint32
+	Bytes uint64
+	Next  string // address; empty: none
+}
+
+// preparedRow is one transaction.
+type preparedRow struct {
+	*pb.PreparedTransaction
+
+	At time.Time
+}
+
+func loadPrepared(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	after, _ := strconv.ParseUint(v.Query.Get("after"), 10, 64)
+	resp, err := pb.NewQueueServiceClient(active).ListPrepared(ctx, &pb.ListPreparedRequest{
+		AfterLsn: after, Limit: preparedPerPage,
+	})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	d := &preparedView{Total: resp.GetTotal(), Bytes: resp.GetTotalBytes()}
+	for _, t := range resp.GetTransactions() {
+		d.Rows = append(d.Rows, preparedRow{t, t.GetPreparedAt().AsTime()})
+		if resp.GetMore() {
+			d.Next = fmt.Sprintf("/prepared?after=%d", t.GetLsn())
+		}
+	}
+	return d, nil
+}
+
+// decide decides over a transaction in the place of its coordinator.
+func decide(ctx context.Context, v *View, commit bool) (Done, error) {
+	xid := v.Query.Get("xid")
+	if strings.TrimSpace(v.Get("confirm")) != strings.TrimSpace(xid) {
+		return Done{}, invalid("Type the name of the transaction to confirm.")
+	}
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	queues := pb.NewQueueServiceClient(active)
+	if commit {
+		if _, err := queues.CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
+			return Done{}, err //nolint:wrapcheck // a status is shown
+		}
+		return Done{Message: "Transaction " + xid + " is committed."}, nil
+	}
+	if _, err := queues.RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: "Transaction " + xid + " is rolled back."}, nil
+}

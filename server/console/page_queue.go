@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// maxTestMessages is how many messages the form publishes at most.
+const maxTestMessages = 1000
+
+// queuePage shows one queue.
+func queuePage() Page {
+	h := &history{}
+	return Page{
+		Path: "/queue", Title: "Queue", Right: "browse", Template: "queue", Live: true, Hidden: true, Under: "/queues",
+		Load: func(ctx context.Context, v *View) (any, error) { return loadQueue(ctx, v, h) },
+		Actions: []Action{
+			{Name: "publish", Title: "Publish", Right: "publish", Dialog: "publish", Do: publishTest},
+			{
+				Name: "configure", Title: "Configure", Right: "manage", Dialog: "configure", Load: loadConfig,
+				Do: alterQueue,
+			},
+			{Name: "seek", Title: "Move subscription", Right: "manage", Dialog: "seek", Danger: true, Do: seek},
+			{
+				Name: "purge", Title: "Purge", Right: "manage", Dialog: "purge", Danger: true, Load: loadConfig,
+				Do: purgeQueue,
+			},
+			{
+				Name: "delete", Title: "Delete queue", Right: "manage", Dialog: "delete", Danger: true, Load: loadConfig,
+				Do: deleteQueue,
+			},
+		},
+	}
+}
+
+// queueView is what the page of a queue shows.
+type queueView struct {
+	queueRow
+
+	MessagesLink  string
+	Rates, Depth  chart
+	Settings      []configField // those that are set
+	Consumers     []consumerRow
+	NoConsumers   string // why they are not shown
+	Subscriptions []subscriptionRow
+}
+
+// subscriptionRow is one subscription of a queue.
+type subscriptionRow struct {
+	*pb.Subscription
+
+	Messages string // address of what it has still to acknowledge
+}
+
+// consumerRow is one consumer of a queue.
+type consumerRow struct {
+	Connection *pb.Connection
+	Stream     *pb.ConnectionStream
+	Key        string
+}
+
+func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{
+		Name: v.Get("name"), Activity: true,
+	})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	q := resp.GetQueue()
+	d := &queueView{queueRow: newQueueRow(q), MessagesLink: queueLink("/messages", q.GetName())}
+	a := q.GetActivity()
+	s := h.add(fmt.Sprintf("%d %s", q.GetId(), q.GetName()), time.Now(), a.PublishedPerSecond, a.DeliveredPerSecond,
+		a.AcknowledgedPerSecond, proto.Float64(float64(q.GetMessages())))
+	d.Rates = s.chart("number", 220, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
+	d.Depth = s.chart("number", 220, []string{"messages"}, 3)
+	for _, f := range configFields(q.GetConfig()) {
+		if f.Checked || f.Value != "" && f.Value != overflows[0] {
+			d.Settings = append(d.Settings, f)
+		}
+	}
+	for _, sub := range q.GetSubscriptions() {
+		d.Subscriptions = append(d.Subscriptions, subscriptionRow{sub, "/messages?" + url.Values{
+			"name": {q.GetName()}, "subscription": {sub.GetName()},
+		}.Encode()})
+	}
+	d.loadConsumers(ctx, active)
+	return d, nil
+}
+
+// loadConsumers finds the consumers of a queue, which is for operators.
+func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInterface) {
+	list, err := pb.NewConnectionServiceClient(active).ListConnections(ctx, &pb.ListConnectionsRequest{
+		Queue: d.Queue.GetName(), Limit: 200,
+	})
+	switch {
+	case status.Code(err) == codes.PermissionDenied:
+		d.NoConsumers = "Who consumes is shown to those with the right operate."
+		return
+	case err != nil:
+		d.NoConsumers = status.Convert(err).Message()
+		return
+	}
+	for _, c := range list.GetConnections() {
+		for i, s := range c.GetStreams() {
+			if s.GetKind() == pb.ConnectionStreamKind_CONNECTION_STREAM_KIND_CONSUME &&
+				len(s.GetQueues()) == 1 && s.GetQueues()[0] == d.Queue.GetName() {
+				d.Consumers = append(d.Consumers, consumerRow{c, s, fmt.Sprintf("%d-%d", c.GetId(), i)})
+			}
+		}
+	}
+}
+
+// configView is what the dialogues of a queue show.
+type configView struct {
+	Queue  *pb.Queue
+	Fields []configField
+}
+
+func loadConfig(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Get("name")})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	return &configView{Queue: resp.GetQueue(), Fields: configFields(resp.GetQueue().GetConfig())}, nil
+}
+
+func publishTest(ctx context.Context, v *View) (Done, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	r := formReader{v: v}
+	count := max(r.number("count", maxTestMessages), 1)
+	m := &pb.Message{
+		Body: []byte(strings.ReplaceAll(v.Get("body"), "\r\n", "\n")), ContentType: v.Get("content_type"),
+		Subject: v.Get("subject"), CorrelationId: v.Get("correlation_id"), Group: v.Get("group"),
+		Ttl: r.duration("message_ttl"), Delay: r.duration("message_delay"), Properties: map[string]string{},
+	}
+	if v.Get("priority") != "" {
+		m.Priority = proto.Uint32(uint32(r.number("priority", 9)))
+	}
+	if r.err != nil {
+		return Done{}, r.err
+	}
+	for line := range strings.Lines(v.Get("properties")) {
+		line = strings.TrimSpace(line)
+		name, value, has := strings.Cut(line, "=")
+		switch {
+		case line == "":
+		case !has:
+			return Done{}, invalid(fmt.Sprintf("The property %q has no value: write name=value, one on each line.", line))
+		default:
+			m.Properties[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	req := &pb.PublishRequest{Queue: v.Query.Get("name")}
+	for range count {
+		req.Messages = append(req.Messages, m)
+	}
+	resp, err := pb.NewQueueServiceClient(active).Publish(ctx, req)
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	if count == 1 {
+		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
+	}
+	return Done{Message: fmt.Sprintf("Published %d messages from sequence %d on.", count, resp.GetFirstSequence())}, nil
+}
+
+func alterQueue(ctx context.Context, v *View) (Done, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	queues := pb.NewQueueServiceClient(active)
+	now, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	config := now.GetQueue().GetConfig()
+	if config == nil {
+		config = &pb.QueueConfig{}
+	}
+	if err := readConfig(v, config, false); err != nil {
+		return Done{}, err
+	}
+	if _, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
+		Name: v.Query.Get("name"), Config: config, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
+	}); err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: "The queue is configured anew."}, nil
+}
+
+func seek(ctx context.Context, v *View) (Done, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	req := &pb.SeekSubscriptionRequest{
+		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
+	}
+	value := strings.TrimSpace(v.Get("value"))
+	switch v.Get("to") {
+	case "earliest":
+		req.To = &pb.SeekSubscriptionRequest_Position{Position: pb.StartPosition_START_POSITION_EARLIEST}
+	case "latest":
+		req.To = &pb.SeekSubscriptionRequest_Position{Position: pb.StartPosition_START_POSITION_LATEST}
+	case "sequence":
+		n, err := strconv.ParseUint(value, 10, 64)
+		if err != nil || n == 0 {
+			return Done{}, invalid(fmt.Sprintf("%q is no sequence; they begin at 1.", value))
+		}
+		req.To = &pb.SeekSubscriptionRequest_Sequence{Sequence: n}
+	case "time":
+		at, err := time.Parse(time.RFC3339, value)
+		if err != nil {
+			return Done{}, invalid(fmt.Sprintf("%q is no time; write it as in 2026-11-22T21:30:00Z.", value))
+		}
+		req.To = &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(at)}
+	default:
+		return Done{}, invalid("Choose where the subscription goes on.")
+	}
+	resp, err := pb.NewQueueServiceClient(active).SeekSubscription(ctx, req)
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: fmt.Sprintf("Subscription %s goes on at %d, with %d messages to read.",
+		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), resp.GetBacklog())}, nil
+}
+
+// confirmed checks that the name of the queue was typed.
+func confirmed(v *View) error {
+	if name := v.Query.Get("name"); strings.TrimSpace(v.Get("confirm")) != name {
+		return invalid("Type the name " + name + " to confirm.")
+	}
+	return nil
+}
+
+func purgeQueue(ctx context.Context, v *View) (Done, error) {
+	if err := confirmed(v); err != nil {
+		return Done{}, err
+	}
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	resp, err := pb.NewQueueServiceClient(active).PurgeQueue(ctx, &pb.PurgeQueueRequest{
+		Name: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: fmt.Sprintf("Purged %d messages.", resp.GetMessages())}, nil
+}
+
+func deleteQueue(ctx context.Context, v *View) (Done, error) {
+	if err := confirmed(v); err != nil {
+		return Done{}, err
+	}
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	name := v.Query.Get("name")
+	resp, err := pb.NewQueueServiceClient(active).DeleteQueue(ctx, &pb.DeleteQueueRequest{
+		Name: name,
+	})
+	if err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{
+		Message: fmt.Sprintf("Queue %s is deleted, with %d messages.", name, resp.GetMessages()), Goto: "/queues",
+	}, nil
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// queuesPerPage is how many queues one page of the table has.
+const queuesPerPage = 50
+
+// queuesPage shows all queues, searched, sorted and paged by the active node.
+func queuesPage() Page {
+	return Page{
+		Path: "/queues", Title: "Queues", Key: "q", Right: "browse", Template: "queues", Live: true, Load: loadQueues,
+		Actions: []Action{{
+			Name: "create", Title: "Create queue", Right: "manage", Dialog: "create", Do: createQueue,
+		}},
+	}
+}
+
+// queuesView is what the page Queues shows.
+type queuesView struct {
+	Columns        []column
+	Rows           []queueRow
+	Total          uint32
+	First, Last    int
+	Search         string
+	Sort           string
+	Descending     bool
+	Previous, Next string // addresses; empty: none
+	Uncertain      bool
+}
+
+// column of a table that can be sorted.
+type column struct {
+	Title, Link string
+	Sorted      string // "ascending", "descending", or empty
+	Numbers     bool
+}
+
+// queueRow is one queue in the table.
+type queueRow struct {
+	Queue                              *pb.Queue
+	Link                               string
+	Published, Delivered, Acknowledged string
+	Oldest                             string
+	Backlog                            uint64 // of the subscription with the most
+	Consumers                          uint32
+}
+
+// queueSorts are the columns that the node can sort by.
+var queueSorts = []struct { //nolint:gochecknoglobals // a table
+	name, title string
+	order       pb.QueueOrder
+	numbers     bool
+}{
+	{"name", "Queue", pb.QueueOrder_QUEUE_ORDER_NAME, false},
+	{"messages", "Messages", pb.QueueOrder_QUEUE_ORDER_MESSAGES, true},
+	{"bytes", "Size", pb.QueueOrder_QUEUE_ORDER_BYTES, true},
+	{"published", "Published/s", pb.QueueOrder_QUEUE_ORDER_PUBLISHED, true},
+	{"delivered", "Delivered/s", pb.QueueOrder_QUEUE_ORDER_DELIVERED, true},
+	{"acknowledged", "Acknowledged/s", pb.QueueOrder_QUEUE_ORDER_ACKNOWLEDGED, true},
+	{"age", "Oldest", pb.QueueOrder_QUEUE_ORDER_AGE, true},
+	{"consumers", "Consumers", pb.QueueOrder_QUEUE_ORDER_CONSUMERS, true},
+}
+
+func loadQueues(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &queuesView{
+		Search: v.Query.Get("search"), Sort: v.Query.Get("sort"), Descending: v.Query.Get("order") == "descending",
+	}
+	page, _ := strconv.Atoi(v.Query.Get("page"))
+	page = min(max(page, 1), 1<<20)
+	req := &pb.ListQueuesRequest{
+		Contains: d.Search, Descending: d.Descending, Offset: uint32(page-1) * queuesPerPage, PageSize: queuesPerPage,
+		Activity: true,
+	}
+	for _, s := range queueSorts {
+		if s.name == d.Sort {
+			req.Order = s.order
+		}
+	}
+	if req.GetOrder() == pb.QueueOrder_QUEUE_ORDER_UNSPECIFIED {
+		d.Sort = "name"
+	}
+	resp, err := pb.NewQueueServiceClient(active).ListQueues(ctx, req)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a status is shown
+	}
+	d.Total, d.Uncertain = resp.GetTotal(), resp.GetOrderUncertain()
+	d.First = int(req.GetOffset()) + 1
+	d.Last = d.First + len(resp.GetQueues()) - 1
+	if page > 1 {
+		d.Previous = d.link(d.Sort, d.Descending, page-1)
+	}
+	if d.Last < int(d.Total) && len(resp.GetQueues()) > 0 {
+		d.Next = d.link(d.Sort, d.Descending, page+1)
+	}
+	d.columns()
+	for _, q := range resp.GetQueues() {
+		d.Rows = append(d.Rows, newQueueRow(q))
+	}
+	return d, nil
+}
+
+// link is the address of another part or order of the table.
+func (d *queuesView) link(sort string, descending bool, page int) string {
+	q := url.Values{}
+	if d.Search != "" {
+		q.Set("search", d.Search)
+	}
+	if sort != "name" || descending {
+		q.Set("sort", sort)
+	}
+	if descending {
+		q.Set("order", "descending")
+	}
+	if page > 1 {
+		q.Set("page", strconv.Itoa(page))
+	}
+	if len(q) == 0 {
+		return "/queues"
+	}
+	return "/queues?" + q.Encode()
+}
+
+func (d *queuesView) columns() {
+	for _, s := range queueSorts {
+		c := column{Title: s.title, Numbers: s.numbers}
+		descending := s.numbers // the largest is what one looks for
+		if s.name == d.Sort {
+			c.Sorted, descending = "ascending", !d.Descending
+			if d.Descending {
+				c.Sorted = "descending"
+			}
+		}
+		c.Link = d.link(s.name, descending, 1)
+		d.Columns = append(d.Columns, c)
+	}
+}
+
+func newQueueRow(q *pb.Queue) queueRow {
+	a := q.GetActivity()
+	row := queueRow{
+		Queue: q, Link: queueLink("/queue", q.GetName()), Consumers: a.GetConsumers(),
+		Published: rateText(a.PublishedPerSecond), Delivered: rateText(a.DeliveredPerSecond),
+		Acknowledged: rateText(a.AcknowledgedPerSecond), Oldest: "–",
+	}
+	if a.GetOldestAt() != nil {
+		row.Oldest = span(max(time.Since(a.GetOldestAt().AsTime()), 0))
+	}
+	for _, s := range q.GetSubscriptions() {
+		row.Backlog = max(row.Backlog, s.GetBacklog())
+	}
+	return row
+}
+
+// rateText writes something per second; a dash while it is not known.
+func rateText(perSecond *float64) string {
+	switch {
+	case perSecond == nil:
+		return "–"
+	case *perSecond > 0 && *perSecond < 10:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", *perSecond), ".0")
+	default:
+		return formatNumber(*perSecond)
+	}
+}
+
+// queueLink is the address of a page about a queue.
+func queueLink(path, name string) string { return path + "?" + url.Values{"name": {name}}.Encode() }
+
+func createQueue(ctx context.Context, v *View) (Done, error) {
+	name := strings.TrimSpace(v.Get("name"))
+	if name == "" {
+		return Done{}, invalid("The queue needs a name.")
+	}
+	active, err := v.Active(ctx)
+	if err != nil {
+		return Done{}, err
+	}
+	config := &pb.QueueConfig{}
+	if err := readConfig(v, config, true); err != nil {
+		return Done{}, err
+	}
+	req := &pb.CreateQueueRequest{Name: name, Config: config}
+	for _, sub := range strings.Fields(strings.ReplaceAll(v.Get("subscriptions"), ",", " ")) {
+		req.Subscriptions = append(req.Subscriptions, sub)
+	}
+	if _, err := pb.NewQueueServiceClient(active).CreateQueue(ctx, req); err != nil {
+		return Done{}, err //nolint:wrapcheck // a status is shown
+	}
+	return Done{Message: "Queue " + name + " is created.", Goto: queueLink("/queue", name)}, nil
+}

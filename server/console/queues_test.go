@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// untilActive waits until the node serves clients.
+func (b *browser) untilActive() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, 20*time.Second,
+		5*time.Millisecond)
+}
+
+// TestQueuePages: queues are made, listed, searched and paged, messages published, shown, moved and deleted, and queues
+// configured, purged and deleted.
+func TestQueuePages(t *testing.T) {
+	ready := startNode(t, nil)
+	b := newBrowser(t, ready.Console)
+	b.untilActive()
+	do := func(path string, form url.Values) answer {
+		t.Helper()
+		form.Set("csrf", b.csrf())
+		return b.post(path, form)
+	}
+	for _, name := range []string{"orders", "orders.dead", "Prices/eu"} {
+		require.Equal(t, "/queue", do("/queues/create", url.Values{"name": {name}, "max_bytes": {"1MiB"}}).at)
+	}
+	require.Contains(t, do("/queues/create", url.Values{"name": {"x"}, "ttl": {"soon"}}).body, "a duration such as")
+	require.Contains(t, do("/queues/create", url.Values{"name": {"a b"}}).body, "name")
+	require.Contains(t, do("/queues/create", url.Values{"name": {"orders"}}).body, "It exists already")
+	list := b.get("/queues?search=EU").body
+	require.Contains(t, list, "Prices/eu")
+	require.NotContains(t, list, "orders.dead")
+	list = b.get("/queues?sort=messages&order=descending").body
+	require.Contains(t, list, `aria-sort="descending"`)
+	require.Contains(t, list, "1–3 of 3")
+
+	said := do("/queue/publish?name=orders", url.Values{
+		"body": {"{\"a\":[1,2],\r\n\"b\":\"<b>\"}"}, "content_type": {"application/json"}, "properties": {"region = eu\r\nx=y=z"},
+		"count": {"3"},
+	})
+	require.Contains(t, said.body, "Published 3 messages from sequence 1 on")
+	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
+	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "It does not exist")
+	page := b.get("/queue?name=orders").body
+	require.Contains(t, page, `<dd id="depth">3</dd>`)
+	require.Contains(t, page, "data-chart=")
+	messages := b.get("/messages?name=orders").body
+	require.Contains(t, messages, `name="sequence" value="3"`)
+	require.Contains(t, messages, "property region")
+	require.NotContains(t, messages, `"<b>"`, "bodies are text")
+	one := b.get("/message?name=orders&sequence=2").body
+	require.Contains(t, one, "Body as JSON")
+	require.Contains(t, one, "00000000  7b 22 61")
+	require.Contains(t, one, "y=z")
+	require.Contains(t, b.get("/message?name=orders&sequence=9").body, "no message with the sequence 9")
+
+	require.Contains(t, b.get("/messages/move?name=orders").body, "No message is chosen")
+	require.Contains(t, b.get("/messages/move?name=orders&sequence=2&sequence=3").body, "2 messages of")
+	require.Contains(t, do("/messages/move?name=orders&sequence=2&sequence=3", url.Values{"to": {"orders.dead"}}).body,
+		"Moved 2 of 2 messages to orders.dead.")
+	require.Contains(t, do("/messages/move?name=orders&sequence=2", url.Values{"to": {"orders.dead"}}).body,
+		"Moved 0 of 1 messages")
+	require.Contains(t, do("/messages/replay?name=orders.dead&sequence=1", url.Values{}).body, "Moved 0 of 1 messages")
+	require.Contains(t, do("/messages/remove?name=orders.dead&sequence=1", url.Values{}).body, "Deleted 1 of 1")
+
+	require.Contains(t, do("/queue/configure?name=orders", url.Values{
+		"max_deliveries": {"5"}, "dead_letter": {"orders.dead"}, "exclusive": {"1"}, "retention_age": {"1h"},
+	}).body, "configured anew")
+	page = b.get("/queue?name=orders").body
+	require.Contains(t, page, "1h0m0s")
+	require.NotContains(t, page, "1048576", "an empty field has no limit")
+	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"latest"}}).body,
+		"goes on at 4, with 0 messages")
+	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"sequence"}, "value": {"x"}}).body,
+		"is no sequence")
+	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "Type the name orders")
+	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
+	gone := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})
+	require.Equal(t, "/queues", gone.at)
+	require.NotContains(t, b.get("/queues").body, "/queue?name=Prices")
+	require.Equal(t, http.StatusNotFound, b.get("/queue?name=Prices%2Feu").code)
+}
+
+// TestConnectionAndPreparedPages: connections are shown and closed; prepared transactions are shown and decided.
+func TestConnectionAndPreparedPages(t *testing.T) {
+	ready := startNode(t, nil)
+	b := newBrowser(t, ready.Console)
+	b.untilActive()
+	cc, err := grpc.NewClient(ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cc.Close()) })
+	queues := pb.NewQueueServiceClient(cc)
+	_, err = queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	for _, xid := range []string{"one", "two <b>"} {
+		_, err = queues.Prepare(t.Context(), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{{
+			Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}},
+		}}})
+		require.NoError(t, err)
+	}
+	do := func(path string, form url.Values) answer {
+		t.Helper()
+		form.Set("csrf", b.csrf())
+		return b.post(path, form)
+	}
+	page := b.get("/prepared").body
+	require.Contains(t, page, "q: publish 1, acknowledge 0")
+	require.Contains(t, page, "two &lt;b&gt;")
+	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"no"}}).body, "Type the name")
+	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"one"}}).body, "one is committed")
+	require.Contains(t, do("/prepared/rollback?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body, "rolled back")
+	require.Contains(t, do("/prepared/commit?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
+		"The present state does not allow it")
+	require.Contains(t, b.get("/prepared").body, "No transaction waits")
+	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
+
+	page = b.get("/connections").body
+	require.Contains(t, page, "grpc-go")
+	require.Equal(t, 1, strings.Count(page, `href="/connections/close`))
+	list, err := pb.NewConnectionServiceClient(cc).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
+	require.NoError(t, err)
+	require.Len(t, list.GetConnections(), 1, "a browser is no connection of the port")
+	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
+	require.Contains(t, b.get(closing).body, "The client connects again by itself")
+	require.Contains(t, do(closing, url.Values{}).body, "is closed")
+	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "ended by itself")
+}
