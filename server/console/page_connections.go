@@ -141,10 +141,7 @@ func loadConnection(ctx context.Context, v *View) (any, error) {
 }
 
 func closeConnection(ctx context.Context, v *View) (Done, error) {
-	id, err := strconv.ParseUint(v.Query.Get("id"), 10, 64)
-	if err != nil {
-		return Done{}, invalid("The address names no connection.")
-	}
+	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64) // no connection has the number 0
 	cc, err := v.Node(ctx, v.Query.Get("node"))
 	if err != nil {
 		return Done{}, err
