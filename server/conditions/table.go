@@ -381,13 +381,15 @@ func ofTheMachine() []Definition {
 		},
 		{
 			Kind: CertificateExpires, Severity: Warning, Scope: OfNode,
-			Cause:  "A certificate that this node uses ends within 14 days.",
-			Action: "Replace the file: the node reads it again by itself. `lockstep cert show` says what a file holds.",
+			Cause: "A certificate that this node uses, or that the witness shows it, ends within 14 days.",
+			Action: "Replace the file, on the witness if it is its certificate: it is read again by itself. " +
+				"`lockstep cert show` says what a file holds.",
 		},
 		{
 			Kind: CertificateExpired, Severity: Critical, Scope: OfNode,
-			Cause:  "A certificate that this node uses has ended: new connections with it are refused.",
-			Action: "Replace the file: the node reads it again by itself.",
+			Cause: "A certificate that this node uses, or that the witness has shown it, has ended: new connections with " +
+				"it are refused.",
+			Action: "Replace the file, on the witness if it is its certificate: it is read again by itself.",
 		},
 		{
 			Kind: SecretRefused, Severity: Warning, Scope: OfNode,

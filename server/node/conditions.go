@@ -51,7 +51,8 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
-		if l.n.latencies != nil { // the metrics are served
+		// for the metrics, if they are served, and for the certificate of the witness
+		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
 	}

@@ -293,6 +293,34 @@ func (r *rotation) used(subject string) {
 	}
 }
 
+// A node tells of the certificate that the witness shows, and of its end; the next one is seen by itself.
+func TestCertificateOfWitness(t *testing.T) {
+	t.Parallel() // it mostly waits
+	r := startRotation(t, true)
+	witness := r.others[len(r.others)-1]
+	shown := func() *pb.CertificateStatus {
+		for _, c := range r.nodeA.status().GetCertificates() {
+			if c.GetUse() == "witness" {
+				return c
+			}
+		}
+		return nil
+	}
+	require.Eventually(t, func() bool { return shown() != nil }, patience, 20*time.Millisecond)
+	require.Contains(t, shown().GetSubject(), "witness")
+	require.False(t, shown().GetAuthority())
+	ends := time.Now().Add(13 * 24 * time.Hour).Truncate(time.Second)
+	_, cert, key := r.older.IssueFrom(t, "witness-2", &x509.Certificate{
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: ends,
+	})
+	copyFile(t, cert, witness.Cert)
+	copyFile(t, key, witness.Key)
+	require.Eventually(t, func() bool {
+		return ends.Equal(shown().GetEnds().AsTime())
+	}, 2*patience, 100*time.Millisecond, "it is %v", shown())
+	require.Contains(t, shown().GetSubject(), "witness-2")
+}
+
 // All certificates, keys and authorities of a pair, its coordinator and its clients are replaced under load: no stream
 // ends, no new connection is refused, the standby and the coordinator stay; and in the end all of it is new.
 func TestRotationUnderLoad(t *testing.T) {

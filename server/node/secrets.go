@@ -4,8 +4,12 @@ package node
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"strings"
 	"time"
 
@@ -30,6 +34,15 @@ type secrets struct {
 	peerToken, metricsToken           *secretfile.File
 	raftNames                         []string
 	all                               []keptFiles
+
+	mu    sync.Mutex // guards what follows
+	shown map[string]*shownByVoter
+}
+
+// shownByVoter is the certificate that the voter at an address has shown last.
+type shownByVoter struct {
+	cert    *x509.Certificate
+	witness bool // no node, which tells of its certificates itself
 }
 
 // keptFiles are those of one use.
@@ -177,7 +190,7 @@ func (s *secrets) certificates() []state.Certificate {
 			})
 		}
 	}
-	return list
+	return append(list, s.ofWitness()...)
 }
 
 // voters is how connections between voters are secured; nil: not at all.
@@ -185,7 +198,50 @@ func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil
 	}
-	return &raft.TLS{Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames}
+	return &raft.TLS{Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames, Shown: s.note}
+}
+
+// note keeps the certificate that a voter has shown.
+func (s *secrets) note(address string, cert *x509.Certificate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shown == nil {
+		s.shown = make(map[string]*shownByVoter)
+	}
+	if s.shown[address] == nil {
+		s.shown[address] = &shownByVoter{}
+	}
+	s.shown[address].cert = cert
+}
+
+// members says which voters there are: whether each is a witness, by its address, as far as that is known.
+func (s *secrets) members(witness map[string]bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for address, voter := range s.shown {
+		if is, known := witness[address]; known {
+			voter.witness = is
+		} else {
+			delete(s.shown, address)
+		}
+	}
+}
+
+// ofWitness lists the certificates that witnesses have shown.
+func (s *secrets) ofWitness() (list []state.Certificate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, address := range slices.Sorted(maps.Keys(s.shown)) {
+		if voter := s.shown[address]; voter.witness {
+			list = append(list, state.Certificate{
+				Use: "witness", File: address, Subject: voter.cert.Subject.String(), Ends: voter.cert.NotAfter,
+			})
+		}
+	}
+	return list
 }
 
 // secrets says which certificates end, and which files cannot be used.

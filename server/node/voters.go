@@ -27,23 +27,24 @@ func (l *conditionMonitor) votersSeen() []metrics.Voter {
 	return l.voters.voters
 }
 
-// watchVoters asks the voters of a raft coordinator again and again, for the metrics, until ctx ends.
+// watchVoters asks the voters of a raft coordinator again and again, until ctx ends.
 func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
 		return
 	}
 	r := l.n.cfg.Coordinator.Raft
-	admin, err := raft.NewAdmin(raft.AdminOptions{Voters: r.Voters, TLS: l.n.secrets.voters()})
-	if err != nil {
-		l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
-		return
-	}
-	defer func() { _ = admin.Close() }() // nothing depends on how the calls end
 	ticker := time.NewTicker(voterInterval)
 	defer ticker.Stop()
 	for {
+		// Over new connections: what a voter shows when one begins is what it uses now.
+		admin, err := raft.NewAdmin(raft.AdminOptions{Voters: r.Voters, TLS: l.n.secrets.voters()})
+		if err != nil {
+			l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
+			return
+		}
 		l.lookAtVoters(ctx, c.Voter().Status(), admin)
+		_ = admin.Close() // nothing depends on how the calls end
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -77,6 +78,11 @@ func (l *conditionMonitor) lookAtVoters(ctx context.Context, own raft.Status, ad
 	if ctx.Err() != nil {
 		return
 	}
+	witness := map[string]bool{}
+	for _, a := range answers {
+		witness[a.member.Address] = a.member.Kind == raft.KindWitness
+	}
+	l.n.secrets.members(witness)
 	voters := judgeVoters(answers)
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()

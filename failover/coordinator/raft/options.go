@@ -5,6 +5,7 @@ package raft
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -47,6 +48,9 @@ type TLS struct {
 	// Names, one of which the certificate of each one who connects must carry: DNS names, IP addresses, URIs. Default:
 	// the hosts in the addresses of the voters, those of Options and those that the cluster has.
 	Names []string
+	// Shown is told of the certificate that the voter at an address has shown when a connection to it was made; nil if it
+	// does not matter. It must not block.
+	Shown func(address string, cert *x509.Certificate)
 }
 
 // Options of Start, Open and RunWitness.

@@ -54,6 +54,12 @@ func (t *TLS) client(address string) *tls.Config {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		conf.ServerName = host
 	}
+	if t.Shown != nil {
+		conf.VerifyConnection = func(s tls.ConnectionState) error {
+			t.Shown(address, s.PeerCertificates[0]) // it is valid, and was for this address
+			return nil
+		}
+	}
 	return conf
 }
 

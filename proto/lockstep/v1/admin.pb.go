@@ -1475,9 +1475,10 @@ func (x *LatencyBucket) GetCount() uint64 {
 // CertificateStatus is a file with certificates that a node uses.
 type CertificateStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is used for: "node", "etcd", "raft" or "metrics".
+	// What it is used for: "node", "etcd", "raft", "metrics" or "console"; or "witness": the one that the witness
+	// showed last.
 	Use string `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
-	// Path of the file on the node.
+	// Path of the file on the node; of the witness, its address.
 	File string `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
 	// The file has the authorities that certificates of others are checked against.
 	Authority bool `protobuf:"varint,3,opt,name=authority,proto3" json:"authority,omitempty"`

@@ -3,7 +3,10 @@
 package pair
 
 import (
+	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -32,18 +35,49 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls reads the files; nil: none. told hears when they have changed. reload reads them again.
-func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, reload func() error, err error) {
+// tls reads the files; nil: none. told hears when they have changed.
+func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
-		return nil, func() error { return nil }, nil
+		return nil, nil, nil
 	}
-	source, err := tlsfiles.Open(tlsfiles.Options{
+	source, err = tlsfiles.Open(tlsfiles.Options{
 		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: told,
 	})
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
 	}
-	return &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: f.names}, source.Reload, nil
+	return &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: f.names}, source, nil
+}
+
+// Ends of certificates are told so long before them, and so often.
+const (
+	expiryWarning  = 14 * 24 * time.Hour
+	expiryInterval = 12 * time.Hour
+)
+
+// watchExpiry says in the log which certificates of a witness end soon, until ctx ends. The nodes tell of the one that it
+// shows them, too.
+func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
+	ticker := time.NewTicker(expiryInterval)
+	defer ticker.Stop()
+	for {
+		source.Look()
+		for _, c := range source.Certificates() {
+			left := time.Until(c.Ends)
+			fields := []zap.Field{zap.String("file", c.File), zap.String("subject", c.Subject), zap.Time("ends", c.Ends)}
+			switch {
+			case left <= 0:
+				logger.Error("a certificate has ended: new connections with it are refused; replace the file", fields...)
+			case left < expiryWarning:
+				logger.Warn("a certificate ends within 14 days: replace the file, it is read again by itself", fields...)
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // toldIn says in the log what has become of files that have changed.
@@ -81,15 +115,26 @@ on a third machine: then the pair survives the loss of any one of them.`,
 					"change the pair's record. Give --raft-ca, --raft-cert and --raft-key (lockstep cert init makes "+
 					"certificates to begin with), or, if the network itself is trusted, say so with --insecure", listen)
 			}
-			secure, reload, err := f.tls(toldIn(logger))
+			secure, source, err := f.tls(toldIn(logger))
 			if err != nil {
 				return err
+			}
+			defer process.OnHangup(cmd.Context(), logger, func() {
+				if source != nil {
+					_ = source.Reload() // what is wrong is told
+				}
+			})()
+			if source != nil {
+				ctx, cancel := context.WithCancel(cmd.Context())
+				var watching sync.WaitGroup
+				watching.Go(func() { watchExpiry(ctx, source, logger) })
+				defer watching.Wait()
+				defer cancel()
 			}
 			if f.ca == "" && !config.OnlyThisMachine(listen) {
 				logger.Warn("the connections of the voters are not encrypted (--insecure): whoever reaches the port can " +
 					"change the pair's record")
 			}
-			defer process.OnHangup(cmd.Context(), logger, func() { _ = reload() })() // what is wrong is told
 			return raft.RunWitness(cmd.Context(), raft.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
 			}, func(v *raft.Voter) {
