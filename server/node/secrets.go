@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"strings"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
