@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publish a message and wait for it, then many in a pipeline: each is on both nodes when its receipt is there."""
+
+import asyncio
+import os
+
+from lockstep_mq import Client, OutcomeUnknown, QueueConfig
+
+
+async def main() -> None:
+    async with Client(os.environ.get("LOCKSTEP_ADDR", "127.0.0.1:7420,127.0.0.1:7421")) as client:
+        await client.admin.create_queue("orders", QueueConfig(max_messages=1_000_000), if_not_exists=True)
+
+        receipt = await client.publish("orders", b"hello")
+        print(f"stored with sequence {receipt.sequence}")
+
+        async with client.producer() as producer:
+            receipts = [await producer.send("orders", f"order {i}") for i in range(1000)]
+        # The end of the block has waited for all of them; none has failed, or the nodes would not have said so.
+        print(f"stored {len([r.result() for r in receipts])} more")
+
+        try:
+            await client.publish("orders", b"in a hurry", timeout=5)
+        except OutcomeUnknown:
+            print("it may or may not be stored: look before publishing it again")
+
+
+asyncio.run(main())

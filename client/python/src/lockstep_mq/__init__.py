@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client of Lockstep, a replicated message store for two machines.
+
+async with Client(["a:7420", "b:7420"]) as client:
+    receipt = await client.publish("orders", b"hello")      # durable on both nodes when it returns
+
+    async with client.producer() as producer:               # a pipeline, repeated in order over failovers
+        for order in orders:
+            await producer.send("orders", order)
+
+    async with await client.consume("orders") as consumer:
+        async for delivery in consumer:
+            delivery.ack()
+
+What an error promises is its class: NotDone or OutcomeUnknown (lockstep_mq.errors).
+"""
+
+from lockstep_mq._options import TokenSource
+from lockstep_mq._version import __version__
+from lockstep_mq.admin import Admin, NodeStatus, Queue, QueueConfig, Subscription
+from lockstep_mq.client import Client
+from lockstep_mq.consumer import Consumer, Delivery
+from lockstep_mq.errors import (
+    AlreadyExists,
+    Busy,
+    Closed,
+    DataLoss,
+    Decided,
+    Denied,
+    Fenced,
+    Heuristic,
+    InvalidRequest,
+    LimitExceeded,
+    LockstepError,
+    NodeFailed,
+    NotDone,
+    NotEmpty,
+    NoTransaction,
+    OutcomeLost,
+    OutcomeUnknown,
+    Processed,
+    QueueNotFound,
+    Refused,
+    SequenceReused,
+    SubscriptionNotFound,
+    TooOld,
+    Unauthenticated,
+    Unavailable,
+    WrongState,
+)
+from lockstep_mq.message import DeadLetter, Message, Publishable, Receipt, StoredMessage, Value
+from lockstep_mq.producer import Producer
+from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
+
+__all__ = [
+    "Admin",
+    "AlreadyExists",
+    "Busy",
+    "Client",
+    "Closed",
+    "Consumer",
+    "DataLoss",
+    "DeadLetter",
+    "Decided",
+    "Delivery",
+    "Denied",
+    "Fenced",
+    "Heuristic",
+    "InvalidRequest",
+    "LimitExceeded",
+    "LockstepError",
+    "Message",
+    "NoTransaction",
+    "NodeFailed",
+    "NodeStatus",
+    "NotDone",
+    "NotEmpty",
+    "OperationResult",
+    "OutcomeLost",
+    "OutcomeUnknown",
+    "Processed",
+    "Producer",
+    "Publishable",
+    "Queue",
+    "QueueConfig",
+    "QueueNotFound",
+    "Receipt",
+    "Refused",
+    "SequenceReused",
+    "StoredMessage",
+    "Subscription",
+    "SubscriptionNotFound",
+    "TokenSource",
+    "TooOld",
+    "Transaction",
+    "TransactionResult",
+    "Unauthenticated",
+    "Unavailable",
+    "Value",
+    "WrongState",
+    "__version__",
+]

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a failed attempt says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2, status_pb2
+
+from lockstep_mq import _reasons, errors
+from lockstep_mq._proto import queue_pb2, types_pb2
+
+_CORE = "Internal error from Core"
+"""What grpc.aio says, in place of the status, of a write on a stream that has just ended."""
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+@dataclass
+class Failure(Exception):
+    """An attempt that did not succeed: an answer of a node, or the lack of one."""
+
+    address: str
+    code: grpc.StatusCode
+    message: str
+    reason: str = ""
+    settled: bool = False
+    hint: str = ""  # address of the active, as a node says that is not
+    not_active: bool = False
+    submitted: int | None = None  # how far a publish stream came; None: not said
+    retry_after: float = 0.0  # seconds
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.message}"
+
+    @property
+    def meaning(self) -> type[errors.Refused] | None:
+        """The error that this is for the application; None: the request is to be sent again."""
+        if self.not_active:
+            return None
+        if self.reason in _reasons.MEANING:
+            return _reasons.MEANING[self.reason]
+        return _reasons.BY_CODE.get(self.code, errors.NodeFailed)
+
+    @property
+    def retry(self) -> bool:
+        """The same request can succeed later, or on the other node."""
+        return self.meaning is None
+
+    @property
+    def answered(self) -> bool:
+        """It is a node's answer, which proves that this attempt was not carried out."""
+        if self.not_active or self.reason in _reasons.ANSWERS:
+            return True
+        if self.retry:
+            return False
+        if self.code in _reasons.PROVES_NOTHING_WITHOUT_REASON:
+            return self.reason not in {"", "INTERNAL"}
+        return True
+
+    @property
+    def forgotten(self) -> bool:
+        """The node does not know any more whether it knew the producer."""
+        return self.reason == "PRODUCER_FORGOTTEN"
+
+    @property
+    def outcome_lost(self) -> bool:
+        """No node can tell any more what became of an earlier attempt."""
+        return self.meaning in {errors.TooOld, errors.Fenced}
+
+    @property
+    def unauthenticated(self) -> bool:
+        """The node does not believe what this client shows."""
+        return self.meaning is errors.Unauthenticated
+
+    @property
+    def refuses_client(self) -> bool:
+        """The node does not let this client in."""
+        return self.meaning in {errors.Unauthenticated, errors.Denied}
+
+    def error(self, op: str, *, doubt: bool = False) -> errors.LockstepError:
+        """What the application is told. doubt: an attempt may have been carried out."""
+        kind = self.meaning or errors.Unavailable
+        refusal = kind(
+            f"{op}: {self.message}",
+            reason=self.reason,
+            code=self.code.name,
+            address=self.address,
+            settled=self.settled,
+        )
+        if not doubt or self.settled:
+            return refusal
+        if self.outcome_lost:
+            return errors.OutcomeLost(f"{op}: {self.message}; the outcome cannot be learned any more", refusal=refusal)
+        return errors.OutcomeUnknown(f"{op}: {self.message}; an attempt may have been carried out", refusal=refusal)
+
+
+def lost(address: str, why: str) -> Failure:
+    """An attempt that ended without an answer."""
+    return Failure(address, grpc.StatusCode.UNAVAILABLE, why)
+
+
+def of_rpc_error(address: str, err: grpc.aio.AioRpcError) -> Failure:
+    """Read a status with its details."""
+    f = Failure(address, err.code(), err.details() or err.code().name)
+    if f.code is grpc.StatusCode.INTERNAL and f.message.startswith(_CORE):
+        f.code = grpc.StatusCode.UNAVAILABLE
+    for key, value in err.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            _read_details(f, value)
+    return f
+
+
+def _read_details(f: Failure, raw: bytes) -> None:
+    status = status_pb2.Status.FromString(raw)
+    for detail in status.details:
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            info = error_details_pb2.ErrorInfo.FromString(detail.value)
+            f.reason, f.settled = info.reason, info.metadata.get("settled") == "true"
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
+            f.retry_after = delay.seconds + delay.nanos / 1e9
+        elif detail.Is(types_pb2.NotActive.DESCRIPTOR):
+            f.not_active, f.hint = True, types_pb2.NotActive.FromString(detail.value).active_address
+        elif detail.Is(queue_pb2.Submitted.DESCRIPTOR):
+            f.submitted = queue_pb2.Submitted.FromString(detail.value).through
+
+
+def of_request_error(address: str, err: queue_pb2.RequestError) -> Failure:
+    """Read the error of one request in a stream."""
+    code = _CODES.get(err.code, grpc.StatusCode.UNKNOWN)
+    return Failure(address, code, err.message, reason=err.reason, settled=err.settled)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a client was given: addresses, certificates and tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from lockstep_mq import errors
+
+TokenSource = Callable[[], Awaitable[str]]
+"""Gives a token to show; it is asked again when a node refuses the last one, and at most once a second."""
+
+MAX_ADDRESSES = 8
+MAX_TOKEN_BYTES = 16 << 10
+MAX_RECEIVE_BYTES = 512 << 20
+RETRY_MIN = 0.002  # seconds between two attempts
+RETRY_MAX = 0.05
+TOKEN_REREAD = 1.0  # seconds between two looks at a file or source
+PORTS = 65535
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a Client was made with."""
+
+    addresses: tuple[str, ...]
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
+    tls: bool
+    allow_plaintext_token: bool
+    follow_hints: bool
+    probe_interval: float
+    max_message_bytes: int
+
+
+def check_address(address: str) -> None:
+    """Refuse what cannot be dialled."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= PORTS:
+        raise errors.InvalidRequest(f"address {address!r} is not host:port")
+
+
+def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Refuse what cannot be the addresses of a pair."""
+    if isinstance(addresses, str):
+        addresses = addresses.split(",")
+    if not addresses:
+        raise errors.InvalidRequest("no address given: give the host:port of both nodes")
+    if len(addresses) > MAX_ADDRESSES:
+        raise errors.InvalidRequest(f"{len(addresses)} addresses given, at most {MAX_ADDRESSES} make sense")
+    if len(set(addresses)) < len(addresses):
+        raise errors.InvalidRequest("an address is given twice")
+    for address in addresses:
+        check_address(address)
+    return tuple(addresses)
+
+
+def is_local(address: str) -> bool:
+    """Whether what is sent there does not leave this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Tokens:
+    """The token that a client shows; none, if it was given none."""
+
+    def __init__(self, token: str | None, file: Path | None, source: TokenSource | None) -> None:
+        if sum(x is not None for x in (token, file, source)) > 1:
+            raise errors.InvalidRequest("only one of token, token_file and token_source can be given")
+        self._token = token
+        self._file = file
+        self._source = source
+        self._fetched = 0.0
+        self._fetching = asyncio.Lock()
+        if token is not None:
+            _check_token(token)
+        if file is not None:
+            self._token = _read(file)  # a wrong path is told at once
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a token to show."""
+        return self._token is not None or self._source is not None
+
+    async def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Give the metadata of the next call."""
+        if self._source is not None and self._token is None:
+            await self._fetch()
+        return () if self._token is None else (("authorization", f"Bearer {self._token}"),)
+
+    async def renewed(self, refused: tuple[tuple[str, str], ...]) -> bool:
+        """Whether there is another token than the one that was refused."""
+        if await self.metadata() != refused:
+            return True
+        if self._source is None and self._file is None:
+            return False
+        if asyncio.get_running_loop().time() - self._fetched >= TOKEN_REREAD:
+            await self._fetch()
+        return await self.metadata() != refused
+
+    async def _fetch(self) -> None:
+        async with self._fetching:
+            self._fetched = asyncio.get_running_loop().time()
+            try:
+                if self._file is not None:
+                    self._token = _read(self._file)
+                elif self._source is not None:
+                    token = await self._source()
+                    _check_token(token)
+                    self._token = token
+            except (OSError, errors.InvalidRequest):
+                if self._token is None:
+                    raise
+                # The last token is shown until there is another one: a node says whether it still holds.
+
+
+def _read(file: Path) -> str:
+    try:
+        token = file.read_text().strip()
+    except OSError as err:
+        raise errors.InvalidRequest(f"read the token: {err}") from err
+    _check_token(token)
+    return token
+
+
+def _check_token(token: str) -> None:
+    if not token or len(token) > MAX_TOKEN_BYTES:
+        raise errors.InvalidRequest(f"a token has 1 to {MAX_TOKEN_BYTES} bytes; this one has {len(token)}")
+    if any(not "!" <= c <= "~" for c in token):
+        raise errors.InvalidRequest("the token has a character that no token can have")
+
+
+def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
+    """Make a channel, which connects when it is used first. Files are read again at each call."""
+    if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
+        raise errors.InvalidRequest(
+            f"the token would go to {address} unencrypted, where everyone on the way can read it: give ca, or "
+            "allow_plaintext_token if the network is trusted"
+        )
+    channel_options: list[tuple[str, int]] = [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.enable_retries", 0),  # gRPC does not know when a repetition is right
+        ("grpc.use_local_subchannel_pool", 1),  # a channel that is replaced gets a connection of its own
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
+    ]
+    if not o.tls:
+        return grpc.aio.insecure_channel(address, options=channel_options)
+
+    def content(file: Path | None) -> bytes | None:
+        return None if file is None else file.read_bytes()
+
+    try:
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=content(o.ca), private_key=content(o.key), certificate_chain=content(o.cert)
+        )
+    except OSError as err:
+        raise errors.InvalidRequest(f"read the certificates: {err}") from err
+    return grpc.aio.secure_channel(address, credentials, options=channel_options)
+
+
+class Backoff:
+    """Waits between attempts: they grow from RETRY_MIN to RETRY_MAX, with some chance in them."""
+
+    def __init__(self) -> None:
+        self._next = RETRY_MIN
+
+    def reset(self) -> None:
+        """Begin anew, after a success."""
+        self._next = RETRY_MIN
+
+    def next(self) -> float:
+        """Give the next wait in seconds."""
+        wait, self._next = self._next, min(self._next * 1.7, RETRY_MAX)
+        return wait * random.uniform(0.7, 1.3)  # noqa: S311 # no secret depends on it

@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receives the messages of one subscription, and follows the active node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from lockstep_mq import _failure, _options, _rpc, errors, message
+from lockstep_mq._calls import MAX_RENEWALS, Caller
+from lockstep_mq._failure import Failure
+from lockstep_mq._locator import Target
+from lockstep_mq._proto import queue_pb2, types_pb2
+from lockstep_mq.message import StoredMessage
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MAX_PREFETCH = 100_000
+_MAX_NACK_DELAY = timedelta(hours=24)
+_EAGER_CONFIRMS = 2  # requests with answers that may be under way before more are held back to be put together
+_MAX_CONFIRMS = 64  # the same while flush() waits
+_FULL = 1024  # answers that are sent whatever is under way
+_MAX_ANSWERS = 5000  # of one kind in one request: a node takes 10,000 ranges of each
+
+_Kind = Literal["ack", "nack", "reject"]
+
+
+class Delivery(StoredMessage):
+    """A message that was handed to the application and waits for its answer. Only the first answer counts."""
+
+    __slots__ = ("_answer", "consumer")
+
+    def __init__(self, stored: types_pb2.StoredMessage, consumer: Consumer) -> None:
+        super().__init__(stored)
+        self.consumer = consumer
+        self._answer: str = ""
+
+    @property
+    def queue(self) -> str:
+        """The queue that it was delivered from."""
+        return self.consumer.queue
+
+    def ack(self) -> None:
+        """Acknowledge it, in the background, many together. Consumer.flush() waits for the confirmation."""
+        self.consumer._answer(self, "ack", None)
+
+    async def ack_confirmed(self, *, timeout: float | None = None) -> None:
+        """Acknowledge it, and return when that is committed: it is not delivered again.
+
+        Raises:
+            OutcomeUnknown: The time ended, or the consumer; it may be delivered again.
+            InvalidRequest: It was given back or rejected before.
+        """
+        if self._answer not in {"", "ack"}:
+            raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} was answered otherwise before")
+        self.ack()
+        await self.consumer.flush(timeout=timeout)
+
+    def nack(self) -> None:
+        """Give it back: it is delivered again, to any consumer of the subscription, with a higher delivery_count."""
+        self.consumer._answer(self, "nack", None)
+
+    def nack_after(self, delay: timedelta) -> None:
+        """Give it back to be delivered again after 0 to 24 hours.
+
+        The delay is a matter of the active node alone: after a failover the message is delivered at once.
+        """
+        self.consumer._answer(self, "nack", min(max(delay, timedelta()), _MAX_NACK_DELAY))
+
+    def reject(self) -> None:
+        """Give it up: it goes to the dead-letter queue, or is dropped if the queue has none.
+
+        It is not repeated when the connection breaks before it is confirmed: the message comes again then.
+        """
+        self.consumer._answer(self, "reject", None)
+
+
+@dataclass
+class _Holding:
+    """What is known about a message that the application has."""
+
+    generation: int  # of the stream that delivered it last
+    acked: bool = False  # acknowledged by the application, not yet confirmed
+
+
+@dataclass
+class _Batch:
+    """What one request answered."""
+
+    number: int
+    acks: list[int]
+    answered: int  # Consumer._answered when it was sent; 0 if more was left to send
+
+
+@dataclass
+class _Answers:
+    """Answers that are to be sent."""
+
+    ack: list[int] = field(default_factory=list)
+    nack: list[int] = field(default_factory=list)
+    later: list[tuple[int, timedelta]] = field(default_factory=list)
+    reject: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ack) + len(self.nack) + len(self.later) + len(self.reject)
+
+
+class Consumer:
+    """Receives messages of one subscription, made by Client.consume().
+
+    Iterate over it: `async for delivery in consumer`. When the active goes away, it attaches to the next one. Messages
+    that the application holds, or has acknowledged without a confirmation yet, are not handed out again by this
+    consumer; the acknowledgements are repeated. Another consumer of the same subscription may get them: delivery is at
+    least once.
+    """
+
+    def __init__(self, caller: Caller, queue: str, subscription: str, filter: str, prefetch: int) -> None:  # noqa: A002
+        if not queue:
+            raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
+        if not 1 <= prefetch <= MAX_PREFETCH:
+            raise errors.InvalidRequest(f"a prefetch of {prefetch} messages: 1 to {MAX_PREFETCH} are possible")
+        self.queue, self.subscription = queue, subscription
+        self._caller, self._filter, self._prefetch = caller, filter, prefetch
+        self._op = f"consume {queue}/{subscription}"
+        self._error: errors.LockstepError | None = None  # why it has ended
+        self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._generation = 0  # number of the present stream
+        self._queue_id = 0  # of the queue that was attached to first
+        self._buffer: deque[Delivery] = deque()
+        self._available = asyncio.Event()  # something can be received, or the consumer has ended
+        self._held: dict[int, _Holding] = {}
+        self._credit = 0  # to be granted with the next request
+        self._answers = _Answers()
+        self._number = 0  # of the last request with answers
+        self._unconfirmed: deque[_Batch] = deque()
+        self._answered = self._settled = (
+            0  # answers that the application gave; how many of them, in order, are committed
+        )
+        self._flushing = 0
+        self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wake = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._error is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        while True:
+            try:
+                delivery = await self.receive()
+            except errors.Closed:
+                return
+            yield delivery
+
+    @property
+    def queue_id(self) -> int:
+        """Number of the queue that the messages come from: another one may have its name by now."""
+        return self._queue_id
+
+    async def receive(self, *, timeout: float | None = None) -> Delivery:
+        """Return the next message.
+
+        Raises:
+            TimeoutError: No message came in time.
+            Closed: The consumer was closed.
+            LockstepError: A node has ended the consumer for good, such as QueueNotFound; later calls say the same.
+        """
+        deadline = self._caller.deadline(timeout)
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._buffer:
+                d = self._buffer.popleft()
+                self._held[d.sequence] = _Holding(self._generation)
+                self._credit += 1
+                if self._credit >= (self._prefetch + 1) // 2:
+                    self._wake.set()
+                return d
+            self._available.clear()
+            remaining = None if deadline is None else deadline - asyncio.get_running_loop().time()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError(f"{self._op}: no message came within {timeout} s")
+            try:
+                await asyncio.wait_for(self._available.wait(), remaining)
+            except asyncio.TimeoutError:
+                raise TimeoutError(f"{self._op}: no message came within {timeout} s") from None
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Wait until all answers that were given before are committed.
+
+        A nack or reject that was not confirmed when the connection broke is no longer waited for: the message is
+        delivered again.
+
+        Raises:
+            OutcomeUnknown: The time ended, or the consumer.
+        """
+        deadline, up_to = self._caller.deadline(timeout), self._answered
+        loop = asyncio.get_running_loop()
+        self._flushing += 1
+        self._wake.set()
+        try:
+            while self._settled < up_to:
+                if self._error is not None:
+                    raise errors.OutcomeUnknown(
+                        f"{self._op}: it ended before all answers were confirmed: {self._error}"
+                    )
+                progress = self._progress
+                await asyncio.wait({progress}, timeout=None if deadline is None else max(deadline - loop.time(), 0))
+                if not progress.done():
+                    raise self._caller.give_up(f"acknowledge on {self.queue}", None, unknown=True)
+        finally:
+            self._flushing -= 1
+
+    async def close(self) -> None:
+        """Detach. What was not acknowledged is delivered again. It does not wait for confirmations: flush() does."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._end(errors.Closed(f"{self._op}: the consumer is closed"))
+
+    async def _await_attached(self, timeout: float | None) -> None:
+        """Wait until a node has accepted the consumer; close it if none does."""
+        try:
+            await asyncio.wait({self._attached}, timeout=timeout)
+            if not self._attached.done():
+                raise self._caller.give_up(self._op, None, unknown=False)
+            if self._error is not None:
+                raise self._error
+        except BaseException:
+            await self.close()
+            raise
+
+    def _answer(self, d: Delivery, kind: _Kind, delay: timedelta | None) -> None:
+        if d._answer or self._error is not None:
+            return
+        d._answer = kind
+        held = self._held.get(d.sequence)
+        if held is None or held.acked:
+            return  # another delivery of the message was answered
+        self._answered += 1
+        if kind == "ack":
+            held.acked = True
+            self._answers.ack.append(d.sequence)
+        else:
+            del self._held[d.sequence]
+            if kind == "reject":
+                self._answers.reject.append(d.sequence)
+            elif delay is not None:
+                self._answers.later.append((d.sequence, delay))
+            else:
+                self._answers.nack.append(d.sequence)
+        self._wake.set()
+
+    def _answered_elsewhere(self, d: Delivery, kind: _Kind) -> None:
+        """Take note that a transaction has answered the delivery."""
+        d._answer = d._answer or kind
+        held = self._held.get(d.sequence)
+        if held is not None and not held.acked:
+            del self._held[d.sequence]
+
+    async def _run(self) -> None:
+        """Consume from one stream after another until a node says that it makes no sense."""
+        locator, retry, refusals = self._caller.locator, _options.Backoff(), 0
+        while True:
+            try:
+                target = await locator.wait()
+            except Failure as refusal:
+                self._end(refusal.error(self._op))
+                return
+            except errors.Closed:
+                self._end(errors.Closed(f"{self._op}: the client is closed"))
+                return
+            metadata: _rpc.Metadata = ()
+            attached = [False]
+            try:
+                metadata = await locator.tokens.metadata()
+                await self._session(target, metadata, attached)
+                f = _failure.lost(target.node.address, "the node ended the stream")
+            except Failure as err:
+                f = err
+            except Exception as err:  # the application's own source of tokens
+                f = _failure.lost(target.node.address, f"no token to show: {err}")
+            if attached[0]:
+                retry.reset()
+            if f.reason == "SUBSCRIPTION_MOVED":
+                self._forget()
+            refusals = refusals + 1 if f.unauthenticated else 0
+            fresh = f.unauthenticated and refusals <= MAX_RENEWALS and await locator.tokens.renewed(metadata)
+            if not f.retry and not fresh:
+                self._end(f.error(self._op))
+                return
+            locator.failed(f)
+            await locator.pause(target, max(retry.next(), f.retry_after))
+
+    def _end(self, why: errors.LockstepError) -> None:
+        if self._error is None:
+            self._error = why
+        self._buffer.clear()
+        self._advance()
+        self._is_attached()
+        self._available.set()
+
+    def _is_attached(self) -> None:
+        if not self._attached.done():
+            self._attached.set_result(None)
+
+    def _advance(self) -> None:
+        self._progress.set_result(None)
+        self._progress = asyncio.get_running_loop().create_future()
+
+    async def _session(self, target: Target, metadata: _rpc.Metadata, attached: list[bool]) -> None:
+        """Run one stream until it breaks."""
+        first = self._reattach()
+        target.node.users += 1
+        call = _rpc.consume(target.channel, metadata)
+        sender = asyncio.create_task(self._send(call, first))
+        sender.add_done_callback(lambda _: call.cancel())  # a write fails when the status is there, which stays
+        try:
+            await _rpc.bound(self._receive(call, attached), target.node.address, stop=target.gone)
+        finally:
+            target.node.users -= 1
+            sender.cancel()
+            call.cancel()
+            self._buffer.clear()  # the next active may give them to another consumer
+            await asyncio.gather(sender, return_exceptions=True)
+
+    async def _send(self, call: _rpc.ConsumeCall, request: queue_pb2.ConsumeRequest | None) -> None:
+        while True:
+            if request is not None:
+                await call.write(request)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+            request = self._next_request()
+
+    def _reattach(self) -> queue_pb2.ConsumeRequest:
+        """Prepare for a new stream: acks without a confirmation are repeated; what was given back comes anyway."""
+        self._generation += 1
+        again = [sequence for batch in self._unconfirmed for sequence in batch.acks]
+        self._unconfirmed.clear()
+        self._answers = _Answers(ack=again + self._answers.ack)
+        self._credit = self._prefetch
+        if not self._answers.ack:
+            self._settle(self._answered)
+        request = self._request(answers=True)
+        request.attach.CopyFrom(
+            queue_pb2.Attach(
+                queue=self.queue,
+                subscription=self.subscription,
+                max_response_bytes=_options.MAX_RECEIVE_BYTES,
+                queue_id=self._queue_id,
+                filter=self._filter,
+            )
+        )
+        return request
+
+    def _forget(self) -> None:
+        """Let go of all that was delivered: the subscription was moved, and it is delivered again, answered or not."""
+        self._unconfirmed.clear()
+        self._answers = _Answers()
+        self._held.clear()
+        self._settle(self._answered)
+
+    def _next_request(self) -> queue_pb2.ConsumeRequest | None:
+        pending = len(self._answers)
+        limit = _MAX_CONFIRMS if self._flushing else _EAGER_CONFIRMS
+        answers = pending > 0 and (len(self._unconfirmed) < limit or pending >= _FULL)
+        if not answers and self._credit < (self._prefetch + 1) // 2:
+            return None
+        return self._request(answers=answers)
+
+    def _request(self, *, answers: bool) -> queue_pb2.ConsumeRequest:
+        request = queue_pb2.ConsumeRequest(credit=self._credit)
+        self._credit = 0
+        todo = self._answers
+        if not answers or len(todo) == 0:
+            return request
+        acks, todo.ack = todo.ack[:_MAX_ANSWERS], todo.ack[_MAX_ANSWERS:]
+        rejects, todo.reject = todo.reject[:_MAX_ANSWERS], todo.reject[_MAX_ANSWERS:]
+        nacks, todo.nack = todo.nack[:_MAX_ANSWERS], todo.nack[_MAX_ANSWERS:]
+        if not nacks and todo.later:
+            delay = todo.later[0][1]
+            while todo.later and todo.later[0][1] == delay and len(nacks) < _MAX_ANSWERS:
+                nacks.append(todo.later.pop(0)[0])
+            request.nack_delay.CopyFrom(message.duration(delay))
+        self._number += 1
+        self._unconfirmed.append(_Batch(self._number, acks, 0 if len(todo) else self._answered))
+        request.ack.extend(ranges(acks))
+        request.nack.extend(ranges(nacks))
+        request.reject.extend(ranges(rejects))
+        request.confirm = self._number
+        return request
+
+    async def _receive(self, call: _rpc.ConsumeCall, attached: list[bool]) -> None:
+        async for response in call:
+            attached[0] = True
+            self._handle(response)
+
+    def _handle(self, response: queue_pb2.ConsumeResponse) -> None:
+        self._is_attached()
+        if response.queue_id:
+            self._queue_id = response.queue_id
+        while self._unconfirmed and self._unconfirmed[0].number <= response.confirmed:
+            batch = self._unconfirmed.popleft()
+            for sequence in batch.acks:
+                self._held.pop(sequence, None)
+            self._settle(batch.answered)
+            self._wake.set()
+        for stored in response.messages:
+            if self._known(stored.sequence):
+                self._credit += 1
+            else:
+                self._buffer.append(Delivery(stored, self))
+        if self._buffer:
+            self._available.set()
+        if self._credit >= (self._prefetch + 1) // 2:
+            self._wake.set()
+
+    def _known(self, sequence: int) -> bool:
+        """Whether the application has the message, or acknowledged it, since an earlier stream.
+
+        Within one stream a second delivery means that it was given back.
+        """
+        held = self._held.get(sequence)
+        if held is None or (not held.acked and held.generation == self._generation):
+            return False
+        held.generation = self._generation
+        return True
+
+    def _settle(self, n: int) -> None:
+        """Take note that the first n answers are committed."""
+        if n > self._settled:
+            self._settled = n
+            self._advance()
+
+
+def ranges(sequences: list[int]) -> list[types_pb2.SequenceRange]:
+    """Sort sequences and join neighbours."""
+    out: list[types_pb2.SequenceRange] = []
+    for s in sorted(sequences):
+        if out and s <= out[-1].last + 1:
+            out[-1].last = s
+        else:
+            out.append(types_pb2.SequenceRange(first=s, last=s))
+    return out

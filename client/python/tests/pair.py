@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real pair of nodes: `lockstep dev`, whose node processes can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+BOUND = 60.0
+"""Seconds that anything may take that should come. Generous: the machine may be busy."""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+class Pair:
+    def __init__(self, binary: str, directory: Path) -> None:
+        self.binary = binary
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self._log = (directory / "dev.log").open("wb")
+        self._dev = subprocess.Popen(
+            [
+                binary,
+                "dev",
+                "--coordinator=raft",
+                f"--dir={directory / 'data'}",
+                f"--listen-a={self.addresses[0]}",
+                f"--listen-b={self.addresses[1]}",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self.wait_in_sync()
+
+    def close(self) -> None:
+        self._dev.send_signal(signal.SIGTERM)
+        try:
+            self._dev.wait(BOUND)
+        finally:
+            self._dev.kill()
+            self._dev.wait()
+            self._log.close()
+
+    def roles(self) -> dict[str, str]:
+        """What each node says of its role; a node that does not answer is missing."""
+        out = {}
+        for address in self.addresses:
+            p = subprocess.run(
+                [self.binary, "status", "--addr", address, "--timeout", "2s", "--output", "json"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            for node in json.loads(p.stdout or "{}").get("nodes", []):
+                if node.get("address") == address:
+                    out[address] = f"{node.get('role')} {node.get('standby', '')}".strip()
+        return out
+
+    def wait_in_sync(self) -> None:
+        deadline = time.monotonic() + BOUND
+        while time.monotonic() < deadline:
+            if sorted(self.roles().values()) == ["active in-sync", "standby"]:
+                return
+            if self._dev.poll() is not None:
+                raise AssertionError("lockstep dev has ended: " + Path(self._log.name).read_text())
+            time.sleep(0.05)
+        raise AssertionError(f"the pair is not in sync within {BOUND} s: {self.roles()}")
+
+    def kill(self, address: str) -> None:
+        """kill -9 of the node there; `lockstep dev` starts it again after 5 seconds."""
+        listing = subprocess.run(
+            ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, text=True, check=True
+        )
+        for line in listing.stdout.splitlines():
+            pid, parent, command = line.split(None, 2)
+            if int(parent) == self._dev.pid and " serve " in command and f"listen={address}" in command:
+                os.kill(int(pid), signal.SIGKILL)
+                return
+        raise AssertionError(f"no process of a node listens on {address}")

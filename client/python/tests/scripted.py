@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node that says what a test has written, for the rules of repeating."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2
+
+from lockstep_mq._proto import admin_pb2, queue_pb2, types_pb2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Requests = AsyncIterator[queue_pb2.PublishStreamRequest]
+Stream = Callable[[Requests, Context], AsyncIterator[queue_pb2.PublishStreamResponse]]
+
+
+class Node:
+    """One scripted node; `streams` has what each publish stream does, in their order, the last one for all others."""
+
+    def __init__(self, *, role: admin_pb2.Role = admin_pb2.ROLE_ACTIVE, term: int = 1) -> None:
+        self.role, self.term = role, term
+        self.address = ""
+        self.streams: list[Stream] = []
+        self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # what each stream was sent
+        self.commits: list[queue_pb2.CommitRequest] = []
+        self.on_commit: Callable[[int, Context], Awaitable[queue_pb2.CommitResponse]] | None = None
+        self.tokens: list[str] = []
+        self.believes: Callable[[str], bool] = lambda _: True
+        self._changed = asyncio.Event()
+        self._server = grpc.aio.server()
+
+    async def __aenter__(self) -> Node:
+        def unary(fn: Any, request: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(fn, request.FromString, _serialize)
+
+        admin = {
+            "GetStatus": unary(self._get_status, admin_pb2.GetStatusRequest),
+            "WatchStatus": grpc.unary_stream_rpc_method_handler(
+                self._watch, admin_pb2.WatchStatusRequest.FromString, _serialize
+            ),
+        }
+        queue = {
+            "PublishStream": grpc.stream_stream_rpc_method_handler(
+                self._publish, queue_pb2.PublishStreamRequest.FromString, _serialize
+            ),
+            "Commit": unary(self._commit, queue_pb2.CommitRequest),
+        }
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("lockstep.v1.AdminService", admin),
+                grpc.method_handlers_generic_handler("lockstep.v1.QueueService", queue),
+            )
+        )
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        await self._server.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.stop(0)
+
+    def becomes(self, role: admin_pb2.Role, term: int) -> None:
+        self.role, self.term = role, term
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _status(self) -> admin_pb2.GetStatusResponse:
+        return admin_pb2.GetStatusResponse(role=self.role, pair=admin_pb2.PairStatus(pair_id="p", term=self.term))
+
+    async def _check(self, context: Context) -> None:
+        shown = dict(context.invocation_metadata() or ()).get("authorization", "")
+        token = str(shown).removeprefix("Bearer ")
+        self.tokens.append(token)
+        if not self.believes(token):
+            await abort(context, grpc.StatusCode.UNAUTHENTICATED, "TOKEN_EXPIRED")
+
+    async def _get_status(self, _: admin_pb2.GetStatusRequest, context: Context) -> admin_pb2.GetStatusResponse:
+        await self._check(context)
+        return self._status()
+
+    async def _watch(
+        self, _: admin_pb2.WatchStatusRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.WatchStatusResponse]:
+        await self._check(context)
+        while True:
+            changed = self._changed
+            yield admin_pb2.WatchStatusResponse(status=self._status())
+            await changed.wait()
+
+    async def _publish(self, requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+        await self._check(context)
+        seen: list[queue_pb2.PublishStreamRequest] = []
+        self.seen.append(seen)
+
+        async def recorded() -> Requests:
+            async for r in requests:
+                seen.append(r)
+                yield r
+
+        stream = self.streams[min(len(self.seen), len(self.streams)) - 1]
+        async for response in stream(recorded(), context):
+            yield response
+
+    async def _commit(self, request: queue_pb2.CommitRequest, context: Context) -> queue_pb2.CommitResponse:
+        self.commits.append(request)
+        assert self.on_commit is not None
+        return await self.on_commit(len(self.commits), context)
+
+
+def _serialize(m: Any) -> bytes:
+    raw: bytes = m.SerializeToString()
+    return raw
+
+
+async def abort(
+    context: Context, code: grpc.StatusCode, reason: str, *, settled: bool = False, details: Sequence[Any] = ()
+) -> None:
+    """End a call as a node does: with a status and its details."""
+    status = status_pb2.Status(code=code.value[0], message=reason.lower())
+    info = error_details_pb2.ErrorInfo(domain="lockstep.v1", reason=reason)
+    if settled:
+        info.metadata["settled"] = "true"
+    for d in (*([info] if reason else []), *details):
+        packed = AnyMessage()
+        packed.Pack(d)
+        status.details.append(packed)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    await context.abort(code, status.message)
+
+
+def answer(r: queue_pb2.PublishStreamRequest, *, duplicate: bool = False) -> queue_pb2.PublishStreamResponse:
+    """The answer of a node that has stored the request: the sequence in the queue is 100 above the producer's."""
+    return queue_pb2.PublishStreamResponse(
+        correlation=r.correlation,
+        published=queue_pb2.PublishResponse(first_sequence=100 + r.correlation, lsn=1, duplicate=duplicate),
+    )
+
+
+def refusal(
+    r: queue_pb2.PublishStreamRequest, code: grpc.StatusCode, reason: str, *, settled: bool = False
+) -> queue_pb2.PublishStreamResponse:
+    error = queue_pb2.RequestError(code=code.value[0], message=reason.lower(), reason=reason, settled=settled)
+    return queue_pb2.PublishStreamResponse(correlation=r.correlation, error=error)
+
+
+async def stores(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+    """A stream that stores everything; what is repeated is a duplicate."""
+    async for r in requests:
+        yield answer(r, duplicate=r.publish.producer.retry)
+
+
+def takes(n: int, reason: str = "OUTCOME_UNKNOWN", details: Sequence[Any] = ()) -> Stream:
+    """A stream that takes n requests, answers none and ends."""
+
+    async def stream(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+        left = n
+        async for _ in requests:
+            left -= 1
+            if left == 0:
+                break
+        await abort(context, grpc.StatusCode.UNAVAILABLE, reason, details=details)
+        yield queue_pb2.PublishStreamResponse()  # not reached: it makes this a generator
+
+    return stream
+
+
+def refuses(code: grpc.StatusCode, reason: str, *, settled: bool = False) -> Stream:
+    """A stream that refuses each request."""
+
+    async def stream(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+        async for r in requests:
+            yield refusal(r, code, reason, settled=settled)
+
+    return stream
+
+
+def not_active(hint: str) -> types_pb2.NotActive:
+    return types_pb2.NotActive(active_address=hint, role="STANDBY")

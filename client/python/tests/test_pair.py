@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Against a real pair, with the active killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from pair import BOUND, Pair
+
+from lockstep_mq import Client, Delivery, Message, QueueConfig, errors
+from lockstep_mq.message import Value
+
+
+async def test_nothing_is_lost_or_doubled_when_the_active_is_killed(pair: Pair) -> None:
+    """A producer pipelines and a consumer acknowledges while the active is killed: each message once."""
+    total = 4000
+    await asyncio.to_thread(pair.wait_in_sync)
+    async with Client(pair.addresses) as client:
+        await client.admin.create_queue("kill", subscriptions=["default", "audit"])
+        active = await client.wait_active(timeout=BOUND)
+        duplicates = 0
+        seen: list[int] = []
+
+        async def consume() -> None:
+            async with await client.consume("kill") as consumer:
+                while len(seen) < total:
+                    d = await consumer.receive(timeout=BOUND)
+                    seen.append(int(d.text))
+                    d.ack()
+
+        consuming = asyncio.create_task(consume())
+        async with client.producer() as producer:
+            futures = []
+            for i in range(total):
+                futures.append(await producer.send("kill", str(i)))
+                if i == total // 3:
+                    killing = asyncio.create_task(asyncio.to_thread(pair.kill, active))
+                if i % 50 == 0:
+                    await asyncio.sleep(0.005)
+            assert not all(f.done() for f in futures), "some are under way"
+        await killing
+        receipts = [f.result() for f in futures]
+        duplicates = sum(r.duplicate for r in receipts)
+        await asyncio.wait_for(consuming, BOUND)
+
+        assert sorted(r.sequence for r in receipts) == [r.sequence for r in receipts], "in the order of the calls"
+        stored = [int(m.text) async for m in client.browse("kill", subscription="audit")]
+        assert stored == list(range(total)), "each of them once, in order"
+        assert sorted(seen) == list(range(total)), "each of them delivered once: no other consumer was there"
+        assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged something"
+        left = (await client.admin.get_queue("kill", timeout=BOUND)).subscriptions
+        assert {s.name: s.backlog for s in left} == {"default": 0, "audit": total}
+        print(f"{duplicates} of {total} were answered as duplicates")
+    await asyncio.to_thread(pair.wait_in_sync)
+
+
+async def test_transactions_while_the_active_is_killed(pair: Pair) -> None:
+    total = 60
+    await asyncio.to_thread(pair.wait_in_sync)
+    async with Client(pair.addresses) as client:
+        for q in ("chain-in", "chain-out"):
+            await client.admin.create_queue(q)
+        await client.publish_batch("chain-in", [str(i) for i in range(total)])
+        killing: asyncio.Task[None] | None = None
+        async with await client.consume("chain-in", prefetch=10) as consumer:
+            for i in range(total):
+                if i == total // 3:
+                    active = await client.wait_active(timeout=BOUND)
+                    killing = asyncio.create_task(asyncio.to_thread(pair.kill, active))
+                d = await consumer.receive(timeout=BOUND)
+                async with client.transaction(timeout=BOUND) as t:
+                    t.take(d).publish("chain-out", d.text)
+        assert killing is not None
+        await killing
+        out = [int(m.text) async for m in client.browse("chain-out", timeout=BOUND)]
+        assert out == list(range(total))
+    await asyncio.to_thread(pair.wait_in_sync)
+
+
+async def test_a_transaction_that_raises_gives_back(client: Client) -> None:
+    for q in ("t-in", "t-out"):
+        await client.admin.create_queue(q)
+    await client.publish("t-in", b"1")
+    async with await client.consume("t-in") as consumer:
+        d = await consumer.receive(timeout=BOUND)
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as t:
+                t.take(d).publish("t-out", b"2")
+                raise ZeroDivisionError
+        again = await consumer.receive(timeout=BOUND)
+        assert again.delivery_count == 1
+        await again.ack_confirmed(timeout=BOUND)
+        with pytest.raises(errors.Processed):
+            await client.transaction().take(again).publish("t-out", b"3").commit(timeout=BOUND)
+    assert (await client.admin.get_queue("t-out")).messages == 0
+
+
+async def test_two_phases(client: Client) -> None:
+    await client.admin.create_queue("2pc")
+    for xid, decide in (("tx-1", client.admin.commit_prepared), ("tx-2", client.admin.rollback_prepared)):
+        await client.transaction().publish("2pc", xid).prepare(xid, timeout=BOUND)
+        assert [x async for x in client.admin.list_prepared()] == [xid]
+        await decide(xid, timeout=BOUND)
+        await decide(xid, timeout=BOUND)
+    assert [m.text async for m in client.browse("2pc")] == ["tx-1"]
+    with pytest.raises(errors.Decided):
+        await client.admin.rollback_prepared("tx-1")
+    with pytest.raises(errors.NoTransaction):
+        await client.admin.commit_prepared("tx-3")
+
+
+async def test_fields_come_back(client: Client) -> None:
+    await client.admin.create_queue("fields")
+    properties: dict[str, Value] = {"text": "eu", "yes": True, "whole": -(1 << 63), "number": 0.5, "raw": b"\x00\xff"}
+    later = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=1)
+    sent = Message(
+        body=b"\x00body",
+        properties=properties,
+        message_id="m",
+        correlation_id="c",
+        reply_to="r",
+        content_type="text/plain",
+        subject="s",
+        group="g",
+        priority=0,
+        expires_at=later,
+    )
+    await client.publish("fields", sent)
+    (got,) = [m async for m in client.browse("fields")]
+    assert got.message() == sent
+    assert type(got.properties["yes"]) is bool
+    assert abs((datetime.now(timezone.utc) - got.published_at).total_seconds()) < BOUND
+
+
+async def test_limits_of_messages_are_told(client: Client) -> None:
+    await client.admin.create_queue("limits")
+    wrong: list[Message] = [
+        Message(b"", properties={"": "x"}),
+        Message(b"", properties={"k" * 256: "x"}),
+        Message(b"", properties={"k": 1 << 63}),
+        Message(b"", priority=10),
+        Message(b"", ttl=timedelta(1), expires_at=datetime.now(timezone.utc)),
+        Message(b"", deliver_at=datetime.now()),  # the mistake
+    ]
+    for m in wrong:
+        with pytest.raises(errors.InvalidRequest):
+            await client.publish("limits", m)
+    with pytest.raises(errors.LimitExceeded):
+        await client.publish("limits", bytes((64 << 20) + 1))
+    with pytest.raises(errors.InvalidRequest):
+        await client.publish_batch("limits", [])
+    with pytest.raises(errors.QueueNotFound):
+        await client.publish("not-there", b"")
+    with pytest.raises(errors.QueueNotFound):
+        await client.consume("not-there", timeout=BOUND)
+    with pytest.raises(errors.InvalidRequest):
+        await client.admin.create_queue("no spaces", timeout=BOUND)
+    assert (await client.admin.get_queue("limits")).messages == 0
+
+
+async def test_large_messages(client: Client) -> None:
+    await client.admin.create_queue("large")
+    body = bytes(range(256)) * (6 << 12)  # 6 MiB
+    await client.publish("large", body)
+    assert [m.body async for m in client.browse("large")] == [body]
+    async with await client.consume("large") as consumer:
+        d = await consumer.receive(timeout=BOUND)
+        assert d.body == body
+        d.ack()
+
+
+async def test_queues(client: Client) -> None:
+    config = QueueConfig(
+        max_messages=10, ttl=timedelta(hours=1), overflow="drop-head", priorities=True, redelivery_multiplier=2.5
+    )
+    made = await client.admin.create_queue("admin/a", config, subscriptions=["one", "two"])
+    assert made.config == config
+    assert [s.name for s in made.subscriptions] == ["one", "two"]
+    with pytest.raises(errors.AlreadyExists):
+        await client.admin.create_queue("admin/a")
+    await client.admin.create_queue("admin/a", if_not_exists=True)
+    altered = await client.admin.alter_queue("admin/a", QueueConfig(max_messages=5), ["max_messages"])
+    assert altered.config.max_messages == 5
+    assert altered.config.ttl == config.ttl
+    await client.admin.create_queue("admin/b", topic=True)
+    assert [q.name async for q in client.admin.list_queues("admin/")] == ["admin/a", "admin/b"]
+    await client.publish_batch("admin/a", [str(i) for i in range(4)])
+    s = await client.admin.create_subscription("admin/a", "late", start="earliest", filter="size == 1")
+    assert (s.name, s.backlog, s.filter) == ("late", 4, "size == 1")
+    assert await client.admin.seek("admin/a", 3, subscription="late") == 3
+    await client.admin.delete_subscription("admin/a", "late")
+    assert await client.admin.purge_queue("admin/a", "one") == 4
+    assert await client.admin.delete_queue("admin/a") == 4
+    with pytest.raises(errors.QueueNotFound):
+        await client.admin.get_queue("admin/a")
+
+
+async def test_status_and_switchover(pair: Pair, client: Client) -> None:
+    await asyncio.to_thread(pair.wait_in_sync)
+    before = await client.wait_active(timeout=BOUND)
+    status = await client.admin.status()
+    assert set(status) == set(pair.addresses)
+    assert not [s for s in status.values() if isinstance(s, errors.LockstepError)]
+    after = await client.admin.switchover()
+    assert after != before
+    while await client.wait_active(timeout=BOUND) != after:
+        await asyncio.sleep(0.01)
+    await client.admin.create_queue("after-switchover", timeout=BOUND)
+    await asyncio.to_thread(pair.wait_in_sync)
+
+
+async def test_request_and_reply(client: Client) -> None:
+    await client.admin.create_queue("ask")
+    with pytest.raises(TimeoutError):
+        await client.request("ask", b"?", timeout=0.3)
+
+    async def serve() -> None:
+        async with await client.consume("ask") as questions:
+            async for q in questions:
+                await client.reply(q, q.body + b"!")
+
+    task = asyncio.create_task(serve())
+    answers = await asyncio.gather(*(client.request("ask", f"{i}", timeout=BOUND) for i in range(5)))
+    assert [a.text for a in answers] == [f"{i}!" for i in range(5)]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [q.name async for q in client.admin.list_queues("request/")] == [], "they are deleted"
+
+
+async def test_consumers_that_are_cancelled_leave_nothing_behind(pair: Pair) -> None:
+    client = Client(pair.addresses)
+    await client.admin.create_queue("cancel", timeout=BOUND)
+    await client.publish_batch("cancel", [str(i) for i in range(10)])
+    held: list[Delivery] = []
+
+    async def work() -> None:
+        async with await client.consume("cancel") as consumer:
+            async for d in consumer:
+                held.append(d)  # noqa: PERF401 # the test looks at it meanwhile
+
+    task = asyncio.create_task(work())
+    while len(held) < 10:
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with await client.consume("cancel", timeout=BOUND) as again:
+        for _ in range(10):
+            d = await again.receive(timeout=BOUND)
+            assert d.delivery_count == 1
+            d.ack()
+    assert (await client.admin.get_queue("cancel")).messages == 0
+    await client.close()
+    await client.close()
+    with pytest.raises(errors.Closed):
+        await client.publish("cancel", b"")
+    left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+    assert not left, "tasks of a client that is closed"
+
+
+async def test_both_addresses_dead() -> None:
+    async with Client(["127.0.0.1:1", "127.0.0.1:2"]) as client:
+        began = time.monotonic()
+        with pytest.raises(errors.Unavailable, match=r"127\.0\.0\.1:1"):
+            await client.publish("q", b"", timeout=0.5)
+        assert time.monotonic() - began < BOUND

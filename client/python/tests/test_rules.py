@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of repeating, against a node that says what a test has written."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+from scripted import Context, Node, abort, not_active, refuses, stores, takes
+
+from lockstep_mq import Client, _failure, _reasons, errors
+from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2
+
+BOUND = 20.0
+
+
+async def test_what_was_not_answered_is_repeated_with_the_same_sequence() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        node.streams = [takes(1), takes(1), stores]
+        receipt = await client.publish("q", b"1", timeout=BOUND)
+        assert receipt.duplicate
+        assert receipt.sequence == 101
+        sent = [s[0].publish.producer for s in node.seen]
+        assert [(p.sequence, p.retry) for p in sent] == [(1, False), (1, True), (1, True)]
+        assert len({p.id for p in sent}) == 1
+
+
+async def test_order_is_kept_over_a_broken_stream() -> None:
+    async with Node() as node, Client([node.address]) as client, client.producer(batch_messages=1) as p:
+        node.streams = [takes(3), stores]
+        futures = [await p.send("q", str(i)) for i in range(20)]
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        assert [r.sequence for r in receipts] == list(range(101, 121))
+        again = [(r.publish.producer.sequence, r.publish.producer.retry) for r in node.seen[1]]
+        assert [s for s, _ in again] == list(range(1, 21))
+        flags = [retry for _, retry in again]
+        assert flags == sorted(flags, reverse=True), "what was sent before goes first"
+        assert all(flags[: len(node.seen[0])])
+        assert not flags[-1], "not all were sent on the first stream"
+
+
+@pytest.mark.parametrize(
+    ("settled", "reason", "code", "expected"),
+    [
+        (False, "QUEUE_FULL", grpc.StatusCode.RESOURCE_EXHAUSTED, errors.OutcomeUnknown),
+        (True, "QUEUE_FULL", grpc.StatusCode.RESOURCE_EXHAUSTED, errors.LimitExceeded),
+        (False, "TOO_OLD", grpc.StatusCode.OUT_OF_RANGE, errors.OutcomeLost),
+        (False, "PRODUCER_FORGOTTEN", grpc.StatusCode.OUT_OF_RANGE, errors.OutcomeLost),
+        (False, "PRODUCER_FENCED", grpc.StatusCode.ABORTED, errors.OutcomeLost),
+        (False, "OF_A_NEWER_NODE", grpc.StatusCode.NOT_FOUND, errors.OutcomeUnknown),
+    ],
+)
+async def test_the_refusal_of_a_repetition(
+    settled: bool, reason: str, code: grpc.StatusCode, expected: type[errors.LockstepError]
+) -> None:
+    async with Node() as node, Client([node.address]) as client:
+        node.streams = [takes(1), refuses(code, reason, settled=settled)]
+        with pytest.raises(expected) as caught:
+            await client.publish("q", b"1", timeout=BOUND)
+        assert type(caught.value) is expected
+        assert caught.value.reason == reason
+
+
+async def test_the_refusal_of_a_first_attempt_is_definite() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        node.streams = [refuses(grpc.StatusCode.NOT_FOUND, "QUEUE_NOT_FOUND")]
+        with pytest.raises(errors.QueueNotFound) as caught:
+            await client.publish("q", b"1", timeout=BOUND)
+        assert caught.value.address == node.address
+        assert "create the queue" in caught.value.what_to_do
+
+
+async def test_a_forgotten_producer_begins_anew_if_it_is_in_no_doubt() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        node.streams = [refuses(grpc.StatusCode.OUT_OF_RANGE, "PRODUCER_FORGOTTEN"), stores]
+        await client.publish("q", b"1", timeout=BOUND)
+        first, second = (s[0].publish.producer for s in node.seen)
+        assert first.id != second.id
+        assert (second.sequence, second.retry) == (1, False)
+
+
+async def test_a_duplicate_that_was_sent_once_is_another_producer() -> None:
+    async def duplicates(requests, context):  # type: ignore[no-untyped-def]
+        async for r in requests:
+            yield queue_pb2.PublishStreamResponse(
+                correlation=r.correlation, published=queue_pb2.PublishResponse(first_sequence=1, duplicate=True)
+            )
+
+    async with Node() as node, Client([node.address]) as client, client.producer(id="mine", epoch=1) as p:
+        node.streams = [duplicates]
+        with pytest.raises(errors.SequenceReused):
+            await p.publish("q", b"1", timeout=BOUND)
+
+
+async def test_what_the_node_has_not_submitted_is_in_no_doubt() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        p = client.producer(batch_messages=1)
+        node.streams = [takes(3, details=[queue_pb2.Submitted(through=1)]), stores]
+        futures = [await p.send("q", str(i)) for i in range(3)]
+        await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        again = [(r.publish.producer.sequence, r.publish.producer.retry) for r in node.seen[1]]
+        assert again[0] == (1, True)
+        assert all(not retry for sequence, retry in again if sequence > 1)
+
+
+async def test_a_timeout_says_what_it_promises() -> None:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+        with pytest.raises(errors.Unavailable, match="standby"):
+            await client.publish("q", b"1", timeout=0.2)
+        node.streams = [takes(2)]  # takes it, and is silent
+        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        with pytest.raises(errors.OutcomeUnknown):
+            await client.publish("q", b"2", timeout=0.3)
+        assert [r.publish.messages[0].body for r in node.seen[0]] == [b"2"]
+
+
+async def test_close_tells_sent_from_not_sent() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        node.streams = [takes(1000)]
+        p = client.producer(batch_messages=1, window=2)
+        futures = [await p.send("q", str(i)) for i in range(4)]
+        while not node.seen or len(node.seen[0]) < 2:
+            await asyncio.sleep(0.005)
+        await p.close()
+        kinds = [type(f.exception()) for f in futures]
+        assert kinds == [errors.OutcomeUnknown, errors.OutcomeUnknown, errors.Closed, errors.Closed]
+        with pytest.raises(errors.Closed):
+            await p.send("q", b"later")
+
+
+async def test_memory_is_bounded() -> None:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+        p = client.producer(max_pending_bytes=3000)
+        body = b"x" * 1000
+        futures = [await p.send("q", body) for _ in range(2)]
+        waiting = asyncio.create_task(p.send("q", body))
+        small = asyncio.create_task(p.send("q", b"small"))
+        with pytest.raises(errors.Unavailable):
+            await p.publish("q", body, timeout=0.1)
+        assert not waiting.done(), "there is no room"
+        assert not small.done(), "it is behind one that waits"
+        node.streams = [stores]
+        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        futures += [await asyncio.wait_for(t, BOUND) for t in (waiting, small)]
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        assert sorted(r.sequence for r in receipts) == [r.sequence for r in receipts], "in the order of the calls"
+        await p.close()
+
+
+async def test_a_publish_that_is_cancelled_before_it_is_sent_is_taken_back() -> None:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+        p = client.producer()
+        task = asyncio.create_task(p.publish("q", b"cancelled"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        node.streams = [stores]
+        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        await p.publish("q", b"kept", timeout=BOUND)
+        assert [m.body for r in node.seen[0] for m in r.publish.messages] == [b"kept"]
+
+
+async def test_a_hint_is_followed_and_can_be_forbidden() -> None:
+    async with Node(term=2) as active, Node(term=1) as standby:
+        active.streams = [stores]
+
+        async def elsewhere(requests, context: Context):  # type: ignore[no-untyped-def]
+            await abort(  # its status still says that it is active
+                context, grpc.StatusCode.FAILED_PRECONDITION, "NOT_ACTIVE", details=[not_active(active.address)]
+            )
+            yield queue_pb2.PublishStreamResponse()
+
+        standby.streams = [elsewhere]
+        async with Client([standby.address]) as client:
+            assert (await client.publish("q", b"1", timeout=BOUND)).address == active.address
+        async with Client([standby.address], follow_hints=False) as client:
+            with pytest.raises(errors.LockstepError):
+                await client.publish("q", b"1", timeout=0.3)
+
+
+async def test_a_node_of_a_lower_term_is_not_followed() -> None:
+    async with Node(term=1) as old, Node(role=admin_pb2.ROLE_STANDBY, term=1) as new:
+        old.streams = new.streams = [stores]
+        async with Client([old.address, new.address]) as client:
+            assert await client.wait_active(timeout=BOUND) == old.address
+            new.becomes(admin_pb2.ROLE_ACTIVE, 2)
+            while await client.wait_active(timeout=BOUND) != new.address:
+                await asyncio.sleep(0.005)
+            new.becomes(admin_pb2.ROLE_STANDBY, 2)
+            with pytest.raises(errors.Unavailable):
+                while True:
+                    await client.wait_active(timeout=0.2)
+                    await asyncio.sleep(0.005)
+            with pytest.raises(errors.Unavailable):
+                await client.publish("q", b"1", timeout=0.3)
+            assert not old.seen
+
+
+async def test_commit_keeps_its_sequence_over_calls() -> None:
+    async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
+        if n == 1:
+            await asyncio.sleep(BOUND)  # the client gives up
+        if n == 2:
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+        return queue_pb2.CommitResponse(lsn=7, duplicate=True)
+
+    async with Node() as node, Client([node.address]) as client:
+        node.on_commit = commit
+        t = client.transaction().publish("q", b"1")
+        with pytest.raises(errors.OutcomeUnknown):
+            await t.commit(timeout=0.3)
+        with pytest.raises(errors.InvalidRequest):
+            t.publish("q", b"too late")
+        with pytest.raises(errors.OutcomeUnknown) as caught:
+            await t.commit(timeout=BOUND)
+        assert isinstance(caught.value.refusal, errors.LimitExceeded)
+        assert (await t.commit(timeout=BOUND)).duplicate
+        sent = [c.producer for c in node.commits]
+        assert len({(p.id, p.sequence) for p in sent}) == 1
+        assert [p.retry for p in sent] == [False, True, True]
+        await client.transaction().publish("q", b"2").commit(timeout=BOUND)
+        assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the lane is used again"
+
+
+async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    async with Node() as node:
+        node.streams = [stores]
+        async with Client([node.address], token_file=file) as client:
+            await client.publish("q", b"1", timeout=BOUND)
+            node.believes = lambda token: token == "new"
+            file.write_text("new\n")
+            p = client.producer()
+            await p.publish("q", b"2", timeout=BOUND)
+            file.write_text("nonsense that is long enough")
+            assert set(node.tokens) == {"old", "new"}
+
+
+async def test_a_token_that_no_node_believes_is_told() -> None:
+    async with Node() as node:
+        node.believes = lambda _: False
+        async with Client([node.address], token="wrong") as client:
+            with pytest.raises(errors.Unauthenticated):
+                await client.publish("q", b"1", timeout=BOUND)
+            node.believes, node.streams = lambda _: True, [stores]
+            while True:  # the rights of a client can change: it asks again
+                try:
+                    await client.publish("q", b"2", timeout=BOUND)
+                    break
+                except errors.Unauthenticated:
+                    await asyncio.sleep(0.1)
+
+
+def test_what_cannot_work_is_refused_without_a_node() -> None:
+    for addresses in ([], ["host"], ["host:0"], ["host:port"], ["h:1", "h:1"], [f"h:{i}" for i in range(1, 10)]):
+        with pytest.raises(errors.InvalidRequest):
+            Client(addresses)
+    with pytest.raises(errors.InvalidRequest):
+        Client(["h:1"], token="two words")
+    with pytest.raises(errors.InvalidRequest):
+        Client(["h:1"], cert="only.pem")
+
+
+async def test_a_token_is_not_shown_in_the_clear() -> None:
+    with pytest.raises(errors.InvalidRequest, match="unencrypted"):
+        async with Client(["node.example.net:7420"], token="secret"):
+            pass
+    async with Client(["node.example.net:7420"], token="secret", allow_plaintext_token=True):
+        pass
+
+
+def test_no_meaning_is_of_a_reason_that_is_not_there() -> None:
+    assert {f"ERROR_REASON_{n}" for n in _reasons.MEANING} <= set(errors_pb2.ErrorReason.keys())
+
+
+def test_reasons_mean_what_the_protocol_says() -> None:
+    """docs/protocol.md has a table that the Go client's tests write."""
+    document = Path(__file__).parents[3] / "docs" / "protocol.md"
+    if not document.exists():
+        pytest.skip("not in a checkout of the whole repository")
+    rows = re.findall(r"^\| \d+ \| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", document.read_text(), re.M)
+    assert set(_reasons.MEANING) <= {row[0] for row in rows}
+    for reason, code, attempt, then in rows:
+        f = _failure.Failure("node:1", grpc.StatusCode[code], "", reason=reason)
+        assert f.answered == (attempt == "not carried out"), reason
+        assert f.retry == (then == "again"), reason
+        assert f.unauthenticated == then.startswith("again with another token"), reason
+        assert f.forgotten == then.startswith("again as a new producer"), reason

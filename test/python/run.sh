@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Checks the Python client: formatting, types, tests against a pair whose active is killed, test/conformance, and that a
+# wheel of it can be built and installed. It makes a virtual environment of its own and installs the pinned
+# client/python/requirements-dev.txt from PyPI. Exit code 0 when all is well, 3 when it cannot run here. Usage:
+#   test/python/run.sh        everything
+#   PYTHON=python3.13 test/python/run.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+top=$PWD
+
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+  echo "$python is not there, is older than 3.10, or lacks venv"
+  exit 3
+fi
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-python.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+step() { printf -- '--- [%3ds] %s\n' "$SECONDS" "$*"; }
+
+step "a virtual environment with the pinned requirements"
+"$python" -m venv "$work/venv"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+if ! timeout 300 "$work/venv/bin/pip" install --quiet -r client/python/requirements-dev.txt >"$work/pip.log" 2>&1; then
+  echo "PyPI cannot be reached, or lacks a package for this machine: $(tail -n 1 "$work/pip.log")"
+  exit 3
+fi
+bin=$work/venv/bin
+export PYTHONPATH=$top/client/python/src PYTHONDONTWRITEBYTECODE=1
+
+step "the generated code is up to date"
+PYTHON=$bin/python client/python/generate.sh --check
+
+step "ruff and mypy --strict"
+(
+  cd client/python
+  "$bin/ruff" format --check --quiet .
+  "$bin/ruff" check --quiet .
+  "$bin/mypy" --cache-dir "$work/mypy"
+)
+
+step "tests, against a real pair"
+go build -o "$work/lockstep" ./cmd/lockstep
+export LOCKSTEP_BINARY=$work/lockstep
+(cd client/python && timeout 300 "$bin/python" -m pytest -q -p no:cacheprovider)
+
+step "conformance"
+LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" timeout 300 go test -count=1 ./test/conformance
+
+step "wheel and sdist; the wheel in a clean environment"
+"$bin/python" -m build --no-isolation --outdir "$work/dist" client/python >"$work/build.log" 2>&1 || {
+  cat "$work/build.log"
+  exit 1
+}
+"$python" -m venv "$work/clean"
+"$work/clean/bin/pip" install --quiet --find-links "$work/dist" "$work"/dist/*.whl
+(cd "$work" && env -u PYTHONPATH "$work/clean/bin/python" -c '
+import importlib.resources, lockstep_mq
+assert importlib.resources.files("lockstep_mq").joinpath("py.typed").is_file()
+assert lockstep_mq.__file__.startswith("'"$work"'"), lockstep_mq.__file__
+print("lockstep-mq", lockstep_mq.__version__, "can be installed and imported")
+')
+step "done in $top/client/python"
