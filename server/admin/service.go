@@ -90,7 +90,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Damage:     wire.DamageToProto(a.store.DamageStatus()),
 		Alarms:     wire.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
-		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats),
+		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{

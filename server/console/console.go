@@ -116,12 +116,20 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
+// URLAt is what others reach it by, who reach the node by an address; where it listens on its machine alone, they do not.
+func (s *Server) URLAt(advertised string) string {
+	asked, _, err := net.SplitHostPort(s.o.Address)
+	ip := net.ParseIP(asked)
+	host, _, herr := net.SplitHostPort(advertised)
+	if err != nil || herr != nil || asked != "" && (ip == nil || !ip.IsUnspecified()) {
+		return s.URL()
+	}
+	return s.scheme() + "://" + net.JoinHostPort(host, s.port) + "/"
+}
+
 // URL that a browser on this machine reaches it by.
 func (s *Server) URL() string {
-	scheme := "http"
-	if s.o.TLS != nil {
-		scheme = "https"
-	}
+	scheme := s.scheme()
 	host, port, err := net.SplitHostPort(s.listener.Addr().String())
 	if err != nil {
 		return scheme + "://" + s.listener.Addr().String() + "/"

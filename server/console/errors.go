@@ -3,6 +3,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -109,9 +110,13 @@ func plain(text string) string { return strings.TrimSpace(inner.ReplaceAllString
 func (e *otherConsole) describe() failure {
 	f := failure{
 		Code: http.StatusConflict, Title: "This has to be done at the console of node " + e.node.GetName(),
-		Text: e.err.Error() + ".",
-		Action: "Open the console of node " + e.node.GetName() + " (its console.listen) and sign in there, or use the " +
-			"command line.",
+		Text:   e.err.Error() + ".",
+		Action: "Open the console of node " + e.node.GetName() + " and sign in there, or use the command line.",
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), otherTimeout)
+	defer cancel()
+	if st, err := e.view.OtherStatus(ctx, e.node); err == nil {
+		f.Link = st.GetConsole()
 	}
 	return f
 }

@@ -4,6 +4,8 @@ package console_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"net/url"
@@ -18,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
 // pairNode is one node of a pair, with its console.
@@ -31,12 +34,20 @@ type pairNode struct {
 // startPair runs two nodes whose record is in memory; the first is active.
 func startPair(t *testing.T) (active, standby *pairNode) {
 	t.Helper()
+	return startPairWith(t, func(*config.Config) {}, func(*browser) {})
+}
+
+func startPairWith(
+	t *testing.T, change func(*config.Config), prepare func(*browser),
+) (active, standby *pairNode) {
+	t.Helper()
 	coordinator := memory.NewServer(0)
 	start := func(name string) *pairNode {
 		cfg := config.Default()
 		cfg.Node.Name, cfg.Data.Dir, cfg.Coordinator.Etcd.Endpoints = name, t.TempDir(), []string{"127.0.0.1:1"}
 		cfg.Listen, cfg.Console.Listen = "127.0.0.1:0", "127.0.0.1:0"
 		cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes, cfg.Memory.Budget = 1<<20, 1<<20, 64<<20
+		change(&cfg)
 		ctx, cancel := context.WithCancel(context.Background())
 		ready, done := make(chan node.Ready, 1), make(chan error, 1)
 		go func() {
@@ -64,10 +75,13 @@ func startPair(t *testing.T) (active, standby *pairNode) {
 			require.NoError(t, errors.Join(err, errors.New("the node ended")))
 		}
 		n.browser = newBrowser(t, n.ready.Console)
+		prepare(n.browser)
 		return n
 	}
 	active = start("a")
-	waitServing(t, active.ready.Address)
+	require.Eventually(t, func() bool {
+		return strings.Contains(active.get("/pair").body, "</i>active alone</span>")
+	}, 20*time.Second, 20*time.Millisecond)
 	standby = start("b")
 	require.Eventually(t, func() bool {
 		return strings.Count(active.get("/pair").body, `</i>in sync</span>`) >= 3 // both nodes, and the stream
@@ -85,6 +99,8 @@ func TestStandby(t *testing.T) {
 		require.NotContains(t, page, "does not answer")
 		require.NotContains(t, page, "/pair/force", "nothing has to be forced")
 	}
+	require.Contains(t, active.get("/pair").body, `href="`+standby.ready.Console+`"`)
+	require.Contains(t, standby.get("/pair").body, `href="`+active.ready.Console+`"`)
 	token := standby.makeToken("t", "somebody")
 	require.NotEmpty(t, token)
 	require.Contains(t, active.get("/access").body, "somebody", "the active has it")
@@ -144,4 +160,28 @@ func TestDeadNode(t *testing.T) {
 	}
 	require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
 	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
+}
+
+// TestCertificateIsNotPassedOn: where the nodes want certificates, the standby's console says at which console it has to
+// be done, and does not use its own certificate for it.
+func TestCertificateIsNotPassedOn(t *testing.T) {
+	authority := certs.New(t, "authority")
+	_, certFile, keyFile := authority.Issue(t, "node", "localhost")
+	client := authority.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
+	active, standby := startPairWith(t, func(c *config.Config) {
+		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, authority.File, true
+	}, func(b *browser) {
+		b.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{
+			RootCAs: authority.Pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS13,
+		}}
+		entry := entryField.FindStringSubmatch(b.get("/sign-in").body)
+		require.Len(t, entry, 2)
+		require.Equal(t, "/pair", b.post("/sign-in", url.Values{"entry": {entry[1]}, "with": {"certificate"}}).at)
+	})
+	require.Equal(t, http.StatusOK, active.get("/access").code)
+	a := standby.get("/access")
+	require.Equal(t, http.StatusConflict, a.code)
+	require.Contains(t, a.body, "This has to be done at the console of node a")
+	require.Contains(t, a.body, `href="`+active.ready.Console+`"`)
+	require.NotContains(t, standby.get("/pair").body, "does not answer")
 }

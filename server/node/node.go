@@ -408,6 +408,9 @@ func (n *node) state() state.Node {
 	n.addMaintenance(&st)
 	st.Activity = n.activity()
 	st.ArchiveDir, st.Certificates = n.cfg.WAL.Archive, n.secrets.certificates()
+	if n.console != nil {
+		st.Console = n.console.server.URLAt(n.advertise)
+	}
 	st.Conditions, st.DiskLowWatermark = n.monitor.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }

@@ -40,6 +40,8 @@ type Node struct {
 	Certificates []Certificate
 	// Activity is what the node does and uses.
 	Activity Activity
+	// Console is where the node's console is; empty without one.
+	Console string
 }
 
 // Activity is what a node does and uses, besides what its store knows.

@@ -1135,7 +1135,9 @@ type GetStatusResponse struct {
 	// The certificates that this node uses; empty without TLS.
 	Certificates []*CertificateStatus `protobuf:"bytes,40,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// What the node does and uses; nodes up to 0.1.0 do not tell it.
-	Activity      *Activity `protobuf:"bytes,41,opt,name=activity,proto3" json:"activity,omitempty"`
+	Activity *Activity `protobuf:"bytes,41,opt,name=activity,proto3" json:"activity,omitempty"`
+	// Where the node's console is, such as https://node-a:7480/; empty without one. One that listens on its machine alone is reached there only.
+	Console       string `protobuf:"bytes,43,opt,name=console,proto3" json:"console,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1287,6 +1289,13 @@ func (x *GetStatusResponse) GetActivity() *Activity {
 		return x.Activity
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetConsole() string {
+	if x != nil {
+		return x.Console
+	}
+	return ""
 }
 
 // Activity is what a node does and uses. What only rises counts since the process was started: two answers of the same process give rates.
@@ -3923,7 +3932,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1b\n" +
 	"\tlag_bytes\x18\x05 \x01(\x04R\blagBytes\x124\n" +
 	"\blag_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\alagTime\"\x12\n" +
-	"\x10GetStatusRequest\"\xbc\x06\n" +
+	"\x10GetStatusRequest\"\xd6\x06\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -3945,7 +3954,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x03now\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12,\n" +
 	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\x12B\n" +
 	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\x121\n" +
-	"\bactivity\x18) \x01(\v2\x15.lockstep.v1.ActivityR\bactivity\"\x80\x03\n" +
+	"\bactivity\x18) \x01(\v2\x15.lockstep.v1.ActivityR\bactivity\x12\x18\n" +
+	"\aconsole\x18+ \x01(\tR\aconsole\"\x80\x03\n" +
 	"\bActivity\x12\x1c\n" +
 	"\tpublished\x18\x01 \x01(\x04R\tpublished\x12'\n" +
 	"\x0fpublished_bytes\x18\x02 \x01(\x04R\x0epublishedBytes\x12\x1c\n" +
