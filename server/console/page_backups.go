@@ -31,6 +31,7 @@ type nodeSets struct {
 
 	Sets    []*pb.SaveSet
 	Failure *failure
+	NoPath  bool // the node does not know where
 }
 
 func loadBackups(ctx context.Context, v *View) (any, error) {
@@ -53,7 +54,7 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 		}
 		if err != nil {
 			f := describe(err)
-			one.Failure = &f
+			one.Failure, one.NoPath = &f, f.Reason == "NO_BACKUP_PATH"
 			continue
 		}
 		one.Sets = r.GetSets()

@@ -155,8 +155,9 @@ func TestRules(t *testing.T) {
 			form := url.Values{
 				"csrf": {reader.csrf()}, "name": {"x"}, "page_size": {"4096"}, "principal": {"x"}, "whom": {"x"},
 				"right": {"operate"}, "kind": {"backup"}, "schedule": {"@daily"}, "queue": {"x"}, "bytes": {"1"},
+				"confirm": {"x"},
 			}
-			a := reader.post(p.Path+"/"+action.Name+"?node=&name=x", form, htmx)
+			a := reader.post(p.Path+"/"+action.Name+"?node=&name=x&xid=x", form, htmx)
 			require.Equal(t, http.StatusForbidden, a.code, p.Path+"/"+action.Name+a.body)
 		}
 	}
