@@ -92,9 +92,14 @@ type batch struct {
 type Delivery struct {
 	Stored
 	consumer *Consumer
-	trace    DeliveryTrace  // nil if the delivery is not traced
-	answer   answerKind     // guarded by Consumer.mu
-	delay    *time.Duration // the same; of NackAfter
+	answer   answerKind      // guarded by Consumer.mu
+	more     *deliveryExtras // nil without any
+}
+
+// deliveryExtras are what few deliveries have.
+type deliveryExtras struct {
+	trace DeliveryTrace  // nil if the delivery is not traced; set before the application has the delivery
+	delay *time.Duration // of NackAfter; guarded by Consumer.mu
 }
 
 // answerKind is how a delivery was answered.
@@ -184,7 +189,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 				signal(co.wake)
 			}
 			if t := co.client.opts.Tracer; t != nil {
-				d.trace = t.Deliver(d)
+				d.traceWith(t)
 			}
 			return d, nil
 		}
@@ -269,7 +274,10 @@ const maxNackDelay = 24 * time.Hour
 
 func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
 	co.mu.Lock()
-	d.delay = &delay
+	if d.more == nil {
+		d.more = &deliveryExtras{}
+	}
+	d.more.delay = &delay
 	co.mu.Unlock()
 	_ = co.answer(d, nackAnswer) // it is delivered again anyway
 }
@@ -320,8 +328,8 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		co.reject = append(co.reject, d.Sequence)
 	default:
 		delete(co.held, d.Sequence)
-		if d.delay != nil {
-			co.nackAfter = append(co.nackAfter, delayedNack{d.Sequence, *d.delay})
+		if d.more != nil && d.more.delay != nil {
+			co.nackAfter = append(co.nackAfter, delayedNack{d.Sequence, *d.more.delay})
 			break
 		}
 		co.nack = append(co.nack, d.Sequence)
@@ -334,8 +342,8 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 // answered takes note of the one answer that counts. The caller holds Consumer.mu.
 func (d *Delivery) answered(kind answerKind) {
 	d.answer = kind
-	if d.trace != nil {
-		d.trace.Answered(kind.String())
+	if d.more != nil && d.more.trace != nil {
+		d.more.trace.Answered(kind.String())
 	}
 }
 

@@ -32,10 +32,27 @@ type DeliveryTrace interface {
 // Context returns a context in which what the application does for this delivery is traced below it; ctx itself if the
 // delivery is not traced.
 func (d *Delivery) Context(ctx context.Context) context.Context {
-	if d.trace == nil {
-		return ctx
+	if t := d.recorded(); t != nil {
+		return t.Into(ctx)
 	}
-	return d.trace.Into(ctx)
+	return ctx
+}
+
+// recorded is what is recorded of the delivery; nil for nothing.
+func (d *Delivery) recorded() DeliveryTrace {
+	d.consumer.mu.Lock() // NackAfter may be called meanwhile
+	defer d.consumer.mu.Unlock()
+	if d.more == nil {
+		return nil
+	}
+	return d.more.trace
+}
+
+// traceWith begins to record a delivery that the application does not have yet.
+func (d *Delivery) traceWith(t Tracer) {
+	if trace := t.Deliver(d); trace != nil {
+		d.more = &deliveryExtras{trace: trace}
+	}
 }
 
 // String is what a DeliveryTrace gets.

@@ -60,19 +60,21 @@ type tracer struct {
 func (t *tracer) Publish(
 	ctx context.Context, queue string, ms []client.Message,
 ) (send []client.Message, done func(client.Receipt, error)) {
+	links := t.named(ms) //nolint:contextcheck // what is named is in the messages
 	_, span := t.tracer.Start(ctx, "publish "+queue, trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithLinks(t.named(ms)...), attributes("publish", queue,
+		trace.WithLinks(links...), attributes("publish", queue,
 			attribute.Int("messaging.batch.message_count", len(ms))))
 	if !span.IsRecording() {
 		return ms, nil
 	}
-	return t.inject(span, ms), func(r client.Receipt, err error) {
+	send = t.inject(span, ms) //nolint:contextcheck // into the messages
+	return send, func(r client.Receipt, err error) {
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
 		} else {
 			span.SetAttributes(
-				attribute.Int64("lockstep.sequence", int64(r.Sequence)), //nolint:gosec // G115: a sequence
-				attribute.Int64("lockstep.lsn", int64(r.LSN)),           //nolint:gosec // G115: an LSN
+				attribute.Int64("lockstep.sequence", int64(r.Sequence)),
+				attribute.Int64("lockstep.lsn", int64(r.LSN)),
 				attribute.Bool("lockstep.duplicate", r.Duplicate),
 				attribute.String("server.address", r.Address),
 			)
@@ -140,7 +142,7 @@ func (t *tracer) Deliver(d *client.Delivery) client.DeliveryTrace {
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindConsumer), attributes("process", d.Queue(),
 			attribute.String("messaging.destination.subscription.name", d.Subscription()),
-			attribute.Int64("lockstep.sequence", int64(d.Sequence)), //nolint:gosec // G115: a sequence
+			attribute.Int64("lockstep.sequence", int64(d.Sequence)),
 			attribute.Int("lockstep.delivery_count", int(d.DeliveryCount)),
 		),
 	}

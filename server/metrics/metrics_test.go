@@ -143,11 +143,11 @@ func TestNativeHistograms(t *testing.T) {
 	var native []string
 	for {
 		var family dto.MetricFamily
-		if err := decoder.Decode(&family); errors.Is(err, io.EOF) {
+		err := decoder.Decode(&family)
+		if errors.Is(err, io.EOF) {
 			break
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 		if family.GetType() != dto.MetricType_HISTOGRAM || !strings.HasPrefix(family.GetName(), "lockstep_") {
 			continue
 		}

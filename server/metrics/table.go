@@ -68,8 +68,8 @@ func All() []Metric {
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		ofThePair(), ofTheStandby(), ofTheFollower(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(), ofWork(),
-		ofTheProcess(),
+		ofThePair(), ofTheStandby(), ofTheFollower(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(),
+		ofWork(), ofTheProcess(),
 	} {
 		for i := range part {
 			part[i].Name = fmt.Sprintf("%s_%s", namespace, part[i].Name)

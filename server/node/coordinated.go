@@ -37,7 +37,7 @@ func (c *measuredCoordinator) Load(ctx context.Context) (failover.Record, failov
 	began := time.Now()
 	r, at, err := c.Coordinator.Load(ctx)
 	c.took(metrics.LoadRecord, began, err)
-	return r, at, err //nolint:wrapcheck // as it came
+	return r, at, err
 }
 
 // Swap replaces the record.
@@ -47,7 +47,7 @@ func (c *measuredCoordinator) Swap(
 	began := time.Now()
 	at, err := c.Coordinator.Swap(ctx, expect, next)
 	c.took(metrics.SwapRecord, began, err)
-	return at, err //nolint:wrapcheck // as it came
+	return at, err
 }
 
 // LoadMark reads the pair's mark.
@@ -55,7 +55,7 @@ func (c *measuredCoordinator) LoadMark(ctx context.Context) (failover.Mark, erro
 	began := time.Now()
 	m, err := c.Coordinator.LoadMark(ctx)
 	c.took(metrics.LoadMark, began, err)
-	return m, err //nolint:wrapcheck // as it came
+	return m, err
 }
 
 // WriteMark raises the pair's mark.
@@ -63,5 +63,5 @@ func (c *measuredCoordinator) WriteMark(ctx context.Context, m failover.Mark) (f
 	began := time.Now()
 	before, err := c.Coordinator.WriteMark(ctx, m)
 	c.took(metrics.WriteMark, began, err)
-	return before, err //nolint:wrapcheck // as it came
+	return before, err
 }

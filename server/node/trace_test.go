@@ -99,8 +99,8 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	require.NoError(t, stream.CloseSend())
 }
 
-// TestTracingIsOff: without a setting, with the environment's own switch off, and as long as nothing is sampled, no byte
-// goes to the collector, although messages name spans that are sampled.
+// TestTracingIsOff: without a setting, with the environment's own switch off, and as long as nothing is sampled, no
+// byte goes to the collector, although messages name spans that are sampled.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string
@@ -133,8 +133,8 @@ func TestTracingIsOff(t *testing.T) {
 	}
 }
 
-// TestTracingOfANodeAlone: the environment turns tracing on; a publish that is sampled has its spans, by a call and on a
-// stream; and a collector that does not answer does not keep the node from stopping.
+// TestTracingOfANodeAlone: the environment turns tracing on; a publish that is sampled has its spans, by a call and on
+// a stream; and a collector that does not answer does not keep the node from stopping.
 func TestTracingOfANodeAlone(t *testing.T) {
 	c := startCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+c.Addr().String())

@@ -233,12 +233,12 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	buf := p.server.buffer()
 	defer p.server.release(buf)
 	b.reset()
-	p.prepare(b, buf, req)
+	p.prepare(ctx, b, buf, req)
 	for _, r := range req.GetMore() {
 		if len(r.GetMore()) > 0 {
 			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
 		}
-		p.prepare(b, buf, r)
+		p.prepare(ctx, b, buf, r)
 	}
 	if len(b.items) == 0 {
 		p.promised.Add(int64(len(b.calls)))
@@ -288,7 +288,9 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 }
 
 // prepare makes a call of a request and encodes its transaction, if there is to be one.
-func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest) {
+func (p *publishStream) prepare(
+	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
+) {
 	publish := req.GetPublish()
 	call := &streamCall{
 		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
@@ -300,7 +302,7 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		return
 	}
 	if t := p.server.tracing; t != nil {
-		call.span = t.Publish(p.stream.Context(), publish.GetQueue(), publish.GetMessages())
+		call.span = t.Publish(ctx, publish.GetQueue(), publish.GetMessages())
 	}
 	prior, wait, err := p.server.encodePublish(p.session, buf, publish, &p.caller)
 	b.wait = max(b.wait, wait)

@@ -86,7 +86,8 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 		if len(props) == 0 || props[traceparent] == "" {
 			continue
 		}
-		if add(t.remote(props)); len(parents) == maxParents {
+		add(t.remote(props)) //nolint:contextcheck // what is named is in the message
+		if len(parents) == maxParents {
 			break
 		}
 	}
@@ -106,7 +107,7 @@ func (s *Span) Into(ctx context.Context) context.Context {
 // Number notes a number about the work.
 func (s *Span) Number(name string, n uint64) {
 	for _, span := range s.spans {
-		span.SetAttributes(attribute.Int64(name, int64(n))) //nolint:gosec // G115: an LSN
+		span.SetAttributes(attribute.Int64(name, int64(n)))
 	}
 }
 
@@ -160,7 +161,7 @@ func (t *Tracer) Append(parent replication.TraceContext, at time.Time, n uint64,
 
 func batchAttributes(n uint64, bytes int) trace.SpanStartEventOption {
 	return trace.WithAttributes(
-		attribute.Int64("lockstep.lsn", int64(n)), //nolint:gosec // G115: an LSN
+		attribute.Int64("lockstep.lsn", int64(n)),
 		attribute.Int("lockstep.log_bytes", bytes),
 	)
 }

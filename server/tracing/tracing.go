@@ -114,7 +114,8 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	}, nil
 }
 
-// client makes the connection to the collector, which opens when it is used. What is not set is as the environment says.
+// client makes the connection to the collector, which opens when it is used. What is not set is as the environment
+// says.
 func (o *Options) client() (otlptrace.Client, error) {
 	var options []otlptracegrpc.Option
 	switch {

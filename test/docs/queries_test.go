@@ -208,8 +208,8 @@ func TestCheckQuery(t *testing.T) {
 	}
 }
 
-// TestAlertsAskForWhatIsThere: every metric and label in the alert rules is one that a node exports, and every condition
-// that is asked for by name, and every role, is one.
+// TestAlertsAskForWhatIsThere: every metric and label in the alert rules is one that a node exports, and every
+// condition that is asked for by name, and every role, is one.
 func TestAlertsAskForWhatIsThere(t *testing.T) {
 	known := exported(t)
 	for _, r := range alertRules(t) {
@@ -258,7 +258,7 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 // TestEveryAlertIsInTheRunbook: each alert has a section with its severity, meaning, cause and what to do, leads there,
 // and no section is about an alert that is not there.
 func TestEveryAlertIsInTheRunbook(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(top, "docs/runbook.md"))
+	raw, err := os.ReadFile(filepath.Join(top, "docs", "runbook.md"))
 	require.NoError(t, err)
 	sections := make(map[string]string)
 	for part := range strings.SplitSeq(string(raw), "\n## ") {
@@ -291,7 +291,7 @@ func TestEveryAlertIsInTheRunbook(t *testing.T) {
 func TestEveryAlertIsTested(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{"lockstep.rules.test.yaml", "lockstep.rules.days.test.yaml"} {
-		raw, err := os.ReadFile(filepath.Join(top, "deploy/prometheus", name))
+		raw, err := os.ReadFile(filepath.Join(top, "deploy", "prometheus", name))
 		require.NoError(t, err)
 		all.Write(raw)
 	}
