@@ -23,10 +23,12 @@ func preparedPage() Page {
 		Actions: []Action{
 			{
 				Name: "commit", Title: "Commit", Right: "operate", Dialog: "commit", Danger: true,
+				Load: mayDecide,
 				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, true) },
 			},
 			{
 				Name: "rollback", Title: "Roll back", Right: "operate", Dialog: "rollback", Danger: true,
+				Load: mayDecide,
 				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, false) },
 			},
 		},
@@ -70,8 +72,21 @@ func loadPrepared(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
+// mayDecide fails for a session that may not see the transactions: nor may it decide over them.
+func mayDecide(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	//nolint:wrapcheck // a status is shown
+	return pb.NewQueueServiceClient(active).ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
+}
+
 // decide decides over a transaction in the place of its coordinator.
 func decide(ctx context.Context, v *View, commit bool) (Done, error) {
+	if _, err := mayDecide(ctx, v); err != nil {
+		return Done{}, err
+	}
 	xid := v.Query.Get("xid")
 	if strings.TrimSpace(v.Get("confirm")) != strings.TrimSpace(xid) {
 		return Done{}, invalid("Type the name of the transaction to confirm.")
