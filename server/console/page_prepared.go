@@ -24,12 +24,12 @@ func preparedPage() Page {
 			{
 				Name: "commit", Title: "Commit", Right: "operate", Dialog: "commit", Danger: true,
 				Load: mayDecide,
-				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, true) },
+				Do:   func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, true) },
 			},
 			{
 				Name: "rollback", Title: "Roll back", Right: "operate", Dialog: "rollback", Danger: true,
 				Load: mayDecide,
-				Do: func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, false) },
+				Do:   func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, false) },
 			},
 		},
 	}
