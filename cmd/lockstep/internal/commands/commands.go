@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/store"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/top"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/transaction"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/completion"
 )
 
 // Run runs one command line and returns the exit code.
@@ -43,7 +44,7 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 
 // Root is the command `lockstep` with all commands.
 func Root(env *cli.Env) *cobra.Command {
-	return cli.Root(
+	root := cli.Root(
 		env,
 		serve.Command(env), pair.WitnessCommand(env), podlabel.Command(env), demo.DevCommand(env), demo.Command(env),
 		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
@@ -59,4 +60,6 @@ func Root(env *cli.Env) *cobra.Command {
 		audit.Command(env), connection.Command(env),
 		bench.Command(env), versionCommand(env),
 	)
+	completion.Add(env, root)
+	return root
 }

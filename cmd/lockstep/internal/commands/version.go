@@ -12,8 +12,10 @@ import (
 
 func versionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
+		Use:   "version",
+		Short: "Print the version",
+		Long: `Print the version of this program, the commit it was made of, and the Go release. The versions of the
+nodes are in lockstep status --output json.`,
 		Example: "  lockstep version --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

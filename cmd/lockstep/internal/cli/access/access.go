@@ -282,6 +282,8 @@ func withTable(ctx context.Context, env *cli.Env, show func(t table) error) erro
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
+		Long: `Show all rules with who has changed them, then roles, tokens without their secrets, and quotas with
+what is used of them. It needs the right to operate; to see what you may do yourself: lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -334,6 +336,9 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var groups []string
 	cmd := &cobra.Command{
 		Use: "test RIGHT [QUEUE]", Short: "Tell who may do something, or whether somebody may",
+		Long: `Tell who may do something, by which rules, or with --principal and --group whether somebody may.
+Nothing is done and nothing is changed. Rights on queues, publish, consume, browse and manage, need the queue. It
+needs the right to operate.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,
@@ -409,6 +414,8 @@ type self struct {
 func whoAmICommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Tell whom the node takes the caller for, and what that one may do",
+		Long: `Tell whom the node takes the caller for, by certificate, token or JWT, and the rules that hold for it.
+It needs no right: ask it first when something is refused.`,
 		Example: "  lockstep access whoami\n  lockstep access whoami --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

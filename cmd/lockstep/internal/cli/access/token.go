@@ -112,6 +112,8 @@ func tokenTable(env *cli.Env, tokens []token) error {
 func tokenListCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List tokens",
+		Long: `Show the names of tokens, whom they stand for, and when they end. The secrets are not kept anywhere: a
+token that was lost is revoked, and another one is made.`,
 		Example: "  lockstep access token list\n  lockstep access token list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -137,6 +139,7 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	var lockOut bool
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Make a token invalid, by its name",
+		Long:    `Make a token invalid, on both nodes and for good. Streams that were opened with it end within a second.`,
 		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -188,6 +191,9 @@ func roleCommand(env *cli.Env) *cobra.Command {
 	var lockOut bool
 	put := &cobra.Command{
 		Use: "put NAME RIGHT...", Short: "Make a role, or replace it",
+		Long: `Make a named set of rights, or replace it: rules that have the role mean the new rights from then on,
+within a second. Rights are publish, consume, browse, manage, operate and audit; those on queues hold for the queues
+of the rule.`,
 		Example: "  lockstep access role put deployer publish,manage\n  lockstep access role put operator operate audit",
 		Args:    cobra.MinimumNArgs(2), //nolint:mnd // a name and a right
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -211,6 +217,7 @@ func roleCommand(env *cli.Env) *cobra.Command {
 	addLockOut(put, &lockOut)
 	cmd.AddCommand(put, &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
+		Long:    `Show each role with its rights, and who has changed it last. Rules refer to roles by name.`,
 		Example: "  lockstep access role list\n  lockstep access role list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -226,6 +233,8 @@ func roleCommand(env *cli.Env) *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a role that no rule has",
+		Long: `Delete a role. It is refused as long as a rule has the role: lockstep access list shows which, lockstep
+access revoke takes it out of them.`,
 		Example: "  lockstep access role delete deployer",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -295,6 +304,7 @@ func quotaCommand(env *cli.Env) *cobra.Command {
 		"A quota bounds what all queues together may use whose names match a pattern.")
 	cmd.AddCommand(quotaPutCommand(env), &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List quotas, and what is used of them",
+		Long:    `Show each quota with what the queues of its pattern use of it now. A queue may be subject to several.`,
 		Example: "  lockstep access quota list\n  lockstep access quota list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -310,6 +320,8 @@ func quotaCommand(env *cli.Env) *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
+		Long: `Delete the quota that has exactly this pattern. What the queues hold stays; quotas of other patterns go
+on. lockstep access quota list shows the patterns.`,
 		Example: "  lockstep access quota delete 'team-a/*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -326,6 +338,9 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 	var bytes string
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set the quota of a pattern",
+		Long: `Set what all queues together may use whose names match a pattern (* and ?). A quota of the same pattern
+is replaced as a whole: what is not given has no bound. Publishes beyond it are refused, or held back if it is about
+messages per second; it holds within a second.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),

@@ -76,7 +76,7 @@ overwritten. The certificates of nodes and witness are for servers and clients; 
 that it is not taken for a node. Each machine gets ca.pem and its own two files; ca-key.pem stays here.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
-  lockstep serve --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem …`,
+  lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := defaultDir

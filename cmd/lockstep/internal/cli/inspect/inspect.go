@@ -216,6 +216,8 @@ type metaDump struct {
 func dumpMetaCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "dump-meta", Short: "Show the identity of a stopped node and its last checkpoint",
+		Long: `Show who a stopped node is (node, store, pair, the fence that it has promised to obey) and its last
+checkpoint. Read-only. A node that runs tells most of it with lockstep status.`,
 		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

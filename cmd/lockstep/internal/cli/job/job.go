@@ -78,6 +78,8 @@ func newJobRun(job string, r *pb.JobRun) jobRun {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List all jobs, when they run next, and how they ended last",
+		Long: `Show each job with its kind, its schedule, when it runs next, and how its last run ended. Jobs run on
+the active node, or on the node that they name; they are kept with the pair and survive a failover.`,
 		Example: "  lockstep job list\n  lockstep job list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -164,6 +166,7 @@ A compact is a rolling one.`,
 func deleteCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a job with its history",
+		Long:    `Delete a job with its history. A run of it that is under way goes on to its end.`,
 		Example: "  lockstep job delete nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -290,6 +293,8 @@ func followRun(
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "history NAME", Short: "Show the last runs of a job, newest first",
+		Long:    `Show when the last runs of a job began and ended, on which node, and what came of them: result or
+error.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,6 +21,8 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Look at messages without consuming them",
+		Long: `Print stored messages in order, without taking them: consumers get them all the same. With
+--subscription only what that one has still to acknowledge is shown. It ends at the end of the queue.`,
 		Example: `  lockstep browse orders --limit 20
   lockstep browse prices --subscription audit --from 1000 --output json
   lockstep browse orders --bodies > all.txt`,

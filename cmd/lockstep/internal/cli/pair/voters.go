@@ -107,6 +107,9 @@ func addCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "add ADDRESS", Short: "Add a voter that runs and waits to the quorum",
+		Long: `Have the quorum take in a voter that was started and waits: it catches up first and votes then. A
+quorum of three loses one of them and goes on; to put a voter in the place of one that is gone use lockstep pair
+replace.`,
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

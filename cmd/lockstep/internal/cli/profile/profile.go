@@ -75,6 +75,8 @@ func (s *shown) tls() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the profiles",
+		Long: `Show the profiles that lockstep login has made, with their addresses; the current one is marked.
+Profiles are on this machine, in the file that lockstep profile show names, and no node knows of them.`,
 		Example: "  lockstep profile list\n  lockstep profile list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -101,8 +103,9 @@ func listCommand(env *cli.Env) *cobra.Command {
 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "use PROFILE", Short: "Make a profile the current one", Example: "  lockstep profile use production",
-		Args: cobra.ExactArgs(1),
+		Use: "use PROFILE", Short: "Make a profile the current one", Long: `Have commands without --addr and --profile use this profile from now on.`,
+		Example: "  lockstep profile use production",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return change(env, args[0], func(f *profiles.File, p profiles.Profile) error {
 				f.Current = args[0]
@@ -131,6 +134,8 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show a profile, without its token; the current one if none is named",
+		Long:    `Show what a profile has: addresses, certificates, where its token is from. The token itself is not
+shown.`,
 		Example: "  lockstep profile show\n  lockstep profile show production --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -142,6 +142,8 @@ func createCommand(env *cli.Env) *cobra.Command {
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show a queue with its subscriptions",
+		Long: `Show what a queue holds, how it is configured, and each of its subscriptions: what it has still to
+acknowledge, what is with consumers, and how many consumers it has.`,
 		Example: "  lockstep queue show orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -112,6 +112,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue, or of all queues",
+		Long: `Show each subscription with what it has still to acknowledge, what is with consumers, how many
+consumers it has, and its filter.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -118,6 +118,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and " +
 			"who keeps them",
+		Long: `List the settings that can be changed without a restart, with their values now, and whether these come
+from the configuration or were set. docs/configuration.md has all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -146,6 +148,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 func getCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show one setting",
+		Long: `Show one of the settings that can be changed while the nodes run: its value on each node, and where it
+comes from. lockstep settings list names them.`,
 		Example: "  lockstep settings get log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -174,6 +178,8 @@ func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting now, on both nodes or on one",
+		Long: `Change a setting now, without a restart, and for restarts to come. What is the pair's is the same on
+both nodes; what is a node's is set on both, unless --node names one. lockstep settings unset takes it back.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),
@@ -191,6 +197,7 @@ func unsetCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "unset NAME", Short: "Let the configurations of the nodes hold again",
+		Long:    `Take back what lockstep settings set has set: the configuration of each node holds again, at once.`,
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

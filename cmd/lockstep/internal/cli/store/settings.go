@@ -145,6 +145,8 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
+		Long:    `Show the maintenance settings that the pair keeps, which win over those in the configuration files of
+the nodes.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -189,6 +191,8 @@ func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node stri
 func setSettingCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting, on both nodes",
+		Long: `Change a maintenance setting of the pair. It is kept with the messages, the same on both nodes, wins
+over the configuration files, and survives restarts. lockstep store settings get lists them.`,
 		Example: `  lockstep store settings set page-size-max 64KiB
   lockstep store settings set resize-on-startup true
   lockstep store settings set backup.path /backup/lockstep

@@ -78,6 +78,9 @@ func (p *prepared) what() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the transactions that wait for a decision, the oldest first",
+		Long: `Show the transactions that were prepared and wait for their coordinator: how old they are, what they
+hold back, and who prepared them. One whose coordinator is gone for good is decided with lockstep txn commit or
+rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package completion
+
+import (
+	"context"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// kinds of names.
+func kinds() map[string]kind {
+	return map[string]kind{
+		"queue":        {find: queues},
+		"subscription": {find: subscriptions},
+		"job":          {find: jobs},
+		"node":         {find: nodeNames},
+		"transaction":  {find: transactions},
+		"token": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
+			for _, t := range r.GetTokens() {
+				all = append(all, t.GetName())
+			}
+			return all
+		})},
+		"role": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
+			for _, role := range r.GetRoles() {
+				all = append(all, role.GetName())
+			}
+			return all
+		})},
+		"quota": {find: rules(func(r *pb.ListAccessResponse) (all []string) {
+			for _, q := range r.GetQuotas() {
+				all = append(all, q.GetQueue())
+			}
+			return all
+		})},
+		"address": {local: true, find: func(_ context.Context, a *asked) ([]string, error) { return a.env.Addresses() }},
+		"profile": {local: true, find: profileNames},
+		"output": {local: true, find: func(context.Context, *asked) ([]string, error) {
+			return []string{"table", "json"}, nil
+		}},
+		"setting": {local: true, find: func(context.Context, *asked) (all []string, err error) {
+			for _, s := range config.RunningSettings() {
+				all = append(all, s.Key)
+			}
+			return all, nil
+		}},
+	}
+}
+
+func queues(ctx context.Context, a *asked) (all []string, err error) {
+	list, err := a.client.ListQueues(ctx, client.ListOptions{Prefix: a.prefix, Limit: most})
+	for i := range list.Queues {
+		all = append(all, list.Queues[i].Name)
+	}
+	return all, err
+}
+
+func subscriptions(ctx context.Context, a *asked) (all []string, err error) {
+	if a.queue == "" {
+		return nil, nil
+	}
+	q, err := a.client.GetQueue(ctx, a.queue)
+	for i := range q.Subscriptions {
+		all = append(all, q.Subscriptions[i].Name)
+	}
+	return all, err
+}
+
+func jobs(ctx context.Context, a *asked) (all []string, err error) {
+	list, err := a.client.Jobs(ctx)
+	for _, j := range list {
+		all = append(all, j.GetName())
+	}
+	return all, err
+}
+
+// nodeNames asks the nodes in turn: one of them may be gone.
+func nodeNames(ctx context.Context, a *asked) ([]string, error) {
+	addresses, err := a.env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range addresses {
+		n, nodeErr := a.client.Node(address)
+		if nodeErr != nil {
+			return nil, nodeErr
+		}
+		st, statusErr := n.Status(ctx)
+		if err = statusErr; err != nil {
+			continue
+		}
+		all := []string{}
+		for _, node := range st.GetPair().GetNodes() {
+			all = append(all, node.GetName())
+		}
+		if len(all) == 0 {
+			all = append(all, st.GetNode().GetName())
+		}
+		slices.Sort(all)
+		return all, nil
+	}
+	return nil, err
+}
+
+func transactions(ctx context.Context, a *asked) (all []string, err error) {
+	for t, err := range a.client.ListPrepared(ctx) {
+		if err != nil {
+			return all, err
+		}
+		all = append(all, t.XID)
+	}
+	return all, nil
+}
+
+// rules picks names out of all rules, which only an operator sees.
+func rules(pick func(*pb.ListAccessResponse) []string) func(context.Context, *asked) ([]string, error) {
+	return func(ctx context.Context, a *asked) ([]string, error) {
+		r, err := a.client.ListAccess(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return pick(r), nil
+	}
+}
+
+func profileNames(_ context.Context, a *asked) (all []string, err error) {
+	file, err := a.env.Profiles()
+	if err != nil {
+		return nil, err
+	}
+	return file.Names(), nil
+}
