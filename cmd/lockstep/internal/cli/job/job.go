@@ -293,7 +293,7 @@ func followRun(
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "history NAME", Short: "Show the last runs of a job, newest first",
-		Long:    `Show when the last runs of a job began and ended, on which node, and what came of them: result or
+		Long: `Show when the last runs of a job began and ended, on which node, and what came of them: result or
 error.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),

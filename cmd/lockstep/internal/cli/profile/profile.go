@@ -103,7 +103,8 @@ Profiles are on this machine, in the file that lockstep profile show names, and 
 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "use PROFILE", Short: "Make a profile the current one", Long: `Have commands without --addr and --profile use this profile from now on.`,
+		Use: "use PROFILE", Short: "Make a profile the current one",
+		Long:    `Have commands without --addr and --profile use this profile from now on.`,
 		Example: "  lockstep profile use production",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -134,7 +135,7 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show a profile, without its token; the current one if none is named",
-		Long:    `Show what a profile has: addresses, certificates, where its token is from. The token itself is not
+		Long: `Show what a profile has: addresses, certificates, where its token is from. The token itself is not
 shown.`,
 		Example: "  lockstep profile show\n  lockstep profile show production --output json",
 		Args:    cobra.MaximumNArgs(1),

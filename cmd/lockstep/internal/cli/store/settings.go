@@ -145,7 +145,7 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
-		Long:    `Show the maintenance settings that the pair keeps, which win over those in the configuration files of
+		Long: `Show the maintenance settings that the pair keeps, which win over those in the configuration files of
 the nodes.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
