@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/store/datadir"
+)
+
+// hint names the command that helps with an error; empty where none does, or where the error itself names it.
+func hint(err error) string {
+	text := err.Error()
+	says := func(parts ...string) bool {
+		for _, p := range parts {
+			if strings.Contains(text, p) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case errors.Is(err, client.ErrUnauthenticated):
+		return "lockstep login gets or keeps a token; --token-file names one"
+	case errors.Is(err, client.ErrDenied):
+		return "lockstep access whoami tells whom the node takes you for, and what that one may do"
+	case errors.Is(err, client.ErrSubscriptionNotFound):
+		return "lockstep subscription list shows the subscriptions, lockstep subscription create makes one"
+	case errors.Is(err, client.ErrQueueNotFound):
+		return "lockstep queue list shows the queues, lockstep queue create makes one"
+	case errors.Is(err, client.ErrNotEmpty):
+		return "lockstep queue show tells what is in it, lockstep queue purge drops that"
+	case errors.Is(err, client.ErrNoTransaction):
+		return "lockstep txn list shows those that wait for a decision"
+	case errors.Is(err, datadir.ErrInUse):
+		return "lockstep status tells what the node that runs there knows"
+	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
+		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
+	case says("x509:", "tls:", "certificate"):
+		return "lockstep cert show HOST:PORT tells what a node shows; --tls-ca names the authorities that are trusted, " +
+			"--tls-cert and --tls-key the certificate to show"
+	case says("server preface", "frame too large", "HTTP/1.1 header", "malformed HTTP"):
+		return "the node may use TLS: --tls-ca ca.pem, or lockstep login; lockstep cert show HOST:PORT tells"
+	case errors.Is(err, client.ErrRefused):
+		return "lockstep status tells what the nodes are and what is wrong, and what to do about it"
+	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && says("connection refused", "no such host"):
+		return "lockstep doctor, on a node's machine, tells what keeps it from running; lockstep dev starts a pair to try"
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return "lockstep status tells which nodes answer, and what is wrong"
+	}
+	return ""
+}
