@@ -393,3 +393,32 @@ func TestReach(t *testing.T) {
 		require.ErrorContains(t, err, want, "%v", args)
 	}
 }
+
+// TestRanges: what Settings tells of ranges is what Load takes: the ends are taken, and what is beyond them is not.
+func TestRanges(t *testing.T) {
+	known := map[string]string{}
+	for _, s := range config.Settings() {
+		require.NotEmpty(t, s.Usage, s.Key)
+		require.NotEmpty(t, s.Type, s.Key)
+		known[s.Key] = s.Range
+		c := config.Default()
+		require.Equal(t, s.Default, c.Text(s.Key))
+	}
+	for key, want := range map[string]string{
+		"listen": "", "sync": "always, interval, off", "limits.queues": "1 to 10000000",
+		"failover.timeout": "100ms to 10m", "scrub.rate": "0, or 64KiB to 1024TiB", "disk.low-watermark": "",
+		"page-size": "2KiB to 1MiB, a multiple of 2KiB", "commit-delay": "0s to 100ms", "wal.keep-bytes": "0 to 1024TiB",
+		"txn.prepared-timeout": "0, or 1s to 8760h", "coordinator.etcd.dial-timeout": "10ms to 1m",
+		"limits.delivery-share": "1 to 100", "auth.jwt.clock-skew": "0s to 10m",
+	} {
+		require.Equal(t, want, known[key], key)
+	}
+	for _, value := range []string{"0", "64KiB", "1024TiB"} {
+		_, err := load(t, "", nil, []string{"--standalone", "--scrub-rate", value})
+		require.NoError(t, err, value)
+	}
+	for _, value := range []string{"1KiB", "1025TiB"} {
+		_, err := load(t, "", nil, []string{"--standalone", "--scrub-rate", value})
+		require.ErrorContains(t, err, "64KiB", value)
+	}
+}

@@ -28,14 +28,24 @@ const (
 // problem is one setting that cannot be used.
 type problem struct{ key, text string }
 
-// checker gathers problems.
-type checker struct{ problems []problem }
+// checker gathers problems, and notes what is allowed where somebody wants to know.
+type checker struct {
+	problems []problem
+	allowed  map[string]string // by the settings' keys; nil: it is not noted
+}
+
+func (c *checker) note(key, format string, args ...any) {
+	if c.allowed != nil {
+		c.allowed[key] = fmt.Sprintf(format, args...)
+	}
+}
 
 func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
 func (c *checker) oneOf(key, value string, allowed ...string) {
+	c.note(key, "%s", strings.Join(allowed, ", "))
 	if slices.Contains(allowed, value) {
 		return
 	}
@@ -47,18 +57,21 @@ func (c *checker) oneOf(key, value string, allowed ...string) {
 }
 
 func (c *checker) between(key string, value, lowest, highest int) {
+	c.note(key, "%d to %d", lowest, highest)
 	if value < lowest || value > highest {
 		c.fail(key, "%d is not between %d and %d", value, lowest, highest)
 	}
 }
 
 func (c *checker) sizeBetween(key string, value, lowest, highest Size) {
+	c.note(key, "%s to %s", lowest, highest)
 	if value < lowest || value > highest {
 		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
 	}
 }
 
 func (c *checker) timeBetween(key string, value Duration, lowest, highest time.Duration) {
+	c.note(key, "%s to %s", span(lowest), span(highest))
 	if value.Std() < lowest || value.Std() > highest {
 		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
 	}
@@ -102,15 +115,19 @@ func (c *Config) Validate() error {
 
 func (c *Config) problems() []problem {
 	var k checker
-	c.checkNode(&k)
-	c.checkTLS(&k)
-	c.checkReach(&k)
-	c.checkAuth(&k)
-	c.checkCoordinator(&k)
-	c.checkStore(&k)
-	c.checkMaintenance(&k)
-	c.checkLimits(&k)
+	c.check(&k)
 	return k.problems
+}
+
+func (c *Config) check(k *checker) {
+	c.checkNode(k)
+	c.checkTLS(k)
+	c.checkReach(k)
+	c.checkAuth(k)
+	c.checkCoordinator(k)
+	c.checkStore(k)
+	c.checkMaintenance(k)
+	c.checkLimits(k)
 }
 
 func (c *Config) checkNode(k *checker) {
@@ -157,6 +174,7 @@ func (c *Config) checkTracing(k *checker) {
 	if t.Insecure && t.CA != "" {
 		k.fail("tracing.insecure", "a connection that is not encrypted checks no certificate; take it or tracing.ca away")
 	}
+	k.note("tracing.sample", "0 to 1")
 	if !(t.Sample >= 0 && t.Sample <= 1) {
 		k.fail("tracing.sample", "%v is not between 0 and 1", t.Sample)
 	}
@@ -254,6 +272,7 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 
 // pageSize checks a page size.
 func (c *checker) pageSize(key string, value Size) {
+	c.note(key, "2KiB to 1MiB, a multiple of 2KiB")
 	if value < pageUnit || value > maxPageSize || value%pageUnit != 0 {
 		c.fail(key, "%s is not a multiple of 2KiB between 2KiB and 1MiB", value)
 	}
@@ -270,6 +289,7 @@ func (c *Config) checkMaintenance(k *checker) {
 		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
 	}
 	k.between("maintenance.autotune.min-gain", int(c.Maintenance.Autotune.MinGain), 1, 99)
+	k.note("maintenance.autotune.window", "two times of day, such as 02:00-05:00")
 	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
 		k.fail("maintenance.autotune.window", "%q is no time of day such as 02:00-05:00", w)
 	}

@@ -60,13 +60,18 @@ func settings() string {
 			} else {
 				fmt.Fprintf(&b, "## %s\n\n", s.Key)
 			}
-			b.WriteString("| setting | running | default | meaning |\n|---|---|---|---|\n")
+			b.WriteString("| setting | type, range | default | running | meaning |\n|---|---|---|---|---|\n")
 		}
 		value := s.Default
 		if value != "" {
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, s.Running, value, strings.ReplaceAll(s.Usage, "|", "\\|"))
+		kind := s.Type
+		if s.Range != "" {
+			kind += ": " + s.Range
+		}
+		fmt.Fprintf(&b, "| `%s`<br>`%s`<br>`%s` | %s | %s | %s | %s |\n", s.Key, s.Flag, s.Variable, kind, value, s.Running,
+			strings.ReplaceAll(s.Usage, "|", "\\|"))
 	}
 	return b.String()
 }
@@ -109,20 +114,44 @@ func documents(t *testing.T) map[string]string {
 	return docs
 }
 
+// TestLinksLeadSomewhere: files that are linked to are there, and so are the headings in them.
 func TestLinksLeadSomewhere(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	for name, text := range documents(t) {
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
+	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
+	all := documents(t)
+	seen := 0
+	for name, text := range all {
+		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
 			target, fragment, _ := strings.Cut(m[1], "#")
-			if strings.Contains(target, "://") {
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 				continue
 			}
+			seen++
+			file := filepath.Join(filepath.Dir(name), target)
 			if target == "" {
-				require.Contains(t, anchors(text), fragment, "%s links to #%s", name, fragment)
+				file = name
+			}
+			_, err := os.Stat(file)
+			require.NoError(t, err, "%s links to %s", name, target)
+			if fragment == "" || strings.HasPrefix(fragment, "L") && !strings.HasSuffix(file, ".md") {
 				continue
 			}
-			_, err := os.Stat(filepath.Join(filepath.Dir(name), target))
-			require.NoError(t, err, "%s links to %s", name, target)
+			there, known := all[file]
+			require.True(t, known, "%s links to #%s in %s, which is no document", name, fragment, target)
+			require.Contains(t, anchors(there), fragment, "%s links to %s", name, m[1])
+		}
+	}
+	require.Greater(t, seen, 200)
+}
+
+// TestIndex: docs/README.md leads to every document below docs, and says in a few words what is in it.
+func TestIndex(t *testing.T) {
+	index := documents(t)[filepath.Join(top, "docs", "README.md")]
+	names, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
+	require.NoError(t, err)
+	require.Greater(t, len(names), 15)
+	for _, name := range names {
+		if base := filepath.Base(name); base != "README.md" {
+			require.Regexp(t, `\]\(`+regexp.QuoteMeta(base)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index, "%s is not in docs/README.md", base)
 		}
 	}
 }

@@ -108,8 +108,19 @@ func TestNextCommandOfAccess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("lst_wrong"), 0o600))
 	require.Contains(t, fails(t, plain, "queue", "list", "--token-file", file), "lockstep login")
-	require.Contains(t, fails(t, secured, "queue", "list", "--timeout", "1s"), "lockstep cert show")
-	require.Contains(t, fails(t, secured, "queue", "list", "--timeout", "1s", "--tls-ca", other.File), "lockstep cert show")
-	require.Contains(t, fails(t, secured, "queue", "list", "--timeout", "1s", "--tls-ca", ca.File), "lockstep cert show")
-	require.Contains(t, fails(t, plain, "queue", "list", "--timeout", "1s", "--tls-ca", ca.File), "lockstep cert show")
+	for name, want := range map[string]struct {
+		c     clitest.CLI
+		flags []string
+	}{
+		"no TLS to TLS":   {secured, nil},
+		"other authority": {secured, []string{"--tls-ca", other.File}},
+		"no certificate":  {secured, []string{"--tls-ca", ca.File}},
+		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"queue", "list", "--timeout", "4s"}, want.flags...)
+			require.Contains(t, fails(t, want.c, args...), "lockstep cert show")
+		})
+	}
 }
