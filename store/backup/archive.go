@@ -4,17 +4,17 @@ package backup
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -34,6 +34,8 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
+// version is 1; with 2, the frames are encrypted, as one age file (age-encryption.org/v1), and what surrounds them is
+// not: an Archiver goes on from that without being able to decrypt.
 // before is the position that the first frame follows. The times are those of the first and the last transaction in the
 // file; 0 if there is none. crc is the CRC-32C of the 60 bytes before it. The frames carry their own checksums, which
 // are chained: a file continues another one if its before is the other's last.
@@ -41,9 +43,11 @@ const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
 	archiveVersion  = 1
+	sealedArchive   = 2  // the version with encrypted frames
 	archiveEnds     = 64 // bytes of the head, and of the tail
 	archiveSuffix   = ".frames"
-	archiveTmp      = ".new" + archiveSuffix
+	// formerArchiveTmp ends the names of files that programs up to 0.3 had not finished.
+	formerArchiveTmp = ".new" + archiveSuffix
 )
 
 // ArchiveFile is a file of the archive.
@@ -51,6 +55,8 @@ type ArchiveFile struct {
 	// Path of the file and its size.
 	Path  string
 	Bytes int64
+	// Encrypted tells that its records cannot be read without an identity.
+	Encrypted bool
 	// StoreID of the store that archived it.
 	StoreID [16]byte
 	// Before is the position that the first record follows, Last that of the last one.
@@ -59,6 +65,8 @@ type ArchiveFile struct {
 	Records uint64
 	// FirstTime and LastTime are the times of the first and the last transaction; zero if there is none.
 	FirstTime, LastTime time.Time
+
+	name string // in its place
 }
 
 // First is the LSN of the first record.
@@ -76,6 +84,12 @@ func parseArchiveName(name string) (first, last uint64, ok bool) {
 	first, err1 := strconv.ParseUint(m[1], 10, 64)
 	last, err2 := strconv.ParseUint(m[2], 10, 64)
 	return first, last, err1 == nil && err2 == nil && first >= 1 && first <= last
+}
+
+// isArchived tells the name of a file of the archive from others.
+func isArchived(name string) bool {
+	_, _, ok := parseArchiveName(name)
+	return ok
 }
 
 func putPosition(b []byte, p lsn.Position) {
@@ -105,6 +119,9 @@ func (f *ArchiveFile) head() []byte {
 	b := make([]byte, archiveEnds)
 	copy(b, archiveMagic)
 	binary.LittleEndian.PutUint32(b[8:], archiveVersion)
+	if f.Encrypted {
+		binary.LittleEndian.PutUint32(b[8:], sealedArchive)
+	}
 	copy(b[16:], f.StoreID[:])
 	putPosition(b[32:], f.Before)
 	return seal(b)
@@ -127,11 +144,12 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 	if !sealed(head, archiveMagic) || !sealed(tail, archiveEndMagic) {
 		return fmt.Errorf("%w: %s does not begin and end like a file of the archive", ErrArchiveDamaged, f.Path)
 	}
-	if v := binary.LittleEndian.Uint32(head[8:]); v != archiveVersion {
-		return fmt.Errorf("%s is of version %d, this program knows version %d: %w; use the newer program", f.Path, v,
-			archiveVersion,
-			ErrNewerVersion)
+	v := binary.LittleEndian.Uint32(head[8:])
+	if v != archiveVersion && v != sealedArchive {
+		return fmt.Errorf("%s is of version %d, this program knows up to version %d: %w; use the newer program", f.Path,
+			v, sealedArchive, ErrNewerVersion)
 	}
+	f.Encrypted = v == sealedArchive
 	f.StoreID = [16]byte(head[16:32])
 	f.Before, f.Last, f.Records = getPosition(head[32:]), getPosition(tail[16:]), binary.LittleEndian.Uint64(tail[8:])
 	first, last := binary.LittleEndian.Uint64(tail[40:]), binary.LittleEndian.Uint64(tail[48:])
@@ -146,9 +164,9 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 }
 
 // readEnds reads head and tail of a file of the archive.
-func readEnds(fsys vfs.FS, path string) (_ ArchiveFile, err error) {
-	a := ArchiveFile{Path: path}
-	f, err := fsys.OpenFile(path, os.O_RDONLY, 0)
+func readEnds(ctx context.Context, place Objects, name string) (_ ArchiveFile, err error) {
+	a := ArchiveFile{Path: place.Path(name), name: name}
+	f, err := place.Open(ctx, name)
 	if err != nil {
 		return a, fmt.Errorf("read the archive: %w", err)
 	}
@@ -158,49 +176,71 @@ func readEnds(fsys vfs.FS, path string) (_ ArchiveFile, err error) {
 	}
 	var head, tail [archiveEnds]byte
 	if a.Bytes < 2*archiveEnds {
-		return a, fmt.Errorf("%w: %s is too short", ErrArchiveDamaged, path)
+		return a, fmt.Errorf("%w: %s is too short", ErrArchiveDamaged, a.Path)
 	}
 	for at, b := range map[int64][]byte{0: head[:], a.Bytes - archiveEnds: tail[:]} {
 		if _, err := f.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
 			return a, fmt.Errorf("read the archive: %w", err)
 		}
 	}
-	err = a.decode(head[:], tail[:])
-	return a, err
+	if err := a.decode(head[:], tail[:]); err != nil {
+		return a, err
+	}
+	if first, last, ok := parseArchiveName(path.Base(name)); ok && (a.First() != first || a.Last.LSN != last) {
+		return a, fmt.Errorf("%w: %s holds the records %d to %d", ErrArchiveDamaged, a.Path, a.First(), a.Last.LSN)
+	}
+	return a, nil
 }
 
 // ListArchive returns the files of an archive, oldest first. A directory that is not there has none. A file that cannot
 // be understood is an error: ErrArchiveDamaged, ErrNewerVersion. The frames are not read. fsys may be nil for the
 // operating system's.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
-	if fsys == nil {
-		fsys = vfs.OS()
-	}
-	names, err := fsys.ReadDir(dir)
+	return listArchive(context.Background(), Directory(fsys, dir), 0)
+}
+
+// archivedName is a file of the archive by its name.
+type archivedName struct {
+	name        string
+	first, last uint64
+}
+
+// listNames returns the files of an archive by their names, oldest first, unread.
+func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
+	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the archive: %w", err)
 	}
-	var files []ArchiveFile
-	for _, name := range names {
-		first, last, ok := parseArchiveName(name)
-		if !ok {
-			continue
+	var names []archivedName
+	for _, e := range entries {
+		if first, last, ok := parseArchiveName(e.Name); ok {
+			names = append(names, archivedName{name: e.Name, first: first, last: last})
 		}
-		f, err := readEnds(fsys, join(dir, name))
-		if err == nil && (f.First() != first || f.Last.LSN != last) {
-			err = fmt.Errorf("%w: %s holds the records %d to %d", ErrArchiveDamaged, f.Path, f.First(), f.Last.LSN)
-		}
+	}
+	slices.SortFunc(names, func(a, b archivedName) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last))
+	})
+	return names, nil
+}
+
+// listArchive returns the files with records after one; the ends of others are not read.
+func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
+	names, err := listNames(ctx, place)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(n archivedName) bool { return n.last <= after })
+	files := make([]ArchiveFile, 0, len(names))
+	for _, n := range names {
+		f, err := readEnds(ctx, place, n.name)
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, f)
 	}
-	slices.SortFunc(files, func(a, b ArchiveFile) int {
-		return cmp.Or(cmp.Compare(a.Before.LSN, b.Before.LSN), cmp.Compare(a.Last.LSN, b.Last.LSN))
-	})
 	return files, nil
 }
 
@@ -208,40 +248,29 @@ func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 // that time on. The newest file always stays: an Archiver goes on from it. It returns how many it removed. The files go
 // oldest first and durably, so that a crash leaves no gap.
 func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time) (int, error) {
-	if fsys == nil {
-		fsys = vfs.OS()
-	}
-	files, err := ListArchive(fsys, dir)
+	return pruneArchive(context.Background(), Directory(fsys, dir), beforeLSN, olderThan)
+}
+
+func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
+	names, err := listNames(ctx, place)
 	if err != nil {
 		return 0, err
 	}
 	removed := 0
-	for len(files) > 1 && files[0].Last.LSN <= beforeLSN &&
-		(olderThan.IsZero() || files[0].LastTime.Before(olderThan)) {
-		if err := fsys.Remove(files[0].Path); err != nil {
-			return removed, fmt.Errorf("remove old log from the archive: %w", err)
+	for ; len(names) > 1 && names[0].last <= beforeLSN; names = names[1:] {
+		if !olderThan.IsZero() {
+			f, err := readEnds(ctx, place, names[0].name)
+			if err != nil {
+				return removed, err
+			}
+			if !f.LastTime.Before(olderThan) {
+				return removed, nil
+			}
 		}
-		if err := fsys.SyncDir(dir); err != nil {
+		if err := place.Delete(ctx, names[0].name); err != nil {
 			return removed, fmt.Errorf("remove old log from the archive: %w", err)
 		}
 		removed++
-		files = files[1:]
 	}
 	return removed, nil
-}
-
-// removeArchiveTmp removes a file that was not finished.
-func removeArchiveTmp(fsys vfs.FS, dir string) error {
-	names, err := fsys.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("list the archive: %w", err)
-	}
-	for _, name := range names {
-		if strings.HasSuffix(name, archiveTmp) {
-			if err := fsys.Remove(join(dir, name)); err != nil {
-				return fmt.Errorf("remove an unfinished file of the archive: %w", err)
-			}
-		}
-	}
-	return nil
 }

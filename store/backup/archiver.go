@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
+	"math"
 	"sync"
 	"time"
 
@@ -25,14 +26,22 @@ const (
 	DefaultArchiveFileBytes = 64 << 20
 
 	archiveReadBytes = 1 << 20
+	// openLimit bounds the wait at the start and at the end for a place that is not on a disk.
+	openLimit = 5 * time.Second
 )
 
 // ArchiveOptions configure an Archiver.
 type ArchiveOptions struct {
 	// FS is where Dir is; nil means the operating system's.
 	FS vfs.FS
-	// Dir is the archive of this node; made if it is not there. Required. Each node has its own.
+	// Dir is the archive of this node; made if it is not there. Each node has its own.
 	Dir string
+	// Place is the archive if it is not nil, and FS and Dir are not used. One of the two is required. A place that is not
+	// exclusive (Objects.Lock) may be out of reach at times: the Archiver begins without it, holds the log, and goes on
+	// when it is there.
+	Place Objects
+	// Seal encrypts the records; nil leaves them as they are.
+	Seal Sealer
 	// Interval is how often what was applied is archived: what a loss of the data directory can cost. 0 means
 	// DefaultArchiveInterval.
 	Interval time.Duration
@@ -70,11 +79,15 @@ type Archiver struct {
 	s    *store.Store
 	lock io.Closer
 	stop chan struct{}
-	done sync.WaitGroup
-	once sync.Once
+	// exclusive: no other process can use the place.
+	exclusive bool
+	done      sync.WaitGroup
+	once      sync.Once
 
 	work sync.Mutex // held while files are written; guards hold, known and last
 	hold *wal.Hold
+	// opened: the end of the archive was looked for.
+	opened bool
 	// known: last is in the store's log, so that the archive can go on behind it (or the archive is empty).
 	known bool
 	last  ArchiveFile
@@ -91,11 +104,11 @@ type Archiver struct {
 // the store was wiped or restored to an older state, is moved to a directory in it, other-<time>, where a restore can
 // use it, and a new one is begun.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
-	if o.Dir == "" {
+	if o.Dir == "" && o.Place == nil {
 		return nil, errors.New("log archive: no directory given")
 	}
-	if o.FS == nil {
-		o.FS = vfs.OS()
+	if o.Place == nil {
+		o.Place = Directory(o.FS, o.Dir)
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -108,39 +121,47 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	}
 	a := &Archiver{o: o, s: s, stop: make(chan struct{})}
 	a.hold = s.HoldLog(1)
-	lock, err := lockPath(o.FS, o.Dir)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
+	defer cancel()
+	var err error
+	if a.lock, a.exclusive, err = o.Place.Lock(ctx); err != nil {
 		a.hold.Release()
 		return nil, err
 	}
-	a.lock = lock
-	if err = a.open(); err != nil {
+	if a.exclusive {
+		ctx = context.Background() // a disk
+		err = a.open(ctx)
+	}
+	if err != nil {
 		a.hold.Release()
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, a.lock.Close())
 	}
 	a.done.Go(a.run)
 	return a, nil
 }
 
-// open finds the end of the archive.
-func (a *Archiver) open() error {
-	if err := removeArchiveTmp(a.o.FS, a.o.Dir); err != nil {
+// open finds the end of the archive. work is held, or nothing else runs yet.
+func (a *Archiver) open(ctx context.Context) error {
+	if err := a.o.Place.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
 	}
-	files, err := ListArchive(a.o.FS, a.o.Dir)
+	names, err := listNames(ctx, a.o.Place)
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 {
-		a.known = true
+	if len(names) == 0 {
+		a.known, a.opened = true, true
 		return nil
 	}
-	a.last = files[len(files)-1]
-	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
-	err = a.compare(files)
-	if errors.Is(err, ErrOtherHistory) {
-		return a.startOver(err)
+	if a.last, err = readEnds(ctx, a.o.Place, names[len(names)-1].name); err != nil {
+		return err
 	}
+	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
+	err = a.compare(ctx, names)
+	if errors.Is(err, ErrOtherHistory) {
+		err = a.startOver(ctx, err)
+	}
+	a.opened = err == nil
 	return err
 }
 
@@ -149,6 +170,13 @@ func (a *Archiver) run() {
 	defer tick.Stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if !a.exclusive { // it may be out of reach, and must not keep the node from stopping
+		a.done.Go(func() {
+			<-a.stop
+			cancel()
+		})
+		_ = a.Flush(ctx) // kept in the status, and logged
+	}
 	for {
 		select {
 		case <-a.stop:
@@ -163,9 +191,15 @@ func (a *Archiver) run() {
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	err := a.flush(ctx)
+	var err error
+	if !a.opened {
+		err = a.open(ctx)
+	}
+	if err == nil {
+		err = a.flush(ctx)
+	}
 	if errors.Is(err, ErrOtherHistory) {
-		if err = a.startOver(err); err == nil {
+		if err = a.startOver(ctx, err); err == nil {
 			err = a.flush(ctx)
 		}
 	}
@@ -177,11 +211,12 @@ func (a *Archiver) Flush(ctx context.Context) error {
 		}
 	})
 	switch {
+	case errors.Is(err, context.Canceled):
 	case err != nil && before == nil:
-		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.o.Dir),
+		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.Dir()),
 			zap.Error(err))
 	case err == nil && before != nil:
-		a.o.Logger.Info("the log is archived again", zap.String("archive", a.o.Dir))
+		a.o.Logger.Info("the log is archived again", zap.String("archive", a.Dir()))
 	}
 	if err != nil {
 		a.letGo()
@@ -211,7 +246,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 		if before.LSN == to.LSN {
 			break // nothing of it is left in the log
 		}
-		f, err := a.write(before, to)
+		f, err := a.write(ctx, before, to)
 		if err != nil {
 			return fmt.Errorf("archive the log: %w", noSpace(err))
 		}
@@ -220,7 +255,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 			a.closeGap()
 			a.o.Logger.Warn("the log archive has a gap: records were gone from the log before they were archived; "+
 				"make a backup now",
-				zap.String("archive", a.o.Dir), zap.Stringer("archived_up_to", a.last.Last),
+				zap.String("archive", a.Dir()), zap.Stringer("archived_up_to", a.last.Last),
 				zap.Uint64("goes_on_at", f.First()))
 		}
 		a.last = f
@@ -297,48 +332,94 @@ func (a *Archiver) letGo() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write makes one file: the records after before, up to the one given or until the file is large enough.
-func (a *Archiver) write(before, to lsn.Position) (_ ArchiveFile, err error) {
-	r, err := a.s.ReadLog(before.LSN + 1)
-	if err != nil {
-		return ArchiveFile{}, err
-	}
-	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Last: before}
-	tmp := join(a.o.Dir, fmt.Sprintf("%020d%s", f.First(), archiveTmp))
-	file, err := a.o.FS.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
+// write makes one file: the records after before, up to the one given or until the file is large enough. The log is read
+// twice: what is last in the file is in its name.
+func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
+	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
+	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
 		return f, err
 	}
-	if err = f.fill(file, r, to, a.o.FileBytes); err == nil {
-		err = file.Sync()
+	f.name = archiveName(f.First(), f.Last.LSN)
+	f.Path = a.o.Place.Path(f.name)
+	o := PutOptions{AboutBytes: uint64(f.Bytes)}
+	err = a.o.Place.Put(ctx, f.name, o, func(w io.Writer) error {
+		again := f
+		count := counting{to: w}
+		if err := a.seal(ctx, &again, &count, f.Last); err != nil {
+			return err
+		}
+		f.Bytes = count.bytes
+		return nil
+	})
+	if errors.Is(err, fs.ErrExist) { // an earlier attempt has written it, and was not told so
+		return a.present(ctx, f, err)
 	}
-	err = errors.Join(err, file.Close())
-	if err == nil {
-		f.Path = join(a.o.Dir, archiveName(f.First(), f.Last.LSN))
-		err = a.o.FS.Rename(tmp, f.Path)
-	}
-	if err != nil {
-		_ = a.o.FS.Remove(tmp) // written anew the next time
-		return f, err
-	}
-	return f, a.o.FS.SyncDir(a.o.Dir)
+	return f, err
 }
 
-// fill writes head, frames and tail.
-func (f *ArchiveFile) fill(file vfs.File, r *wal.Reader, to lsn.Position, limit int64) error {
-	write := func(b []byte) error {
-		n, err := file.WriteAt(b, f.Bytes)
-		f.Bytes += int64(n)
-		if err != nil {
-			return fmt.Errorf("write %s: %w", file.Name(), err)
-		}
-		return nil
+// present is the file that has the name of one that was to be written, if it is the same.
+func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
+	there, err := readEnds(ctx, a.o.Place, f.name)
+	if err != nil {
+		return f, errors.Join(why, err)
 	}
-	f.Bytes = 0
-	if err := write(f.head()); err != nil {
+	if there.Before != f.Before || there.Last != f.Last {
+		return f, fmt.Errorf("%w: %s leads from %v to %v, and the store's log from %v to %v", ErrOtherHistory, f.Path,
+			there.Before, there.Last, f.Before, f.Last)
+	}
+	return there, nil
+}
+
+// counting counts what is written.
+type counting struct {
+	to    io.Writer
+	bytes int64
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.bytes += int64(n)
+	return n, err //nolint:wrapcheck // a writer between two others
+}
+
+// seal writes head, frames up to one, encrypted if that is wanted, and tail.
+func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
+	if _, err := w.Write(f.head()); err != nil {
+		return err //nolint:wrapcheck // Put says what it was writing
+	}
+	frames := io.Writer(w)
+	var sealed io.WriteCloser
+	if a.o.Seal != nil {
+		var err error
+		if sealed, err = a.o.Seal.Seal(w); err != nil {
+			return fmt.Errorf("encrypt: %w", err)
+		}
+		frames = sealed
+	}
+	if err := a.fill(ctx, f, frames, to, math.MaxInt64); err != nil {
 		return err
 	}
+	if sealed != nil {
+		if err := sealed.Close(); err != nil {
+			return fmt.Errorf("encrypt: %w", err)
+		}
+	}
+	_, err := w.Write(f.tail())
+	return err //nolint:wrapcheck // Put says what it was writing
+}
+
+// fill writes the frames after f.Before, and notes in f what they are and how large the file is, unencrypted.
+func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
+	r, err := a.s.ReadLog(f.Before.LSN + 1)
+	if err != nil {
+		return err //nolint:wrapcheck // the caller says what it was doing
+	}
+	f.Last, f.Records, f.FirstTime, f.LastTime = f.Before, 0, time.Time{}, time.Time{}
+	f.Bytes = 2 * archiveEnds
 	for f.Last.LSN < to.LSN && f.Bytes < limit {
+		if err := ctx.Err(); err != nil {
+			return err //nolint:wrapcheck // the caller says what it was doing
+		}
 		frames, _, n, err := r.ReadBatch(archiveReadBytes)
 		if err != nil {
 			return err
@@ -350,11 +431,12 @@ func (f *ArchiveFile) fill(file vfs.File, r *wal.Reader, to lsn.Position, limit 
 		if err != nil {
 			return err
 		}
-		if err := write(frames[:size]); err != nil {
-			return err
+		if _, err := w.Write(frames[:size]); err != nil {
+			return err //nolint:wrapcheck // Put says what it was writing
 		}
+		f.Bytes += int64(size)
 	}
-	return write(f.tail())
+	return nil
 }
 
 // take verifies the frames that are not behind the last one wanted, and returns their size.
@@ -377,8 +459,8 @@ func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	return len(frames) - len(rest), nil
 }
 
-// Dir is the directory of the archive.
-func (a *Archiver) Dir() string { return a.o.Dir }
+// Dir is where the archive is.
+func (a *Archiver) Dir() string { return a.o.Place.Path("") }
 
 // Status tells how it is.
 func (a *Archiver) Status() ArchiveStatus {
@@ -404,7 +486,12 @@ func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)
 		a.done.Wait()
-		err = a.Flush(context.Background())
+		ctx, cancel := context.Background(), func() {}
+		if !a.exclusive {
+			ctx, cancel = context.WithTimeout(ctx, openLimit)
+		}
+		defer cancel()
+		err = a.Flush(ctx)
 		err = errors.Join(err, a.lock.Close())
 	})
 	return err

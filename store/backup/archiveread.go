@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -20,25 +19,32 @@ import (
 // errEnough ends a walk before the end of the archive.
 var errEnough = errors.New("enough")
 
+// archivedLog is a part of an archive, to be read from its beginning to its end.
+type archivedLog struct {
+	place  Objects
+	files  []ArchiveFile
+	unseal Unsealer
+}
+
 // walkArchive calls fn for each archived record after a position, verified: each one continues the one before,
 // beginning with the position itself. raw are the bytes that are in the log. Both are valid during the call. errEnough
 // from fn ends it.
 //
 // It returns the last position that fn accepted. When the archive does not continue there, that is no error: only the
 // caller knows how far it has to reach. gap is the LSN at which it goes on, or 0 if it ends.
-func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after lsn.Position,
+func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {
 	at = after
-	for i := range files {
-		f := &files[i]
+	for i := range log.files {
+		f := &log.files[i]
 		if f.Last.LSN <= at.LSN {
 			continue
 		}
 		if f.First() > at.LSN+1 {
 			return at, f.First(), nil
 		}
-		at, err = walkFile(ctx, fsys, f, at, fn)
+		at, err = walkFile(ctx, log, f, at, fn)
 		if errors.Is(err, errEnough) {
 			return at, 0, nil
 		}
@@ -50,7 +56,7 @@ func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after ls
 }
 
 // walkFile shows the records of one file that follow a position in it.
-func walkFile(ctx context.Context, fsys vfs.FS, a *ArchiveFile, after lsn.Position,
+func walkFile(ctx context.Context, log archivedLog, a *ArchiveFile, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (lsn.Position, error) {
 	at := after
@@ -58,7 +64,7 @@ func walkFile(ctx context.Context, fsys vfs.FS, a *ArchiveFile, after lsn.Positi
 	if prev.LSN == after.LSN && prev != after {
 		return at, otherHistory(a.Path, prev, after)
 	}
-	err := eachFrame(ctx, fsys, a, func(f wal.Frame, raw []byte) error {
+	err := eachFrame(ctx, log.place, a, log.unseal, func(f wal.Frame, raw []byte) error {
 		if f.Pos.LSN == after.LSN && f.Pos != after {
 			return otherHistory(a.Path, f.Pos, after)
 		}
@@ -79,14 +85,22 @@ func otherHistory(path string, archived, have lsn.Position) error {
 }
 
 // eachFrame reads and verifies a whole file.
-func eachFrame(ctx context.Context, fsys vfs.FS, a *ArchiveFile, fn func(f wal.Frame, raw []byte) error) error {
-	file, err := fsys.OpenFile(a.Path, os.O_RDONLY, 0)
+func eachFrame(
+	ctx context.Context, place Objects, a *ArchiveFile, with Unsealer, fn func(f wal.Frame, raw []byte) error,
+) error {
+	file, err := place.Open(ctx, a.name)
 	if err != nil {
 		return fmt.Errorf("read the archive: %w", err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
 	left := a.Bytes - 2*archiveEnds
-	in := bufio.NewReaderSize(io.NewSectionReader(file, archiveEnds, left), packWriteBytes)
+	var frames io.ReaderAt = io.NewSectionReader(file, archiveEnds, left)
+	if a.Encrypted {
+		if frames, left, err = unseal(frames, left, a.Path, nil, with); err != nil {
+			return err
+		}
+	}
+	in := bufio.NewReaderSize(io.NewSectionReader(frames, 0, left), packWriteBytes)
 	prev := a.Before
 	var raw []byte
 	for left > 0 {
@@ -95,7 +109,7 @@ func eachFrame(ctx context.Context, fsys vfs.FS, a *ArchiveFile, fn func(f wal.F
 		}
 		head, err := in.Peek(4)
 		if err != nil {
-			return damagedArchive(a, prev, err)
+			return unreadable(a, prev, err)
 		}
 		length := binary.LittleEndian.Uint32(head)
 		if length > wal.MaxPayloadBytes || int64(wal.FrameBytes(int(length))) > left {
@@ -104,7 +118,7 @@ func eachFrame(ctx context.Context, fsys vfs.FS, a *ArchiveFile, fn func(f wal.F
 		size := wal.FrameBytes(int(length))
 		raw = slices.Grow(raw[:0], size)[:size]
 		if _, err := io.ReadFull(in, raw); err != nil {
-			return damagedArchive(a, prev, err)
+			return unreadable(a, prev, err)
 		}
 		f, _, err := wal.DecodeFrame(raw, prev)
 		if err != nil {
@@ -120,6 +134,14 @@ func eachFrame(ctx context.Context, fsys vfs.FS, a *ArchiveFile, fn func(f wal.F
 		return damagedArchive(a, prev, errors.New("that should not be the last one"))
 	}
 	return nil
+}
+
+// unreadable is a file that ends too early, unless it is the place that cannot be used.
+func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
+	if notRead(err) {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	return damagedArchive(a, prev, err)
 }
 
 func damagedArchive(a *ArchiveFile, prev lsn.Position, err error) error {
@@ -138,17 +160,19 @@ type ArchiveChain struct {
 // VerifyArchive reads all of an archive and returns its parts; more than one means that there are gaps between them. It
 // returns ErrArchiveDamaged if a record cannot be read. fsys may be nil for the operating system's.
 func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
-	if fsys == nil {
-		fsys = vfs.OS()
-	}
-	files, err := ListArchive(fsys, dir)
+	return VerifyArchiveIn(ctx, Directory(fsys, dir), nil)
+}
+
+// VerifyArchiveIn does so in any place. with decrypts it; nil: ErrEncrypted if that is needed.
+func VerifyArchiveIn(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
+	files, err := listArchive(ctx, place, 0)
 	if err != nil {
 		return nil, err
 	}
 	var chains []ArchiveChain
 	for i := range files {
 		f := &files[i]
-		if err := eachFrame(ctx, fsys, f, func(wal.Frame, []byte) error { return nil }); err != nil {
+		if err := eachFrame(ctx, place, f, with, func(wal.Frame, []byte) error { return nil }); err != nil {
 			return chains, err
 		}
 		if n := len(chains); n == 0 || chains[n-1].Last != f.Before {

@@ -3,6 +3,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -28,6 +29,15 @@ var (
 	// ErrTarget is returned when the wanted record or time cannot be reached from this save-set with this archive.
 	ErrTarget = errors.New("the wanted point in time cannot be restored")
 )
+
+// ErrRemote is returned when a place that is not a directory cannot be used: its server cannot be reached, does not
+// answer in time, or refuses. It says nothing about what is in it.
+var ErrRemote = errors.New("the object store cannot be used")
+
+// notRead tells an error that says nothing about what should have been read.
+func notRead(err error) bool {
+	return errors.Is(err, ErrRemote) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
 
 // Errors of the archive.
 var (

@@ -3,20 +3,34 @@
 package backup
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sort"
-
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // image shows a pack as the page file that it was made from, for page.OpenImage: what is not in it reads as zeros.
 type image struct {
-	vfs.File // the pack
-	size     int64
-	extents  []extent // in rising order
+	readOnly
+	pack    Object
+	name    string
+	size    int64
+	extents []extent // in rising order
 }
+
+// readOnly refuses all that changes a file.
+type readOnly struct{}
+
+var errReadOnly = errors.New("a backup is not changed")
+
+func (readOnly) WriteAt([]byte, int64) (int, error)     { return 0, errReadOnly }
+func (readOnly) WriteVec(int64, ...[]byte) (int, error) { return 0, errReadOnly }
+func (readOnly) Sync() error                            { return errReadOnly }
+func (readOnly) SyncRange(int64, int64) error           { return errReadOnly }
+func (readOnly) Truncate(int64) error                   { return errReadOnly }
+func (readOnly) Allocate(int64, int64) error            { return errReadOnly }
+func (readOnly) PunchHole(int64, int64) error           { return errReadOnly }
 
 // extent is a stretch of the page file and where it is in the pack.
 type extent struct {
@@ -25,13 +39,22 @@ type extent struct {
 }
 
 // openImage opens the pack for reading at the extents that an earlier pass found.
-func openImage(fsys vfs.FS, dir string, m *Manifest, extents []extent) (*image, error) {
-	file, err := fsys.OpenFile(join(dir, m.Files[0].Name), os.O_RDONLY, 0)
+func openImage(
+	ctx context.Context, place Objects, set string, m *Manifest, extents []extent, with Unsealer,
+) (*image, error) {
+	name := inFolder(set, m.Files[0].Name)
+	pack, err := openPlain(ctx, place, name, m.Encryption, with)
 	if err != nil {
 		return nil, fmt.Errorf("read the backup: %w", err)
 	}
-	return &image{File: file, size: int64(m.FileBytes), extents: extents}, nil
+	return &image{pack: pack, name: place.Path(name), size: int64(m.FileBytes), extents: extents}, nil
 }
+
+// Name of the pack.
+func (im *image) Name() string { return im.name }
+
+// Close closes the pack.
+func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // it is the pack's
 
 // SizeBytes is the size of the page file.
 func (im *image) SizeBytes() (int64, error) { return im.size, nil }
@@ -48,7 +71,7 @@ func (im *image) ReadAt(p []byte, off int64) (int, error) {
 	for ; i < len(im.extents) && im.extents[i].from < off+n; i++ {
 		e := im.extents[i]
 		from, to := max(e.from, off), min(e.from+e.bytes, off+n)
-		if _, err := im.File.ReadAt(b[from-off:to-off], e.at+from-e.from); err != nil {
+		if _, err := im.pack.ReadAt(b[from-off:to-off], e.at+from-e.from); err != nil {
 			return 0, fmt.Errorf("read the backup: %w", err)
 		}
 	}

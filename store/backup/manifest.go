@@ -4,6 +4,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,12 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 const (
-	// manifestFormat is the version of the manifest, and of what it describes.
+	// manifestFormat is the version of the manifest, and of what it describes; sealedFormat that of a set that is
+	// encrypted, which older programs do not know.
 	manifestFormat = 1
+	sealedFormat   = 2
 	// manifestMaxBytes bounds what is read of a manifest; a real one has about a kilobyte.
 	manifestMaxBytes = 64 << 10
 )
@@ -59,8 +61,18 @@ type Manifest struct {
 	DataBytes uint64 `json:"data_bytes"`
 	// Messages that are stored in the pages.
 	Messages uint64 `json:"messages"`
-	// Files of the set but the manifest.
+	// Files of the set but the manifest, as they are stored.
 	Files []FileSum `json:"files"`
+	// Encryption of the files; nil if they are not encrypted.
+	Encryption *Encryption `json:"encryption,omitempty"`
+}
+
+// pack is what the pack must be, decrypted.
+func (m *Manifest) pack() FileSum {
+	if m.Encryption != nil {
+		return m.Encryption.Plain
+	}
+	return m.Files[0]
 }
 
 // FileSum says what a file must be.
@@ -112,10 +124,9 @@ func decodeManifest(b []byte) (Manifest, error) {
 	if err := json.Unmarshal(e.Manifest, &format); err != nil {
 		return damaged("%v", err)
 	}
-	if format.Format > manifestFormat {
+	if format.Format > sealedFormat {
 		return Manifest{}, fmt.Errorf("save-set of format %d, this program knows up to %d: %w; use the newer program",
-			format.Format,
-			manifestFormat, ErrNewerVersion)
+			format.Format, sealedFormat, ErrNewerVersion)
 	}
 	var m Manifest
 	if err := json.Unmarshal(e.Manifest, &m); err != nil {
@@ -143,27 +154,52 @@ func (m *Manifest) implausible() string {
 		return fmt.Sprintf("the name %q does not fit the rest", m.Name)
 	case page.CheckPageSize(m.PageSize) != nil:
 		return page.CheckPageSize(m.PageSize).Error()
-	case len(m.Files) != 1 || m.Files[0].Name != packName || m.Files[0].Bytes < 0:
-		return "it does not list the file " + packName
+	case (m.Format == sealedFormat) != (m.Encryption != nil):
+		return fmt.Sprintf("format %d does not fit what it says about encryption", m.Format)
+	case m.Encryption != nil && m.Encryption.Scheme != sealScheme:
+		return fmt.Sprintf("it is encrypted as %q, which no program knows", m.Encryption.Scheme)
 	}
-	if sum, err := hex.DecodeString(m.Files[0].SHA256); err != nil || len(sum) != sha256.Size {
-		return "the checksum of " + packName + " is none"
+	stored := packName
+	if m.Encryption != nil {
+		stored = sealedPackName
+		if reason := m.Encryption.Plain.implausible(packName); reason != "" {
+			return reason
+		}
+	}
+	if len(m.Files) != 1 {
+		return "it does not list the file " + stored
+	}
+	return m.Files[0].implausible(stored)
+}
+
+// implausible says what is wrong with the sum of a file of that name.
+func (f *FileSum) implausible(name string) string {
+	if f.Name != name || f.Bytes < 0 {
+		return "it does not list the file " + name
+	}
+	if sum, err := hex.DecodeString(f.SHA256); err != nil || len(sum) != sha256.Size {
+		return "the checksum of " + name + " is none"
 	}
 	return ""
 }
 
-// readManifest reads the manifest of the set in a directory.
-func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
-	b, err := vfs.ReadFile(fsys, join(dir, manifestName), manifestMaxBytes)
-	if _, missing := fsys.Stat(dir); errors.Is(missing, fs.ErrNotExist) {
-		return Manifest{}, fmt.Errorf("%w: there is no directory %s", ErrIncomplete, dir)
+// readManifest reads the manifest of a set.
+func readManifest(ctx context.Context, place Objects, set string) (Manifest, error) {
+	b, err := readObject(ctx, place, inFolder(set, manifestName), manifestMaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, missing := place.List(ctx, set); errors.Is(missing, fs.ErrNotExist) {
+			return Manifest{}, fmt.Errorf("%w: there is no directory %s", ErrIncomplete, place.Path(set))
+		}
+	}
+	if err != nil && !notRead(err) {
+		return Manifest{}, fmt.Errorf("%w: %s: read the manifest: %w", ErrIncomplete, place.Path(set), err)
 	}
 	if err != nil {
-		return Manifest{}, fmt.Errorf("%w: %s: read the manifest: %w", ErrIncomplete, dir, err)
+		return Manifest{}, fmt.Errorf("%s: read the manifest: %w", place.Path(set), err)
 	}
 	m, err := decodeManifest(b)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", dir, err)
+		return Manifest{}, fmt.Errorf("%s: %w", place.Path(set), err)
 	}
 	return m, nil
 }

@@ -4,7 +4,6 @@ package backup
 
 import (
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,8 +12,13 @@ import (
 
 // Names in a backup path and in a save-set.
 const (
-	manifestName  = "manifest.json"
-	packName      = "pages.pack"
+	manifestName = "manifest.json"
+	packName     = "pages.pack"
+	// sealedPackName is that of an encrypted pack.
+	sealedPackName = packName + ".age"
+	// begunName is in a folder with the name of a set behind partialPrefix while that is being made, behind
+	// removedPrefix while it is being removed.
+	begunName     = "begun"
 	lockName      = ".lock"
 	partialPrefix = ".partial-"
 	removedPrefix = ".removed-"
@@ -58,4 +62,7 @@ func isLeftover(name string) bool {
 	return strings.HasPrefix(name, partialPrefix) || strings.HasPrefix(name, removedPrefix)
 }
 
-func join(dir, name string) string { return filepath.Join(dir, name) }
+// setOf is the name of the set that a leftover belongs to.
+func setOf(name string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(name, partialPrefix), removedPrefix)
+}

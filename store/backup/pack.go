@@ -13,10 +13,9 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
-	"os"
+	"io/fs"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // pages.pack holds the pages in use, in rising order, without what is free between them, little endian:
@@ -55,36 +54,35 @@ func packCRC(entry, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
 }
 
-// packWriter writes a pack from front to back.
-type packWriter struct {
-	file     vfs.File
-	buf      []byte
-	most     int   // is written at once
-	mostOpen int64 // bytes wait for a sync
-	offset   int64 // behind what is written
-	unsynced int64
-	records  uint64
-	sum      hash.Hash
+// packAbout is how large a pack becomes, at most, but for what encryption adds.
+func packAbout(dataBytes uint64, pageSize int) uint64 {
+	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
 
-// createPack begins a pack in a new file.
-func createPack(fsys vfs.FS, name string, pageSize int, paced bool) (*packWriter, error) {
-	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
-	if err != nil {
-		return nil, fmt.Errorf("write the backup: %w", err)
-	}
+// packWriter writes a pack from front to back.
+type packWriter struct {
+	to      io.Writer
+	buf     []byte
+	most    int   // is written at once
+	offset  int64 // behind what is written
+	records uint64
+	sum     hash.Hash
+}
+
+// newPack begins a pack.
+func newPack(to io.Writer, pageSize int, paced bool) *packWriter {
 	w := &packWriter{
-		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
-		most: packWriteBytes, mostOpen: packSyncBytes,
+		to: to, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
+		most: packWriteBytes,
 	}
 	if paced {
-		w.most, w.mostOpen = pacedBytes, pacedSyncBytes
+		w.most = pacedBytes
 	}
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(pageSize))
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc32.Checksum(w.buf, crc32.MakeTable(crc32.Castagnoli)))
-	return w, nil
+	return w
 }
 
 // add appends a record.
@@ -106,43 +104,26 @@ func (w *packWriter) entry(offset uint64, data []byte) {
 }
 
 func (w *packWriter) flush() error {
-	if _, err := w.file.WriteAt(w.buf, w.offset); err != nil {
-		return fmt.Errorf("write the backup: %w", noSpace(err))
+	if _, err := w.to.Write(w.buf); err != nil {
+		return err //nolint:wrapcheck // the backup says what it was writing
 	}
 	w.sum.Write(w.buf)
 	w.offset += int64(len(w.buf))
-	w.unsynced += int64(len(w.buf))
 	w.buf = w.buf[:0]
-	if w.unsynced < w.mostOpen {
-		return nil
-	}
-	return w.sync()
-}
-
-func (w *packWriter) sync() error {
-	if err := w.file.Sync(); err != nil {
-		return fmt.Errorf("sync the backup: %w", noSpace(err))
-	}
-	w.unsynced = 0
 	return nil
 }
 
-// finish ends the pack and makes it durable, but for its name. The file is closed in any case.
+// finish ends the pack.
 func (w *packWriter) finish() (FileSum, error) {
 	w.entry(w.records, nil)
 	err := w.flush()
-	if err == nil {
-		err = w.sync()
-	}
-	if cerr := w.file.Close(); err == nil && cerr != nil {
-		err = fmt.Errorf("close the backup: %w", cerr)
-	}
 	return FileSum{Name: packName, Bytes: w.offset, SHA256: hex.EncodeToString(w.sum.Sum(nil))}, err
 }
 
 // packReader reads a pack from front to back and verifies it.
 type packReader struct {
-	file     vfs.File
+	file     Object
+	name     string // for people
 	want     FileSum
 	in       *bufio.Reader
 	sum      hash.Hash
@@ -153,14 +134,19 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack begins to read; the caller must close. Errors: ErrIncomplete, ErrDamagedSet.
-func openPack(fsys vfs.FS, dir string, m *Manifest) (*packReader, error) {
-	want := m.Files[0]
-	file, err := fsys.OpenFile(join(dir, want.Name), os.O_RDONLY, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrIncomplete, dir, err)
+// openPack begins to read; the caller must close. Errors: ErrIncomplete, ErrDamagedSet, ErrEncrypted, ErrIdentity.
+func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
+	name := inFolder(set, m.Files[0].Name)
+	file, err := openPlain(ctx, place, name, m.Encryption, with)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %s: %w", ErrIncomplete, place.Path(set), err)
+	case err != nil:
+		return nil, err
 	}
-	r := &packReader{file: file, want: want, sum: sha256.New(), buf: make([]byte, pieceBytes)}
+	r := &packReader{
+		file: file, name: place.Path(name), want: m.pack(), sum: sha256.New(), buf: make([]byte, pieceBytes),
+	}
 	err = r.begin(m.PageSize)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -174,7 +160,7 @@ func (r *packReader) begin(pageSize int) error {
 		return fmt.Errorf("read the backup: %w", err)
 	}
 	if size != r.want.Bytes {
-		return fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, r.file.Name(), size, r.want.Bytes)
+		return fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, r.name, size, r.want.Bytes)
 	}
 	r.in = bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(r.file, 0, size), r.sum), packWriteBytes)
 	head := r.buf[:packHeadBytes]
@@ -186,7 +172,7 @@ func (r *packReader) begin(pageSize int) error {
 		return r.damaged("it does not begin like a pack")
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {
-		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.file.Name(), v, packVersion,
+		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.name, v, packVersion,
 			ErrNewerVersion)
 	}
 	r.pageSize = int(binary.LittleEndian.Uint32(head[12:]))
@@ -197,7 +183,7 @@ func (r *packReader) begin(pageSize int) error {
 }
 
 func (r *packReader) damaged(format string, args ...any) error {
-	return fmt.Errorf("%w: %s, offset %d: %s", ErrDamagedSet, r.file.Name(), r.at, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s, offset %d: %s", ErrDamagedSet, r.name, r.at, fmt.Sprintf(format, args...))
 }
 
 func (r *packReader) read(b []byte) error {

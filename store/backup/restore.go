@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,8 +29,14 @@ import (
 type RestoreOptions struct {
 	// FS is where the set, the archive and the new data directory are; nil means the operating system's.
 	FS vfs.FS
-	// ArchiveDir is a log archive to go on from, behind what the set holds. Empty: the set alone is restored.
+	// Place is where the set is if it is not nil; then the set is given by its name there.
+	Place Objects
+	// ArchiveDir is a log archive to go on from, behind what the set holds. Empty: the set alone is restored. Archive
+	// stands for it if it is not nil.
 	ArchiveDir string
+	Archive    Objects
+	// Unseal decrypts what is encrypted; nil: ErrEncrypted.
+	Unseal Unsealer
 	// ToLSN is the last record to be restored. 0: see ToTime.
 	ToLSN uint64
 	// ToTime is the time of the last transaction to be restored, in the time of the active that committed it:
@@ -73,7 +82,7 @@ type RestoreResult struct {
 //
 // Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this set), ErrTarget (the wanted point lies before the set or behind the archive),
-// ErrNoSpace, the context's.
+// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -85,6 +94,12 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 		return RestoreResult{}, err
 	}
 	j := restoreJob{o: o, set: dir, dir: target, limit: newLimiter(o.BytesPerSecond)}
+	if j.o.Place == nil {
+		j.o.Place, j.set = setIn(o.FS, dir)
+	}
+	if j.o.Archive == nil && o.ArchiveDir != "" {
+		j.o.Archive = Directory(o.FS, o.ArchiveDir)
+	}
 	if err := j.prepare(ctx); err != nil {
 		return j.res, err
 	}
@@ -116,7 +131,8 @@ type restoreJob struct {
 // prepare does all that can be done without writing.
 func (j *restoreJob) prepare(ctx context.Context) error {
 	found, err := Verify(ctx, j.set, VerifyOptions{
-		FS: j.o.FS, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond, Progress: j.o.Progress,
+		Place: j.o.Place, Unseal: j.o.Unseal, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond,
+		Progress: j.o.Progress,
 	})
 	j.res.Manifest = found.Manifest
 	if err != nil {
@@ -163,18 +179,21 @@ func (j *restoreJob) plan(ctx context.Context) error {
 	case !o.ToTime.IsZero() && o.ToTime.Before(m.LastTime):
 		return fmt.Errorf("%w: the backup holds everything up to %s already, %s is wanted; take an older backup",
 			ErrTarget, m.LastTime.Format(time.RFC3339Nano), o.ToTime.UTC().Format(time.RFC3339Nano))
-	case o.ArchiveDir == "" && (o.ToLSN > m.Position.LSN || !o.ToTime.IsZero()):
+	case o.Archive == nil && (o.ToLSN > m.Position.LSN || !o.ToTime.IsZero()):
 		return fmt.Errorf("%w: the backup ends with record %d; what follows needs the log archive", ErrTarget,
 			m.Position.LSN)
-	case o.ArchiveDir == "" || o.ToLSN == m.Position.LSN && o.ToLSN != 0:
+	case o.Archive == nil || o.ToLSN == m.Position.LSN && o.ToLSN != 0:
 		return nil
 	}
 	var err error
-	if j.archive, err = ListArchive(o.FS, o.ArchiveDir); err != nil {
+	if j.archive, err = listArchive(ctx, o.Archive, m.Position.LSN); err != nil {
+		return err
+	}
+	if err := j.checkFolder(ctx); err != nil {
 		return err
 	}
 	reached := false // the end was found, not only the end of the archive
-	last, gap, err := walkArchive(ctx, o.FS, j.archive, m.Position, func(f wal.Frame, raw []byte) error {
+	last, gap, err := walkArchive(ctx, j.log(), m.Position, func(f wal.Frame, raw []byte) error {
 		t, isTxn := txnTime(f)
 		if isTxn && !o.ToTime.IsZero() && t.After(o.ToTime) {
 			reached = true
@@ -197,6 +216,40 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		return err
 	}
 	return j.checkReach(last, gap, reached)
+}
+
+// log is the part of the archive that is needed.
+func (j *restoreJob) log() archivedLog {
+	return archivedLog{place: j.o.Archive, files: j.archive, unseal: j.o.Unseal}
+}
+
+// checkFolder refuses a place that holds no archive but has one in a folder: each node of a pair that archives to one
+// bucket has a folder there.
+func (j *restoreJob) checkFolder(ctx context.Context) error {
+	if len(j.archive) > 0 {
+		return nil
+	}
+	entries, err := j.o.Archive.List(ctx, "")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list the archive: %w", err)
+	}
+	if slices.ContainsFunc(entries, func(e Entry) bool { return isArchived(e.Name) }) {
+		return nil // it ends before the set
+	}
+	for _, e := range entries {
+		if !e.Folder || strings.HasPrefix(e.Name, formerPrefix) {
+			continue
+		}
+		inside, err := j.o.Archive.List(ctx, e.Name)
+		if err == nil && slices.ContainsFunc(inside, func(e Entry) bool { return isArchived(e.Name) }) {
+			return fmt.Errorf("%w: there is no archive in %s, but one in %s: name that", ErrTarget,
+				j.o.Archive.Path(""), j.o.Archive.Path(e.Name))
+		}
+	}
+	return nil
 }
 
 // checkReach tells whether the archive leads where it should.
@@ -249,13 +302,13 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	if err != nil {
 		return fmt.Errorf("check what was restored: %w", err)
 	}
-	return reportError(j.set, &j.res.Manifest, &found)
+	return reportError(j.o.Place.Path(j.set), &j.res.Manifest, &found)
 }
 
 // writePages makes page.db; durable when it returns.
 func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (err error) {
 	m := &j.res.Manifest
-	r, err := openPack(j.o.FS, j.set, m)
+	r, err := openPack(ctx, j.o.Place, j.set, m, j.o.Unseal)
 	if err != nil {
 		return err
 	}
@@ -306,7 +359,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 	defer func() { err = errors.Join(err, log.Close()) }()
 	w := logWriter{log: log, end: j.res.Manifest.Position}
 	var done uint64
-	last, _, err := walkArchive(ctx, j.o.FS, j.archive, j.res.Manifest.Position, func(f wal.Frame, raw []byte) error {
+	last, _, err := walkArchive(ctx, j.log(), j.res.Manifest.Position, func(f wal.Frame, raw []byte) error {
 		if f.Pos.LSN > j.res.End.LSN {
 			return errEnough
 		}

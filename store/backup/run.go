@@ -4,11 +4,15 @@ package backup
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
-	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -30,19 +34,25 @@ const spareBytes = 1 << 20
 type Options struct {
 	// FS is where Path is; nil means the operating system's.
 	FS vfs.FS
-	// Path is the directory that holds the save-sets; made if it is not there. Required.
+	// Path is the directory that holds the save-sets; made if it is not there.
 	Path string
+	// Place holds the save-sets if it is not nil, and FS and Path are not used. One of the two is required. Where the
+	// lock of a place is not exclusive, one Run at a time may work for one node.
+	Place Objects
+	// Seal encrypts the set; nil leaves it as it is.
+	Seal Sealer
 	// KeepGenerations is how many complete save-sets of this pair (or, without a pair, of this store) are kept; older
 	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
 	// BytesPerSecond limits reading and writing; 0 means no limit but the store's (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads the set back and checks it like Verify before it gets its name. The checksums of the pages are
-	// verified in any case, while they are copied.
+	// Verify reads the set back and checks it like Verify before it is complete; not together with Seal. The checksums
+	// of the pages are verified in any case, while they are copied.
 	Verify bool
 	// ArchiveDir is the archive of this node's log: what is older than the oldest save-set that is kept is removed from
-	// it. Empty: nothing is.
+	// it. Empty: nothing is. Archive stands for it in the same way as Place for Path.
 	ArchiveDir string
+	Archive    Objects
 	// Software is noted in the manifest, such as "lockstep 1.2.3".
 	Software string
 	// Progress is called from time to time, by the goroutine that called Run; it may be nil.
@@ -52,15 +62,21 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.Path == "" {
+	if o.Path == "" && o.Place == nil {
 		return o, errors.New("backup: no path given")
+	}
+	if o.Verify && o.Seal != nil {
+		return o, errors.New("backup: what is encrypted cannot be read back here")
 	}
 	if o.KeepGenerations < 0 || o.BytesPerSecond < 0 {
 		return o, fmt.Errorf("backup: %d generations at %d bytes per second make no sense", o.KeepGenerations,
 			o.BytesPerSecond)
 	}
-	if o.FS == nil {
-		o.FS = vfs.OS()
+	if o.Place == nil {
+		o.Place = Directory(o.FS, o.Path)
+	}
+	if o.Archive == nil && o.ArchiveDir != "" {
+		o.Archive = Directory(o.FS, o.ArchiveDir)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -98,38 +114,23 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	lock, err := lockPath(o.FS, o.Path)
+	lock, exclusive, err := o.Place.Lock(ctx)
 	if err != nil {
-		return Set{}, err
+		return Set{}, fmt.Errorf("backup: %w", err)
 	}
 	defer func() { _ = lock.Close() }() // nothing was written through it
-	if err := removeLeftovers(o.FS, o.Path); err != nil {
+	job := job{o: o, s: s, pace: s.Pace(ctx, o.BytesPerSecond)}
+	if err := removeLeftovers(ctx, o, s.Identity().NodeID, exclusive); err != nil {
 		return Set{}, err
 	}
-	job := job{o: o, s: s, pace: s.Pace(ctx, o.BytesPerSecond)}
 	set, err := job.run(ctx)
 	if err != nil {
 		return Set{}, err
 	}
-	if err := prune(o, set.Manifest); err != nil {
+	if err := prune(ctx, o, set.Manifest); err != nil {
 		return set, fmt.Errorf("the backup %s is good; removing old generations failed: %w", set.Name, err)
 	}
 	return set, nil
-}
-
-// lockPath makes a directory and takes its lock.
-func lockPath(fsys vfs.FS, path string) (io.Closer, error) {
-	if err := vfs.MkdirAllSync(fsys, path, 0o750); err != nil {
-		return nil, fmt.Errorf("make the directory %s: %w", path, err)
-	}
-	lock, err := fsys.Lock(join(path, lockName))
-	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("%w: %s; wait until it is done", ErrBusy, path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock the directory %s: %w", path, err)
-	}
-	return lock, nil
 }
 
 // job is one backup under way.
@@ -153,34 +154,47 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	if err := j.describe(ctx, snap); err != nil {
 		return Set{}, err
 	}
-	if err := needSpace(j.o.FS, j.o.Path, snap.Header.DataBytes+spareBytes); err != nil {
+	if err := needSpace(ctx, j.o.Place, snap.Header.DataBytes+spareBytes); err != nil {
 		return Set{}, err
 	}
-	dir := join(j.o.Path, partialPrefix+j.m.Name)
-	if err := j.write(ctx, snap, dir); err != nil {
-		_ = removeSet(j.o.FS, dir) // the next Run tries again
+	mark, err := json.Marshal(begun{NodeID: j.m.NodeID, Begun: j.m.Created, Software: j.m.Software})
+	if err != nil {
+		return Set{}, fmt.Errorf("backup: %w", err)
+	}
+	marker := inFolder(partialPrefix+j.m.Name, begunName)
+	if err := putObject(ctx, j.o.Place, marker, mark); err != nil {
+		return Set{}, fmt.Errorf("begin the backup: %w", err)
+	}
+	if err := j.write(ctx, snap); err != nil {
+		j.clean(ctx)
 		return Set{}, err
 	}
-	final := join(j.o.Path, j.m.Name)
-	if err := j.o.FS.Rename(dir, final); err != nil {
-		_ = removeSet(j.o.FS, dir) // the next Run tries again
-		return Set{}, fmt.Errorf("name the backup: %w", err)
+	_ = j.o.Place.Delete(ctx, marker) // the set is complete with it, too, and the next Run removes it
+	return Set{Name: j.m.Name, Path: j.o.Place.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
+}
+
+// cleanLimit bounds what is done after a backup that failed, perhaps because its context ended.
+const cleanLimit = 10 * time.Second
+
+// clean removes what a failed backup has written; after an error of the last write that may be all of it. If that
+// fails, too, the next Run does it.
+func (j *job) clean(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
+	defer cancel()
+	if removeFolder(ctx, j.o.Place, j.m.Name, manifestName) == nil {
+		_ = removeFolder(ctx, j.o.Place, partialPrefix+j.m.Name)
 	}
-	if err := j.o.FS.SyncDir(j.o.Path); err != nil {
-		return Set{}, fmt.Errorf("make the name of the backup durable: %w", err)
-	}
-	return Set{Name: j.m.Name, Path: final, Complete: true, Manifest: j.m}, nil
 }
 
 // needSpace returns ErrNoSpace with both figures.
-func needSpace(fsys vfs.FS, dir string, bytes uint64) error {
-	usage, err := fsys.Usage(dir)
+func needSpace(ctx context.Context, place Objects, bytes uint64) error {
+	available, err := place.Available(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the free space of %s: %w", dir, err)
+		return fmt.Errorf("backup: %w", err)
 	}
-	if usage.AvailableBytes < bytes {
-		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, dir, bytes,
-			usage.AvailableBytes)
+	if available < bytes {
+		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, place.Path(""), bytes,
+			available)
 	}
 	return nil
 }
@@ -209,14 +223,14 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	if j.m.Messages, err = snap.Messages(ctx); err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
+	entries, err := j.o.Place.List(ctx, "")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("look for a name for the backup: %w", err)
+	}
 	for again := 0; ; again++ {
 		j.m.Name = setName(j.m.Created, h.Position.LSN, h.PageSize, again)
-		_, err := j.o.FS.Stat(join(j.o.Path, j.m.Name))
-		if errors.Is(err, fs.ErrNotExist) {
+		if !slices.ContainsFunc(entries, func(e Entry) bool { return setOf(e.Name) == j.m.Name }) {
 			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("look for a name for the backup: %w", err)
 		}
 	}
 }
@@ -244,18 +258,10 @@ func txnTime(f wal.Frame) (time.Time, bool) {
 	return time.UnixMilli(r.TimeMS()).UTC(), true
 }
 
-// write makes everything that is in the set, and makes it durable, but for the set's name.
-func (j *job) write(ctx context.Context, snap *store.Snapshot, dir string) error {
-	if err := j.o.FS.MkdirAll(dir, 0o750); err != nil {
-		return fmt.Errorf("make the backup's directory: %w", noSpace(err))
-	}
-	w, err := createPack(j.o.FS, join(dir, packName), j.m.PageSize, j.pace != nil)
+// write puts everything that is in the set, its manifest last: with that it is complete.
+func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
+	sum, err := j.writePack(ctx, snap)
 	if err != nil {
-		return noSpace(err)
-	}
-	err = j.copy(ctx, snap, w)
-	sum, ferr := w.finish()
-	if err := errors.Join(err, ferr); err != nil {
 		return err
 	}
 	j.m.Files = []FileSum{sum}
@@ -263,17 +269,83 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot, dir string) error
 	if err != nil {
 		return err
 	}
-	if err := writeFile(j.o.FS, join(dir, manifestName), raw); err != nil {
+	if j.o.Verify {
+		_, err := verify(ctx, j.o.Place, j.m.Name, &j.m, VerifyOptions{Progress: j.o.Progress})
+		if err != nil {
+			return err
+		}
+	}
+	if err := putObject(ctx, j.o.Place, inFolder(j.m.Name, manifestName), raw); err != nil {
+		return fmt.Errorf("write the manifest of the backup: %w", err)
+	}
+	return nil
+}
+
+// writePack puts the pages, and notes in the manifest how they are encrypted.
+func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, error) {
+	name, paced := packName, j.pace != nil
+	if j.o.Seal != nil {
+		name = sealedPackName
+	}
+	var stored FileSum
+	o := PutOptions{AboutBytes: packAbout(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
+	err := j.o.Place.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
+		out := summing{to: to, sum: sha256.New()}
+		plain, err := j.seal(&out, func(to io.Writer) (FileSum, error) {
+			w := newPack(to, j.m.PageSize, paced)
+			if err := j.copy(ctx, snap, w); err != nil {
+				return FileSum{}, err
+			}
+			return w.finish()
+		})
+		stored = out.fileSum(name)
+		if j.o.Seal != nil {
+			j.m.Format = sealedFormat
+			j.m.Encryption = &Encryption{Scheme: sealScheme, Recipients: j.o.Seal.Recipients(), Plain: plain}
+		}
 		return err
+	})
+	if err != nil {
+		return FileSum{}, fmt.Errorf("write the backup: %w", err)
 	}
-	if err := j.o.FS.SyncDir(dir); err != nil {
-		return fmt.Errorf("make the backup durable: %w", err)
+	return stored, nil
+}
+
+// seal puts the encryption between what write writes and where that goes.
+func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (FileSum, error) {
+	if j.o.Seal == nil {
+		return write(to)
 	}
-	if !j.o.Verify {
-		return nil
+	w, err := j.o.Seal.Seal(to)
+	if err != nil {
+		return FileSum{}, fmt.Errorf("encrypt: %w", err)
 	}
-	_, err = Verify(ctx, dir, VerifyOptions{FS: j.o.FS, Progress: j.o.Progress})
-	return err
+	sum, err := write(w)
+	if err != nil {
+		return sum, err
+	}
+	if err := w.Close(); err != nil {
+		return sum, fmt.Errorf("encrypt: %w", err)
+	}
+	return sum, nil
+}
+
+// summing passes on what is written and sums it up.
+type summing struct {
+	to    io.Writer
+	sum   hash.Hash
+	bytes int64
+}
+
+func (s *summing) Write(p []byte) (int, error) {
+	n, err := s.to.Write(p)
+	s.sum.Write(p[:n])
+	s.bytes += int64(n)
+	return n, err //nolint:wrapcheck // a writer between two others
+}
+
+func (s *summing) fileSum(name string) FileSum {
+	return FileSum{Name: name, Bytes: s.bytes, SHA256: hex.EncodeToString(s.sum.Sum(nil))}
 }
 
 // copy packs the snapshot and verifies the pages on the way.
@@ -319,20 +391,4 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 func damagedSource(err error) error {
 	return fmt.Errorf("backup: the store itself is damaged, no backup was made and no older one was removed; let "+
 		"this node fetch the store from its peer, or back up the peer: %w", err)
-}
-
-// writeFile writes a new file whole and syncs it.
-func writeFile(fsys vfs.FS, name string, raw []byte) error {
-	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, noSpace(err))
-	}
-	_, err = f.WriteAt(raw, 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, noSpace(err))
-	}
-	return nil
 }

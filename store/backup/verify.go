@@ -16,6 +16,10 @@ import (
 type VerifyOptions struct {
 	// FS is where the set is; nil means the operating system's.
 	FS vfs.FS
+	// Place is where the set is if it is not nil; then the set is given by its name there.
+	Place Objects
+	// Unseal decrypts a set that is encrypted; nil: ErrEncrypted.
+	Unseal Unsealer
 	// ChecksumsOnly leaves out the check of what is in the pages, which reads everything a second time.
 	ChecksumsOnly bool
 	// BytesPerSecond limits reading for the checksums; 0 means no limit.
@@ -37,35 +41,41 @@ type VerifyReport struct {
 
 // Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must
 // be sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors:
-// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, the context's.
+// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
-	if o.FS == nil {
-		o.FS = vfs.OS()
+	place, set := o.Place, dir
+	if place == nil {
+		place, set = setIn(o.FS, dir)
 	}
-	m, err := loadFiles(o.FS, dir)
+	m, err := loadFiles(ctx, place, set)
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	rep := VerifyReport{Manifest: m, Bytes: uint64(m.Files[0].Bytes)}
-	meta, extents, err := verifyPack(ctx, dir, &m, o)
+	return verify(ctx, place, set, &m, o)
+}
+
+// verify does so with a manifest that was read.
+func verify(ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions) (VerifyReport, error) {
+	rep := VerifyReport{Manifest: *m, Bytes: uint64(m.Files[0].Bytes)}
+	meta, extents, err := verifyPack(ctx, place, set, m, o)
 	if err != nil || o.ChecksumsOnly {
 		return rep, err
 	}
-	im, err := openImage(o.FS, dir, &m, extents)
+	im, err := openImage(ctx, place, set, m, extents, o.Unseal)
 	if err != nil {
 		return rep, err
 	}
-	file := page.OpenImage(join(dir, packName), im, meta)
+	file := page.OpenImage(im.name, im, meta)
 	var found checkpoint.Report
 	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
 		found, err = c.Check(ctx, func(done, total uint64) { reportPages(o.Progress, done, total) })
 		return err
 	})
 	if err != nil {
-		return rep, fmt.Errorf("check %s: %w", dir, err)
+		return rep, fmt.Errorf("check %s: %w", place.Path(set), err)
 	}
 	rep.Messages, rep.Pages = found.Messages, found.Pages
-	return rep, reportError(dir, &m, &found)
+	return rep, reportError(place.Path(set), m, &found)
 }
 
 // reportError turns a check's report into an error.
@@ -83,9 +93,9 @@ func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 // verifyPack reads the pack once: all checksums, and that it is what the manifest says. It returns where everything
 // lies.
 func verifyPack(
-	ctx context.Context, dir string, m *Manifest, o VerifyOptions,
+	ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions,
 ) (meta page.Meta, extents []extent, err error) {
-	r, err := openPack(o.FS, dir, m)
+	r, err := openPack(ctx, place, set, m, o.Unseal)
 	if err != nil {
 		return meta, nil, err
 	}

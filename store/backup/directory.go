@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// putSuffix ends the name of a file that is being written.
+const putSuffix = ".new"
+
+// directory is a place in a filesystem. An object is a file, its folder a directory that is there as long as something
+// is in it.
+type directory struct {
+	fs   vfs.FS
+	root string
+}
+
+// Directory is a directory as a place for save-sets or a log archive; it is made when it is first used. fsys may be nil
+// for the operating system's.
+func Directory(fsys vfs.FS, root string) Objects {
+	if fsys == nil {
+		fsys = vfs.OS()
+	}
+	return directory{fs: fsys, root: root}
+}
+
+func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
+
+// Put writes a file under another name, makes it durable and renames it.
+func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("write %s: %w", d.Path(name), err)
+	}
+	final := d.Path(name)
+	if _, err := d.fs.Stat(final); err == nil {
+		return fmt.Errorf("write %s: %w", final, fs.ErrExist)
+	}
+	folder := filepath.Dir(final)
+	if err := vfs.MkdirAllSync(d.fs, folder, 0o750); err != nil {
+		return fmt.Errorf("make the directory %s: %w", folder, noSpace(err))
+	}
+	err := d.write(final+putSuffix, o, fill)
+	if err == nil {
+		err = d.fs.Rename(final+putSuffix, final)
+	}
+	if err != nil {
+		_ = d.fs.Remove(final + putSuffix) // Sweep tries again
+		d.dropEmpty(folder)
+		return fmt.Errorf("write %s: %w", final, noSpace(err))
+	}
+	if err := d.fs.SyncDir(folder); err != nil {
+		return fmt.Errorf("make the name %s durable: %w", final, noSpace(err))
+	}
+	return nil
+}
+
+func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error) error {
+	file, err := d.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
+	if err != nil {
+		return err //nolint:wrapcheck // Put says what it was writing
+	}
+	w := fileWriter{file: file, mostOpen: packSyncBytes}
+	if o.Paced {
+		w.mostOpen = pacedSyncBytes
+	}
+	if err = fill(&w); err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// fileWriter writes a file from front to back and syncs it now and then: a sync of everything at the end would keep the
+// log's syncs on the same disk waiting.
+type fileWriter struct {
+	file     vfs.File
+	offset   int64
+	unsynced int64
+	mostOpen int64 // bytes wait for a sync
+}
+
+func (w *fileWriter) Write(p []byte) (int, error) {
+	n, err := w.file.WriteAt(p, w.offset)
+	w.offset += int64(n)
+	w.unsynced += int64(n)
+	if err == nil && w.unsynced >= w.mostOpen {
+		w.unsynced = 0
+		err = w.file.Sync()
+	}
+	return n, err //nolint:wrapcheck // Put says what it was writing
+}
+
+// Open opens a file.
+func (d directory) Open(_ context.Context, name string) (Object, error) {
+	file, err := d.fs.OpenFile(d.Path(name), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", d.Path(name), err)
+	}
+	return file, nil
+}
+
+// List lists a directory.
+func (d directory) List(_ context.Context, folder string) ([]Entry, error) {
+	names, err := d.fs.ReadDir(d.Path(folder))
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", d.Path(folder), err)
+	}
+	entries := make([]Entry, 0, len(names))
+	for _, name := range names {
+		info, err := d.fs.Stat(d.Path(inFolder(folder, name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", d.Path(folder), err)
+		}
+		entries = append(entries, Entry{Name: name, Folder: info.IsDir, Bytes: info.SizeBytes})
+	}
+	return entries, nil
+}
+
+// Delete removes a file, and its directory if that is empty then and not the place itself.
+func (d directory) Delete(_ context.Context, name string) error {
+	path := d.Path(name)
+	err := d.fs.Remove(path)
+	if err == nil {
+		err = d.fs.SyncDir(filepath.Dir(path))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	d.dropEmpty(filepath.Dir(path))
+	return nil
+}
+
+// dropEmpty removes a directory in the place if it is empty; what fails is done the next time.
+func (d directory) dropEmpty(dir string) {
+	if filepath.Clean(dir) == filepath.Clean(d.root) {
+		return
+	}
+	if names, err := d.fs.ReadDir(dir); err == nil && len(names) == 0 && d.fs.Remove(dir) == nil {
+		_ = d.fs.SyncDir(filepath.Dir(dir)) // an empty directory that comes back does no harm
+	}
+}
+
+// Move renames a file.
+func (d directory) Move(_ context.Context, from, to string) error {
+	source, target := d.Path(from), d.Path(to)
+	if err := vfs.MkdirAllSync(d.fs, filepath.Dir(target), 0o750); err != nil {
+		return fmt.Errorf("make the directory %s: %w", filepath.Dir(target), noSpace(err))
+	}
+	err := d.fs.Rename(source, target)
+	if err == nil {
+		err = errors.Join(d.fs.SyncDir(filepath.Dir(target)), d.fs.SyncDir(filepath.Dir(source)))
+	}
+	if err != nil {
+		return fmt.Errorf("move %s to %s: %w", source, target, err)
+	}
+	return nil
+}
+
+// Sweep removes files that were not finished. When they were begun is not asked: the lock is held, or it is the only
+// process's.
+func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error {
+	entries, err := d.List(ctx, folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Folder && (strings.HasSuffix(e.Name, putSuffix) || strings.HasSuffix(e.Name, formerArchiveTmp)) {
+			if err := d.Delete(ctx, inFolder(folder, e.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	if folder != "" { // one that a crash has left empty
+		d.dropEmpty(d.Path(folder))
+	}
+	return nil
+}
+
+// Lock makes the directory and takes its lock.
+func (d directory) Lock(context.Context) (io.Closer, bool, error) {
+	if err := vfs.MkdirAllSync(d.fs, d.root, 0o750); err != nil {
+		return nil, false, fmt.Errorf("make the directory %s: %w", d.root, err)
+	}
+	lock, err := d.fs.Lock(d.Path(lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, false, fmt.Errorf("%w: %s; wait until it is done", ErrBusy, d.root)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("lock the directory %s: %w", d.root, err)
+	}
+	return lock, true, nil
+}
+
+// Available is the free space of the filesystem.
+func (d directory) Available(context.Context) (uint64, error) {
+	usage, err := d.fs.Usage(d.root)
+	if err != nil {
+		return 0, fmt.Errorf("look at the free space of %s: %w", d.root, err)
+	}
+	return usage.AvailableBytes, nil
+}
