@@ -136,7 +136,7 @@ type Checkpoint struct {
 type WAL struct {
 	KeepBytes    Size     `key:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
 	SegmentBytes Size     `key:"segment-bytes" usage:"size of one log segment file"`
-	Archive      string   `key:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
+	Archive      string   `key:"archive" usage:"directory, file:///PATH or s3://BUCKET/PREFIX that the log is archived to, for restores to a point in time. Each node has its own; in a bucket that is a folder with its name; empty: none"`
 	ArchiveEvery Duration `key:"archive-interval" usage:"how often what is new in the log is archived: what the loss of this node's disk can cost a restore"`
 	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
 }
@@ -169,8 +169,25 @@ type Disk struct {
 
 // Backup says where save-sets go.
 type Backup struct {
-	Path            string `key:"path" usage:"directory of save-sets on this node; the pair's own setting wins"`
-	KeepGenerations int    `key:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
+	Path            string   `key:"path" usage:"directory of save-sets on this node, file:///PATH, or s3://BUCKET/PREFIX; the pair's own setting wins"`
+	KeepGenerations int      `key:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
+	Recipients      []string `key:"recipients" usage:"public keys of age (age1…) that this node's save-sets and log archive are encrypted to, comma-separated or a list; empty: they are not encrypted. The secret keys are needed for a restore only"`
+	S3              BackupS3 `key:"s3"`
+}
+
+// BackupS3 says how the S3 server of backup.path and wal.archive is asked. The keys come from files or from the
+// environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and are no settings.
+type BackupS3 struct {
+	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; empty: Amazon's"`
+	Region           string   `key:"region" usage:"region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION of the environment, or us-east-1"`
+	PathStyle        bool     `key:"path-style" usage:"name the bucket in the path of requests and never in the host; where that is not Amazon's, it is done anyway"`
+	CA               string   `key:"ca" usage:"file with the authorities that the certificate of the S3 server is checked against; empty: the system's"`
+	AccessKeyFile    string   `key:"access-key-file" usage:"file that holds the access key; it is read again each minute. Empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the credentials file of the AWS tools, or with Amazon's endpoint the machine's role"`
+	SecretKeyFile    string   `key:"secret-key-file" usage:"file that holds the secret key"`
+	SessionTokenFile string   `key:"session-token-file" usage:"file that holds the session token of temporary keys; empty: they need none"`
+	PartSize         Size     `key:"part-size" usage:"size of the parts in which a save-set or a file of the archive is sent; of very large ones they are larger, because there are at most 10,000"`
+	Parallel         int      `key:"parallel" usage:"parts that are sent at once, at most; they take an eighth of memory.budget at most, or two parts"`
+	RetryFor         Duration `key:"retry-for" usage:"how long a request is repeated that the S3 server does not answer, or does not take at the moment"`
 }
 
 // Maintenance of page files.
@@ -299,10 +316,12 @@ func Default() Config {
 			Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond),
 			FailbackDelay: Duration(time.Minute),
 		},
-		MinInSync:   1,
-		Shutdown:    Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},
-		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
-		Backup:      Backup{KeepGenerations: 3},
+		MinInSync: 1,
+		Shutdown:  Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},
+		Disk:      Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
+		Backup: Backup{
+			KeepGenerations: 3, S3: BackupS3{PartSize: 8 << 20, Parallel: 4, RetryFor: Duration(time.Minute)},
+		},
 		Maintenance: Maintenance{BackgroundShare: 20, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},

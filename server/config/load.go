@@ -41,6 +41,58 @@ func RegisterFlags(fs *pflag.FlagSet) {
 	fs.Bool(flagStandalone, false, "run one node alone: no coordinator, no standby, no failover")
 }
 
+// flagsOf adds the flags of the settings that begin like that.
+func flagsOf(fs *pflag.FlagSet, prefix string) {
+	c := Default()
+	for _, f := range fields(&c) {
+		if !strings.HasPrefix(f.key, prefix) {
+			continue
+		}
+		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(f.key), "", f.usage)
+		if f.typeName() == "bool" {
+			flag.NoOptDefVal = "true" // the flag alone turns it on
+		}
+	}
+}
+
+const backupPlaces = "backup.s3."
+
+// RegisterBackupFlags adds the flags that say how the server of a backup is reached, for commands that run without a
+// node.
+func RegisterBackupFlags(fs *pflag.FlagSet) { flagsOf(fs, backupPlaces) }
+
+// LoadBackup reads the same settings as Load, and looks at nothing but those of RegisterBackupFlags. ErrInvalid.
+func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
+	l := newLoader()
+	if path != "" {
+		if err := l.file(path); err != nil {
+			return BackupS3{}, err
+		}
+	}
+	if err := errors.Join(l.environment(environ), l.flags(flags)); err != nil {
+		return BackupS3{}, err
+	}
+	var problems []string
+	for _, f := range l.fields {
+		raw, ok := l.values[f.key]
+		if !ok || !strings.HasPrefix(f.key, backupPlaces) {
+			continue
+		}
+		if err := f.set(raw); err != nil {
+			problems = append(problems, l.problem(f.key, err.Error()))
+		}
+	}
+	var k checker
+	l.config.checkBackup(&k)
+	for _, p := range k.problems {
+		problems = append(problems, l.problem(p.key, p.text))
+	}
+	if len(problems) > 0 {
+		return BackupS3{}, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+	}
+	return l.config.Backup.S3, nil
+}
+
 // flagValue keeps the text; Load parses it like a value from the file, so that all three give the same errors.
 type flagValue struct{ text, typeName string }
 

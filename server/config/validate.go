@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -280,7 +281,7 @@ func (c *checker) pageSize(key string, value Size) {
 
 func (c *Config) checkMaintenance(k *checker) {
 	k.pageSize("page-size-max", c.PageSizeMax)
-	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
+	c.checkBackup(k)
 	k.between("maintenance.background-share", int(c.Maintenance.BackgroundShare), 1, 100)
 	if c.Maintenance.SnapshotRate != 0 {
 		k.sizeBetween("maintenance.snapshot-rate", c.Maintenance.SnapshotRate, 1<<20, 1<<50)
@@ -304,6 +305,34 @@ func (c *Config) checkMaintenance(k *checker) {
 	}
 	k.timeBetween("wal.archive-interval", c.WAL.ArchiveEvery, 100*time.Millisecond, 24*time.Hour)
 	k.sizeBetween("wal.archive-hold-bytes", c.WAL.ArchiveHold, 1<<20, 1<<50)
+}
+
+// checkBackup checks where save-sets and the archive go.
+func (c *Config) checkBackup(k *checker) {
+	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
+	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
+		if path == "" {
+			continue
+		}
+		if _, err := backup.ParseLocation(path); err != nil {
+			k.fail(key, "%v", err)
+		}
+	}
+	s3 := &c.Backup.S3
+	if s3.Endpoint != "" {
+		if _, _, err := backup.ParseEndpoint(s3.Endpoint); err != nil {
+			k.fail("backup.s3.endpoint", "%v", err)
+		}
+	}
+	if (s3.AccessKeyFile == "") != (s3.SecretKeyFile == "") {
+		k.fail("backup.s3.access-key-file", "it and backup.s3.secret-key-file go together; only one of them is set")
+	}
+	if s3.SessionTokenFile != "" && s3.AccessKeyFile == "" {
+		k.fail("backup.s3.session-token-file", "it needs backup.s3.access-key-file and backup.s3.secret-key-file")
+	}
+	k.sizeBetween("backup.s3.part-size", s3.PartSize, 5<<20, 1<<30)
+	k.between("backup.s3.parallel", s3.Parallel, 1, 64)
+	k.timeBetween("backup.s3.retry-for", s3.RetryFor, 100*time.Millisecond, time.Hour)
 }
 
 // isWindow tells whether text is two different times, such as 02:00-05:00.

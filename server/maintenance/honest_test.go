@@ -100,7 +100,7 @@ func TestBackupPaths(t *testing.T) {
 	} {
 		_, err := m.Backup(t.Context(), BackupRequest{Path: path}, nil)
 		require.ErrorIs(t, err, want, path)
-		_, err = m.Backups(path)
+		_, err = m.Backups(t.Context(), path)
 		require.ErrorIs(t, err, want, path)
 	}
 }

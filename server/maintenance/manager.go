@@ -37,10 +37,13 @@ type Options struct {
 	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies, asked for when one begins; 0, and
 	// nil, mean that nothing does.
 	RewriteBytesPerSecond func() int64
-	// ArchiveDir of this node's log; empty for none.
-	ArchiveDir string
-	// Archiver of it; nil for none.
+	// Archive of this node's log, and the Archiver of it; nil for none.
+	Archive  backup.Objects
 	Archiver *backup.Archiver
+	// Place opens a place for save-sets; nil knows directories only.
+	Place func(backup.Location) (backup.Objects, error)
+	// Seal encrypts save-sets; nil leaves them as they are.
+	Seal backup.Sealer
 	// Software is noted in backups.
 	Software string
 	// Logger gets what an operator should know; nil means none.

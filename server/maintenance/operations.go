@@ -3,9 +3,11 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"time"
@@ -246,22 +248,20 @@ func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	o := backup.Options{
-		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir,
+		KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
 		Software: m.o.Software,
 	}
 	settings, err := m.Settings()
 	if err != nil {
 		return backup.Set{}, err
 	}
-	if o.Path == "" {
-		o.Path = settings.BackupPath
-	}
 	if o.KeepGenerations == 0 {
 		o.KeepGenerations = settings.BackupKeep
 	}
-	if err := m.checkBackupPath(o.Path); err != nil {
+	if o.Place, err = m.place(cmp.Or(req.Path, settings.BackupPath)); err != nil {
 		return backup.Set{}, err
 	}
+	defer closePlace(o.Place)
 	ctx, op, err := m.begin(ctx, opBackup, "", progress)
 	if err != nil {
 		return backup.Set{}, err
@@ -287,7 +287,7 @@ func (m *Manager) Backup(
 }
 
 // Backups lists this node's save-sets, oldest first. An empty path means the setting.
-func (m *Manager) Backups(path string) ([]backup.Set, error) {
+func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
 	if path == "" {
 		settings, err := m.Settings()
 		if err != nil {
@@ -295,22 +295,59 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 		}
 		path = settings.BackupPath
 	}
+	place, err := m.place(path)
+	if err != nil {
+		return nil, err
+	}
+	defer closePlace(place)
+	return backup.ListIn(ctx, place)
+}
+
+// place opens a place for save-sets.
+func (m *Manager) place(path string) (backup.Objects, error) {
 	if err := m.checkBackupPath(path); err != nil {
 		return nil, err
 	}
-	return backup.List(nil, path)
+	at, err := backup.ParseLocation(path)
+	if err == nil && m.o.Place != nil {
+		var place backup.Objects
+		if place, err = m.o.Place(at); err == nil {
+			return place, nil
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+	case at.IsS3():
+		return nil, fmt.Errorf("%w: backup.path: this node keeps save-sets in directories only", ErrSetting)
+	}
+	return backup.Directory(nil, at.Dir), nil
 }
 
-// checkBackupPath refuses what cannot be meant: a path that depends on the directory that the node was started in, and
-// one that the store would be copied into itself with.
+// closePlace closes connections, where a place has some.
+func closePlace(place backup.Objects) {
+	if c, ok := place.(io.Closer); ok {
+		_ = c.Close() // nothing was written through them that is not confirmed
+	}
+}
+
+// checkBackupPath refuses what cannot be meant: no location, a path that depends on the directory that the node was
+// started in, and one that the store would be copied into itself with.
 func (m *Manager) checkBackupPath(path string) error {
-	switch {
-	case path == "":
+	if path == "" {
 		return ErrNoBackupPath
-	case !filepath.IsAbs(path):
+	}
+	at, err := backup.ParseLocation(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: backup.path: %w", ErrSetting, err)
+	case at.IsS3():
+		return nil
+	case !filepath.IsAbs(at.Dir):
 		return fmt.Errorf("%w: the backup path %q is relative; give the whole path of a directory on the node",
 			ErrSetting, path)
 	}
+	path = at.Dir
 	data, err := filepath.Abs(m.o.DataDir)
 	if err != nil {
 		return fmt.Errorf("find the data directory: %w", err)

@@ -5,7 +5,6 @@ package maintenance
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -167,9 +166,6 @@ func (c *Change) check() error {
 	switch {
 	case c.PageSizeMax != nil && page.CheckPageSize(*c.PageSizeMax) != nil:
 		return fmt.Errorf("%w: page-size-max: %w", ErrSetting, page.CheckPageSize(*c.PageSizeMax))
-	case c.BackupPath != nil && *c.BackupPath != "" && !filepath.IsAbs(*c.BackupPath):
-		return fmt.Errorf("%w: backup.path: %q is not absolute, and each node has its own working directory",
-			ErrSetting, *c.BackupPath)
 	case c.BackupKeep != nil && (*c.BackupKeep < 1 || *c.BackupKeep > 10_000):
 		return fmt.Errorf("%w: backup.keep-generations: %d is not between 1 and 10000", ErrSetting, *c.BackupKeep)
 	case c.AutotuneMinGain != nil && (*c.AutotuneMinGain < 1 || *c.AutotuneMinGain > 99):

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/objects"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/settings"
@@ -26,12 +27,25 @@ import (
 
 // startArchive begins to archive the log, if that is configured, and returns what ends it.
 func (n *node) startArchive() (stop func() error, err error) {
+	n.places = objects.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
+	if n.seal, err = objects.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
+		return nil, fmt.Errorf("backup.recipients: %w", err)
+	}
 	if n.cfg.WAL.Archive == "" {
 		return func() error { return nil }, nil
 	}
+	at, err := backup.ParseLocation(n.cfg.WAL.Archive)
+	if err == nil {
+		at = objects.ArchiveFolder(at, n.cfg.Node.Name)
+		n.archive, err = n.places.Open(at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("archive the log (wal.archive): %w", err)
+	}
+	n.archiveDir = at.Dir
 	a, err := backup.StartArchiver(n.store, backup.ArchiveOptions{
-		Dir: n.cfg.WAL.Archive, Interval: n.cfg.WAL.ArchiveEvery.Std(), MaxHoldBytes: n.cfg.WAL.ArchiveHold.Bytes(),
-		Logger: n.log.Named("archive"),
+		Place: n.archive, Seal: n.seal, Interval: n.cfg.WAL.ArchiveEvery.Std(),
+		MaxHoldBytes: n.cfg.WAL.ArchiveHold.Bytes(), Logger: n.log.Named("archive"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("archive the log in %s (wal.archive): %w", n.cfg.WAL.Archive, err)
@@ -61,9 +75,8 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart,
 		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
-		ArchiveDir: n.cfg.WAL.Archive,
-		Archiver:   n.archiver,
-		Software:   "lockstep " + n.version, Logger: n.log.Named("maintenance"),
+		Archive: n.archive, Archiver: n.archiver, Place: n.places.Open, Seal: n.seal,
+		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		RewriteBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.RewriteRate.Bytes() },
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,

@@ -32,6 +32,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/gate"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/objects"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/queue"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -231,6 +232,10 @@ type node struct {
 	monitor     *conditionMonitor
 	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
+	archive     backup.Objects   // nil for none
+	archiveDir  string           // empty for none, and for one in a bucket
+	places      objects.Opener
+	seal        backup.Sealer // nil for none
 	rules       *access.Rules
 	gate        *gate.Gate
 	secrets     *secrets
@@ -407,7 +412,7 @@ func (n *node) state() state.Node {
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
 	st.Activity = n.activity()
-	st.ArchiveDir, st.Certificates = n.cfg.WAL.Archive, n.secrets.certificates()
+	st.ArchiveDir, st.Certificates = n.archiveDir, n.secrets.certificates()
 	if n.console != nil {
 		st.Console = n.console.server.URLAt(n.advertise)
 	}

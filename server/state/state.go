@@ -23,7 +23,7 @@ type Node struct {
 	// Primary is set while the node holds the active role, Follower while it follows.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
-	// ArchiveDir of this node's log; empty for none.
+	// ArchiveDir is the directory of this node's log archive; empty for none, and for one in a bucket.
 	ArchiveDir string
 	// Version of the software.
 	Version string

@@ -137,6 +137,7 @@ var errorTable = []mapping{
 	{rewrite.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_NO_SPACE},
 	{page.ErrFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
 	{backup.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
+	{backup.ErrRemote, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_OBJECT_STORE},
 	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
 	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PARTNER},
 	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED},

@@ -178,6 +178,9 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	}
 	m := &s.Manifest
 	out.CreatedAt, out.Position, out.PageSize = timeToProto(m.Created), PositionToProto(m.Position), Uint32(m.PageSize)
+	if m.Encryption != nil {
+		out.Recipients = m.Encryption.Recipients
+	}
 	for _, f := range m.Files {
 		out.Bytes += uint64(max(f.Bytes, 0))
 	}

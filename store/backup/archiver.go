@@ -36,9 +36,9 @@ type ArchiveOptions struct {
 	FS vfs.FS
 	// Dir is the archive of this node; made if it is not there. Each node has its own.
 	Dir string
-	// Place is the archive if it is not nil, and FS and Dir are not used. One of the two is required. A place that is not
-	// exclusive (Objects.Lock) may be out of reach at times: the Archiver begins without it, holds the log, and goes on
-	// when it is there.
+	// Place is the archive if it is not nil, and FS and Dir are not used. One of the two is required. A place that is
+	// not exclusive (Objects.Lock) may be out of reach at times: the Archiver begins without it, holds the log, and
+	// goes on when it is there.
 	Place Objects
 	// Seal encrypts the records; nil leaves them as they are.
 	Seal Sealer
@@ -332,8 +332,8 @@ func (a *Archiver) letGo() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write makes one file: the records after before, up to the one given or until the file is large enough. The log is read
-// twice: what is last in the file is in its name.
+// write makes one file: the records after before, up to the one given or until the file is large enough. The log is
+// read twice: what is last in the file is in its name.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {

@@ -27,8 +27,8 @@ type Sealer interface {
 
 // Unsealer decrypts what a Sealer has encrypted.
 type Unsealer interface {
-	// Unseal shows what is encrypted in the first size bytes of r, and how much that is. What is read has been proven to
-	// be what was encrypted. It returns ErrIdentity when it has not the right key.
+	// Unseal shows what is encrypted in the first size bytes of r, and how much that is. What is read has been proven
+	// to be what was encrypted. It returns ErrIdentity when it has not the right key.
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 

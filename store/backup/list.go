@@ -48,7 +48,8 @@ func ListIn(ctx context.Context, place Objects) ([]Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the backups in %s: %w", place.Path(""), err)
 	}
-	marked, whole := map[string]bool{}, map[string]bool{} // sets that are being made or removed; those that are complete
+	// sets that are being made or removed; those that are complete
+	marked, whole := map[string]bool{}, map[string]bool{}
 	var sets []Set
 	for _, e := range entries {
 		_, isSet := parseName(e.Name)
@@ -186,8 +187,12 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// ownOrOld tells whether a mark is this node's, or so old that no other node can be at work.
+// ownOrOld tells whether a mark is this node's, or so old that no other node can be at work. A set that is being
+// removed may be removed by any.
 func ownOrOld(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
+	if strings.HasPrefix(mark, removedPrefix) {
+		return true
+	}
 	var b begun
 	raw, err := readObject(ctx, o.Place, inFolder(mark, begunName), manifestMaxBytes)
 	if err == nil && json.Unmarshal(raw, &b) == nil && b.NodeID == node {

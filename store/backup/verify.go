@@ -41,7 +41,8 @@ type VerifyReport struct {
 
 // Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must
 // be sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors:
-// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the context's.
+// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
+// context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Place, dir
 	if place == nil {

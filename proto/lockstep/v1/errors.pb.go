@@ -144,6 +144,9 @@ const (
 	ErrorReason_ERROR_REASON_NO_SPACE ErrorReason = 130
 	// RESOURCE_EXHAUSTED: not enough room for a backup.
 	ErrorReason_ERROR_REASON_BACKUP_NO_SPACE ErrorReason = 131
+	// FAILED_PRECONDITION: the S3 server of backups cannot be used: the node has asked it again for backup.s3.retry-for, or it refuses.
+	// The text says why and what to do.
+	ErrorReason_ERROR_REASON_OBJECT_STORE ErrorReason = 235
 	// RESOURCE_EXHAUSTED: the page file has as many pages as it can have.
 	ErrorReason_ERROR_REASON_PAGE_FILE_FULL ErrorReason = 132
 	// INVALID_ARGUMENT: a setting that is not possible.
@@ -289,6 +292,7 @@ var (
 		129: "ERROR_REASON_NO_PARTNER",
 		130: "ERROR_REASON_NO_SPACE",
 		131: "ERROR_REASON_BACKUP_NO_SPACE",
+		235: "ERROR_REASON_OBJECT_STORE",
 		132: "ERROR_REASON_PAGE_FILE_FULL",
 		133: "ERROR_REASON_SETTING",
 		134: "ERROR_REASON_PAST",
@@ -385,6 +389,7 @@ var (
 		"ERROR_REASON_NO_PARTNER":             129,
 		"ERROR_REASON_NO_SPACE":               130,
 		"ERROR_REASON_BACKUP_NO_SPACE":        131,
+		"ERROR_REASON_OBJECT_STORE":           235,
 		"ERROR_REASON_PAGE_FILE_FULL":         132,
 		"ERROR_REASON_SETTING":                133,
 		"ERROR_REASON_PAST":                   134,
@@ -459,7 +464,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xa6\x17\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc6\x17\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -514,7 +519,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1eERROR_REASON_NO_RECOMMENDATION\x10\x80\x01\x12\x1c\n" +
 	"\x17ERROR_REASON_NO_PARTNER\x10\x81\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_NO_SPACE\x10\x82\x01\x12!\n" +
-	"\x1cERROR_REASON_BACKUP_NO_SPACE\x10\x83\x01\x12 \n" +
+	"\x1cERROR_REASON_BACKUP_NO_SPACE\x10\x83\x01\x12\x1e\n" +
+	"\x19ERROR_REASON_OBJECT_STORE\x10\xeb\x01\x12 \n" +
 	"\x1bERROR_REASON_PAGE_FILE_FULL\x10\x84\x01\x12\x19\n" +
 	"\x14ERROR_REASON_SETTING\x10\x85\x01\x12\x16\n" +
 	"\x11ERROR_REASON_PAST\x10\x86\x01\x12\x1b\n" +

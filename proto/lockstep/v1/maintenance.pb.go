@@ -1811,7 +1811,7 @@ type SaveSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of its directory.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where it is.
+	// Where it is: a directory on the node, or s3://BUCKET/PREFIX/NAME.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	// When it was made.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
@@ -1824,7 +1824,9 @@ type SaveSet struct {
 	// False for one that was interrupted; it cannot be restored.
 	Complete bool `protobuf:"varint,7,opt,name=complete,proto3" json:"complete,omitempty"`
 	// Why it is not complete.
-	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Public keys of age that it is encrypted to; empty if it is not encrypted.
+	Recipients    []string `protobuf:"bytes,9,rep,name=recipients,proto3" json:"recipients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1915,10 +1917,17 @@ func (x *SaveSet) GetProblem() string {
 	return ""
 }
 
+func (x *SaveSet) GetRecipients() []string {
+	if x != nil {
+		return x.Recipients
+	}
+	return nil
+}
+
 // ListBackupsRequest asks for save-sets.
 type ListBackupsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Directory on the node; empty means the setting.
+	// Directory on the node, or s3://BUCKET/PREFIX; empty means the setting.
 	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3504,7 +3513,7 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"full_speed\x18\x04 \x01(\bR\tfullSpeed\"k\n" +
 	"\x0eBackupResponse\x121\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12&\n" +
-	"\x03set\x18\x02 \x01(\v2\x14.lockstep.v1.SaveSetR\x03set\"\x88\x02\n" +
+	"\x03set\x18\x02 \x01(\v2\x14.lockstep.v1.SaveSetR\x03set\"\xa8\x02\n" +
 	"\aSaveSet\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x129\n" +
@@ -3514,7 +3523,10 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\tpage_size\x18\x05 \x01(\rR\bpageSize\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x1a\n" +
 	"\bcomplete\x18\a \x01(\bR\bcomplete\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"(\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\x12\x1e\n" +
+	"\n" +
+	"recipients\x18\t \x03(\tR\n" +
+	"recipients\"(\n" +
 	"\x12ListBackupsRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"?\n" +
 	"\x13ListBackupsResponse\x12(\n" +

@@ -196,9 +196,9 @@ func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[p
 
 // ListBackups lists this node's save-sets, newest first.
 func (s *Service) ListBackups(
-	_ context.Context, req *pb.ListBackupsRequest,
+	ctx context.Context, req *pb.ListBackupsRequest,
 ) (*pb.ListBackupsResponse, error) {
-	sets, err := s.manager.Backups(req.GetPath())
+	sets, err := s.manager.Backups(ctx, req.GetPath())
 	if err != nil {
 		return nil, wire.ToStatus(err)
 	}

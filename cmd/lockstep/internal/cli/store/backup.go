@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // saveSet is a save-set.
@@ -35,6 +33,8 @@ type saveSet struct {
 	Complete  bool          `json:"complete"`
 	Problem   string        `json:"problem,omitempty"`
 	Verified  bool          `json:"verified,omitempty"`
+	// Recipients of an encrypted set: public keys of age.
+	Recipients []string `json:"recipients,omitempty"`
 }
 
 func backupCommand(env *cli.Env) *cobra.Command {
@@ -44,10 +44,12 @@ func backupCommand(env *cli.Env) *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Copy a snapshot of a running node to a save-set",
-		Long: `Copy a snapshot of a running node to a directory of that node, while it works. The save-set's name has the time (UTC),
-the last record and the page size; a manifest holds checksums, and every page's own checksum is verified on the way. A set
-that was interrupted is never taken for a good one.`,
+		Long: `Copy a snapshot of a running node to a directory of that node, or to a bucket of an S3 server, while it works. The
+save-set's name has the time (UTC), the last record and the page size; a manifest holds checksums, and every page's own
+checksum is verified on the way. A set that was interrupted is never taken for a good one. How the S3 server is reached is
+a setting of the node, backup.s3.`,
 		Example: `  lockstep store backup
+  lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
   lockstep store backup --node active --rate 50MiB
   lockstep store backup --full-speed`,
@@ -84,7 +86,8 @@ that was interrupted is never taken for a good one.`,
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node; default: the setting backup.path")
+	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node, or "+
+		"s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
 		"how many save-sets to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
@@ -92,19 +95,10 @@ that was interrupted is never taken for a good one.`,
 	return cmd
 }
 
-// onNodePath refuses a path that means something else on each node.
-func onNodePath(path string) error {
-	if path != "" && !filepath.IsAbs(path) {
-		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of "+
-			"its own", path)
-	}
-	return nil
-}
-
 func newSaveSet(s *pb.SaveSet) saveSet {
 	j := saveSet{
 		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
-		Problem: s.GetProblem(),
+		Problem: s.GetProblem(), Recipients: s.GetRecipients(),
 	}
 	if s.GetCreatedAt() != nil {
 		j.CreatedAt = s.GetCreatedAt().AsTime()
@@ -125,6 +119,9 @@ func newLocalSaveSet(s backup.Set) saveSet {
 		p := out.NewPosition(s.Manifest.Position)
 		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize),
 			s.Manifest.Messages
+		if e := s.Manifest.Encryption; e != nil {
+			j.Recipients = e.Recipients
+		}
 		for _, f := range s.Manifest.Files {
 			j.Bytes += uint64(f.Bytes)
 		}
@@ -134,22 +131,27 @@ func newLocalSaveSet(s backup.Set) saveSet {
 
 func backupsCommand(env *cli.Env) *cobra.Command {
 	var w where
+	var f placeFlags
 	var path string
 	var verify bool
 	cmd := &cobra.Command{
 		Use: "backups [PATH]", Short: "List save-sets, and verify them",
 		Long: `List the save-sets of a running node, newest first, those included that were interrupted. With a PATH, list those in a
-directory of this machine; no node is needed, and --verify reads all of them and checks everything that is in them.`,
+directory of this machine, or in a bucket of an S3 server, s3://BUCKET/PREFIX; no node is needed, and --verify reads all of
+them and checks everything that is in them. The keys of the S3 server are those of a node: in the environment, as
+AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in files.`,
 		Example: `  lockstep store backups
   lockstep store backups --node a
-  lockstep store backups /backup/lockstep --verify`,
+  lockstep store backups /backup/lockstep --verify
+  lockstep store backups s3://backups/lockstep --backup-s3-endpoint https://s3.example.com:9000
+  lockstep store backups s3://backups/lockstep --config /etc/lockstep/node.yaml --verify --identity key.txt`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 0 && (path != "" || cmd.Flags().Changed("node")):
 				return cli.Usage("--node and --path are for running nodes, PATH for this machine")
 			case len(args) > 0:
-				return localBackups(cmd.Context(), env, args[0], verify)
+				return localBackups(cmd.Context(), env, args[0], verify, &f)
 			case verify:
 				return cli.Usage("--verify needs a PATH on this machine; a node verifies its own with a job of kind verify")
 			}
@@ -172,17 +174,26 @@ directory of this machine; no node is needed, and --verify reads all of them and
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().StringVar(&path, "path", "", "directory on the node; default: the setting backup.path")
+	f.register(cmd, env)
+	cmd.Flags().StringVar(&path, "path", "", "directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().BoolVar(&verify, "verify", false, "with PATH: read all save-sets and check what is in them")
 	return cmd
 }
 
-// localBackups lists the save-sets in a directory of this machine.
-func localBackups(ctx context.Context, env *cli.Env, path string, verify bool) error {
-	if s, err := vfs.OS().Stat(path); err != nil || !s.IsDir {
-		return fmt.Errorf("%s is not a directory", path)
+// localBackups lists the save-sets in a directory of this machine, or in a bucket.
+func localBackups(ctx context.Context, env *cli.Env, path string, verify bool, f *placeFlags) error {
+	if err := checkThere(path); err != nil {
+		return err
 	}
-	sets, err := backup.List(nil, path)
+	place, err := f.open(path)
+	if err != nil {
+		return err
+	}
+	with, err := f.unseal()
+	if err != nil {
+		return err
+	}
+	sets, err := backup.ListIn(ctx, place)
 	if err != nil {
 		return err
 	}
@@ -191,7 +202,9 @@ func localBackups(ctx context.Context, env *cli.Env, path string, verify bool) e
 		j := newLocalSaveSet(s)
 		if verify && s.Complete {
 			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
-				_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{Progress: showBackup(show)})
+				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
+					Place: place, Unseal: with, Progress: showBackup(show),
+				})
 				return err
 			})
 			if ctx.Err() != nil {
@@ -256,6 +269,9 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 		if j.PageSize > 0 {
 			size = out.Bytes(uint64(j.PageSize))
 		}
+		if len(j.Recipients) > 0 && j.Complete {
+			state += ", encrypted"
+		}
 		rows = append(rows, []any{j.Name, made, lsn, size, out.Bytes(j.Bytes), state})
 	}
 	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
@@ -266,6 +282,7 @@ type restoreFlags struct {
 	dataDir, archive, toTime string
 	toLSN                    uint64
 	dryRun                   bool
+	places                   placeFlags
 }
 
 func restoreCommand(env *cli.Env) *cobra.Command {
@@ -273,20 +290,24 @@ func restoreCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a " +
 			"point in time",
-		Long: `Verify a save-set of this machine and fill an empty data directory with it; the page size is that of the set. SAVE-SET is
-its directory, or the directory of all save-sets: then the newest one is taken from which the wanted point can be reached.
+		Long: `Verify a save-set and fill an empty data directory with it; the page size is that of the set. SAVE-SET is its directory on
+this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix of all save-sets: then the newest one is taken from
+which the wanted point can be reached. From a bucket it is read as it is restored: nothing is downloaded before.
 
 With --archive the archived log is put behind it: up to --to-lsn or --to-time, or all there is without a gap. The result
 belongs to no pair and has a new identity, so that no pair takes it for its member; a node that is started with it can be
 the first one of a new pair.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
-  lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"`,
+  lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
+  lockstep store restore s3://backups/lockstep --archive s3://backups/log/a --data-dir ./data --identity key.txt`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], f) },
+		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], &f) },
 	}
+	f.places.register(cmd, env)
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "the new data directory; it must be empty or not there")
-	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from, or "+
+		"s3://BUCKET/PREFIX/NODE")
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
@@ -325,7 +346,7 @@ type restored struct {
 	AvailableBytes uint64       `json:"available_bytes"`
 }
 
-func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) error {
+func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) error {
 	if f.dataDir == "" {
 		return cli.Usage("--data-dir is missing: the empty directory to restore into")
 	}
@@ -333,15 +354,23 @@ func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) err
 	if err != nil {
 		return err
 	}
-	set, err := chooseSet(path, f.toLSN, toTime)
+	place, set, err := chooseSet(ctx, &f.places, path, f.toLSN, toTime)
 	if err != nil {
 		return err
 	}
+	o := backup.RestoreOptions{Place: place, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
+	if o.Unseal, err = f.places.unseal(); err != nil {
+		return err
+	}
+	if f.archive != "" {
+		if o.Archive, err = f.places.open(f.archive); err != nil {
+			return err
+		}
+	}
 	var r backup.RestoreResult
 	err = withProgress(ctx, env, set.Name, func(show func(progress.Step)) (err error) {
-		r, err = backup.Restore(ctx, set.Path, f.dataDir, backup.RestoreOptions{
-			ArchiveDir: f.archive, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun, Progress: showBackup(show),
-		})
+		o.Progress = showBackup(show)
+		r, err = backup.Restore(ctx, set.Name, f.dataDir, o)
 		return err
 	})
 	if err != nil {
@@ -381,19 +410,35 @@ func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) err
 	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
 }
 
-// chooseSet is the save-set in a directory, or the newest fitting one of those in it.
-func chooseSet(path string, toLSN uint64, toTime time.Time) (backup.Set, error) {
-	set, err := backup.Load(nil, path)
-	if err == nil {
-		return set, nil
-	}
-	sets, lerr := backup.List(nil, path)
-	if lerr != nil || len(sets) == 0 {
-		return backup.Set{}, errors.Join(err, lerr)
-	}
-	set, err = backup.Choose(sets, uuid.Nil, toLSN, toTime)
+// chooseSet is the save-set in a directory, or the newest fitting one of those in it, and the place that it is in.
+func chooseSet(
+	ctx context.Context, places *placeFlags, path string, toLSN uint64, toTime time.Time,
+) (backup.Objects, backup.Set, error) {
+	parent, name, err := places.openParent(path)
 	if err != nil {
-		return backup.Set{}, fmt.Errorf("%s: %w", filepath.Clean(path), err)
+		return nil, backup.Set{}, err
 	}
-	return set, nil
+	one := fmt.Errorf("%w: %s is a whole bucket", backup.ErrIncomplete, path)
+	if parent != nil {
+		var set backup.Set
+		if set, one = backup.LoadFrom(ctx, parent, name); one == nil {
+			return parent, set, nil
+		}
+	}
+	if errors.Is(one, backup.ErrRemote) {
+		return nil, backup.Set{}, one
+	}
+	place, err := places.open(path)
+	if err != nil {
+		return nil, backup.Set{}, err
+	}
+	sets, err := backup.ListIn(ctx, place)
+	if err != nil || len(sets) == 0 {
+		return nil, backup.Set{}, errors.Join(one, err)
+	}
+	set, err := backup.Choose(sets, uuid.Nil, toLSN, toTime)
+	if err != nil {
+		return nil, backup.Set{}, fmt.Errorf("%s: %w", place.Path(""), err)
+	}
+	return place, set, nil
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package objects opens the places that save-sets and log archives are kept in, a directory or a bucket of an S3
+// server, and makes what encrypts and decrypts them. Package store/backup knows these through its interfaces only,
+// because the store knows no network.
+package objects
+
+import (
+	"fmt"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// memoryShare of memory.budget is what the buffers of one object that is put may take.
+const memoryShare = 8
+
+// Opener opens places as a node's settings say.
+type Opener struct {
+	S3 s3.Options
+}
+
+// New makes an Opener of a node's settings. memory is the node's budget; 0 stands for none.
+func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
+	return Opener{S3: s3.Options{
+		Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CA: c.CA, AccessKeyFile: c.AccessKeyFile,
+		SecretKeyFile: c.SecretKeyFile, SessionTokenFile: c.SessionTokenFile, PartBytes: c.PartSize.Bytes(),
+		Parallel: c.Parallel, MemoryBytes: memory.Bytes() / memoryShare, RetryFor: c.RetryFor.Std(), Logger: log,
+	}}
+}
+
+// Open opens a place. Nothing is asked and nothing is made yet. backup.ErrLocation, s3.ErrOptions.
+func (o Opener) Open(at backup.Location) (backup.Objects, error) {
+	if !at.IsS3() {
+		return backup.Directory(nil, at.Dir), nil
+	}
+	place, err := s3.Open(at, o.S3)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, err)
+	}
+	return place, nil
+}
+
+// Parse reads a path or a URL and opens the place. backup.ErrLocation, s3.ErrOptions.
+func (o Opener) Parse(text string) (backup.Objects, error) {
+	at, err := backup.ParseLocation(text)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says what was read
+	}
+	return o.Open(at)
+}
+
+// ArchiveFolder is the location of a node's own archive: what wal.archive says, and in a bucket, which both nodes of a
+// pair may name, the folder there with the node's name.
+func ArchiveFolder(at backup.Location, node string) backup.Location {
+	if !at.IsS3() {
+		return at
+	}
+	return at.In(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_':
+			return r
+		case r == '.':
+			return r
+		}
+		return '_'
+	}, strings.TrimLeft(node, ".")))
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// Pauses between attempts, and what one of them may take.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 10 * time.Second
+	attemptLimit = 3 * time.Minute
+)
+
+// errTorn is returned by an attempt that got less than it asked for.
+var errTorn = errors.New("the answer of the server ended too early")
+
+// answer is what the server has said; false if it has said nothing.
+func answer(err error) (minio.ErrorResponse, bool) {
+	var r minio.ErrorResponse
+	ok := errors.As(err, &r)
+	return r, ok && (r.StatusCode != 0 || r.Code != "")
+}
+
+func isMissing(err error) bool {
+	r, ok := answer(err)
+	return ok && (r.StatusCode == http.StatusNotFound || r.Code == minio.NoSuchKey || r.Code == minio.NoSuchUpload) &&
+		r.Code != minio.NoSuchBucket
+}
+
+func isTaken(err error) bool {
+	r, ok := answer(err)
+	return ok && (r.StatusCode == http.StatusPreconditionFailed || r.Code == minio.PreconditionFailed)
+}
+
+func isUnknown(err error) bool {
+	r, ok := answer(err)
+	return ok && (r.StatusCode == http.StatusNotImplemented || r.Code == minio.NotImplemented)
+}
+
+// passes tells whether the same request may work later.
+func passes(err error) bool {
+	r, ok := answer(err)
+	var keys *keysError
+	if errors.As(err, &keys) {
+		return false
+	}
+	if !ok {
+		var verification *tls.CertificateVerificationError
+		var authority x509.UnknownAuthorityError
+		var record tls.RecordHeaderError
+		return !errors.As(err, &verification) && !errors.As(err, &authority) && !errors.As(err, &record) &&
+			!errors.Is(err, http.ErrSchemeMismatch)
+	}
+	switch {
+	case r.StatusCode == http.StatusNotImplemented:
+		return false
+	case r.StatusCode >= 500, r.StatusCode == http.StatusTooManyRequests, r.StatusCode == http.StatusRequestTimeout:
+		return true
+	}
+	return slices.Contains([]string{
+		"SlowDown", "SlowDownRead", "SlowDownWrite", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling",
+		"ThrottlingException", "RequestLimitExceeded", "RequestThrottled", "OperationAborted", "ConditionalRequestConflict",
+		"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "ExpiredToken", "IncompleteBody",
+	}, r.Code)
+}
+
+// try does a request until it works, fails for good, or RetryFor is over. do may be called any number of times.
+func (p *Place) try(ctx context.Context, what string, do func(ctx context.Context) error) error {
+	began, pause := time.Now(), firstPause
+	for attempt := 1; ; attempt++ {
+		err := p.attempt(ctx, do)
+		if err == nil {
+			if attempt > 1 {
+				p.o.Logger.Debug("a request of the S3 server works again", zap.String("request", what),
+					zap.Int("attempts", attempt))
+			}
+			return nil
+		}
+		if cerr := ctx.Err(); cerr != nil {
+			return fmt.Errorf("%s: %w", what, errors.Join(cerr, p.explain(err)))
+		}
+		rest := p.o.RetryFor - time.Since(began)
+		if !passes(err) || rest <= 0 {
+			return fmt.Errorf("%s: %w", what, p.explain(err))
+		}
+		p.o.Logger.Debug("a request of the S3 server is repeated", zap.String("request", what), zap.Error(err))
+		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
+		pause = min(2*pause, longestPause)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), p.explain(err)))
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (p *Place) attempt(ctx context.Context, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	return do(ctx)
+}
+
+// explain says what an error means and what to do, and makes it one that backup knows.
+func (p *Place) explain(err error) error {
+	r, ok := answer(err)
+	var missingCredentials *keysError
+	switch {
+	case errors.As(err, &missingCredentials):
+		return fmt.Errorf("%w: %w", backup.ErrRemote, err)
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("%w: backup.s3.endpoint says https, and %s speaks http: %w", backup.ErrRemote, p.o.Endpoint, err)
+	case !ok && !passes(err):
+		return fmt.Errorf("%w: the certificate of %s is not trusted; give its authority with backup.s3.ca: %w", backup.ErrRemote, p.o.Endpoint, err)
+	case !ok:
+		return fmt.Errorf("%w: no answer from %s: %w", backup.ErrRemote, p.o.Endpoint, err)
+	case r.Code == minio.NoSuchBucket:
+		return fmt.Errorf("%w: %s has no bucket %s; make it first: %w", backup.ErrRemote, p.o.Endpoint, p.at.Bucket, err)
+	case isMissing(err):
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	case isTaken(err):
+		return fmt.Errorf("%w: %w", fs.ErrExist, err)
+	case slices.Contains([]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}, r.Code):
+		return fmt.Errorf("%w: %s does not know the access key, or the secret key is another one; see backup.s3.access-key-file "+
+			"and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
+			p.o.Endpoint, err)
+	case r.Code == "RequestTimeTooSkewed":
+		return fmt.Errorf("%w: the clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
+	case r.StatusCode == http.StatusForbidden:
+		return fmt.Errorf("%w: the access key may not do that in %s; it needs to list, get, put and delete objects below "+
+			"the prefix, and to list and abort uploads: %w", backup.ErrRemote, p.at, err)
+	case slices.Contains([]string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "XAmzQuotaExceeded"}, r.Code),
+		r.StatusCode == http.StatusInsufficientStorage:
+		return fmt.Errorf("%w: %w: %s: %w", backup.ErrRemote, backup.ErrNoSpace, p.at, err)
+	case r.StatusCode >= http.StatusInternalServerError:
+		return fmt.Errorf("%w: %s was asked again for %v and answers %d %s: %w", backup.ErrRemote, p.o.Endpoint,
+			p.o.RetryFor, r.StatusCode, r.Code, err)
+	}
+	return fmt.Errorf("%w: %s answers %d %s: %w", backup.ErrRemote, p.o.Endpoint, r.StatusCode, r.Code, err)
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+const (
+	// keyFileBytes bounds a file with a key, and keysFor how long it is used before it is read again.
+	keyFileBytes = 64 << 10
+	keysFor      = time.Minute
+)
+
+// keysError is returned when there are no keys; it never has one in it.
+type keysError struct{ err error }
+
+func (e *keysError) Error() string { return e.err.Error() }
+func (e *keysError) Unwrap() error { return e.err }
+
+// credentials looks for keys where Options say. Whether there are any is known when the server is asked.
+func (o Options) credentials() (*credentials.Credentials, error) {
+	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
+		return nil, fmt.Errorf("%w: the file of the access key and that of the secret key go together", ErrOptions)
+	}
+	if o.AccessKeyFile != "" {
+		return credentials.New(&keyFiles{o: o}), nil
+	}
+	from := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
+	if o.Endpoint == amazon {
+		from = append(from, &credentials.IAM{Client: &http.Client{Timeout: dialLimit}})
+	}
+	return credentials.New(&someKeys{Chain: credentials.Chain{Providers: from}}), nil
+}
+
+// keyFiles reads keys from files, and again every minute: they are replaced while the node runs.
+type keyFiles struct {
+	o    Options
+	read time.Time
+}
+
+func (k *keyFiles) Retrieve() (credentials.Value, error) { return k.RetrieveWithCredContext(nil) }
+func (k *keyFiles) IsExpired() bool                      { return time.Since(k.read) > keysFor }
+
+func (k *keyFiles) RetrieveWithCredContext(*credentials.CredContext) (v credentials.Value, err error) {
+	v.SignerType = credentials.SignatureV4
+	for _, f := range []struct {
+		path string
+		to   *string
+	}{
+		{k.o.AccessKeyFile, &v.AccessKeyID}, {k.o.SecretKeyFile, &v.SecretAccessKey},
+		{k.o.SessionTokenFile, &v.SessionToken},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if *f.to, err = readKey(f.path); err != nil {
+			return credentials.Value{}, &keysError{err}
+		}
+	}
+	k.read = time.Now()
+	return v, nil
+}
+
+// readKey reads a file that holds one key on one line.
+func readKey(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read a key: %w", err)
+	}
+	if info.Size() > keyFileBytes || info.IsDir() {
+		return "", fmt.Errorf("%s is no file with a key", path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read a key: %w", err)
+	}
+	key := strings.TrimSpace(string(b))
+	if key == "" || strings.ContainsAny(key, " \t\r\n") {
+		return "", fmt.Errorf("%s does not hold one key on one line", path)
+	}
+	return key, nil
+}
+
+// someKeys is a chain that says so when it has found nothing; a server's answer to nobody is misleading.
+type someKeys struct{ credentials.Chain }
+
+func (s *someKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }
+
+func (s *someKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+	if cc == nil {
+		cc = &credentials.CredContext{}
+	}
+	v, err := s.Chain.RetrieveWithCredContext(cc)
+	if err != nil {
+		return v, &keysError{fmt.Errorf("look for keys: %w", err)}
+	}
+	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
+		return v, &keysError{errors.New("there is no access key: set backup.s3.access-key-file and " +
+			"backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of this process")}
+	}
+	return v, nil
+}

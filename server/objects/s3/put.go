@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/minio/minio-go/v7"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+const (
+	// maxParts is what S3 allows; fewParts leaves room for a size that was only about right.
+	maxParts = 10_000
+	fewParts = 9_000
+	// abortLimit bounds the end of an upload that failed.
+	abortLimit = 10 * time.Second
+
+	checksumHeader    = "X-Amz-Checksum-Crc32c"
+	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
+	// putID names one Put, so that a completion whose answer was lost is known again.
+	putID = "Lockstep-Put"
+)
+
+// upload is one Put under way.
+type upload struct {
+	p         *Place
+	name, id  string // id names this Put
+	partBytes int64
+	free      chan []byte // buffers that are not in use; their number bounds the memory
+	buf       []byte      // the part that is being filled
+
+	ctx    context.Context //nolint:containedctx // of the parts, which outlive a Write
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	uploadID string
+	bytes    int64
+
+	mu    sync.Mutex
+	parts []minio.CompletePart
+}
+
+// Put streams an object to the server.
+func (p *Place) Put(
+	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
+) error {
+	_, err := p.stat(ctx, name) // before all the work, and where the server does not know If-None-Match
+	if err == nil {
+		return fmt.Errorf("write %s: %w", p.Path(name), fs.ErrExist)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	u := p.newUpload(ctx, name, o.AboutBytes)
+	defer u.cancel(nil)
+	err = fill(u)
+	if err == nil {
+		err = u.finish()
+	}
+	if err != nil {
+		u.cancel(err)
+		u.wg.Wait()
+		u.abort()
+	}
+	return err
+}
+
+// newUpload chooses the size of the parts and how many are under way, so that there are few enough of them and the
+// buffers fit into what is allowed.
+func (p *Place) newUpload(ctx context.Context, name string, about uint64) *upload {
+	part := max(p.o.PartBytes, MinPartBytes)
+	if need := int64(about/fewParts) + 1; need > part {
+		part = (need + 1<<20 - 1) >> 20 << 20
+	}
+	buffers := p.o.Parallel + 1
+	if p.o.MemoryBytes > 0 {
+		if int64(buffers)*part > p.o.MemoryBytes && part > MinPartBytes && about < fewParts*MinPartBytes {
+			part = max(p.o.MemoryBytes/int64(buffers), MinPartBytes)
+		}
+		buffers = max(min(int(p.o.MemoryBytes/part), buffers), 2)
+	}
+	u := &upload{p: p, name: name, id: uuid.NewString(), partBytes: part, free: make(chan []byte, buffers)}
+	u.ctx, u.cancel = context.WithCancelCause(ctx)
+	first := part
+	if about > 0 && about < uint64(part) {
+		first = int64(about) // it grows if it has to
+	}
+	u.free <- make([]byte, 0, first)
+	for range buffers - 1 {
+		u.free <- nil // made when it is needed
+	}
+	return u
+}
+
+// Write takes what comes next; it waits while all buffers are under way.
+func (u *upload) Write(b []byte) (int, error) {
+	written := 0
+	for len(b) > 0 {
+		if u.buf == nil {
+			if err := u.next(); err != nil {
+				return written, err
+			}
+		}
+		n := min(len(b), int(u.partBytes)-len(u.buf))
+		u.buf = append(u.buf, b[:n]...)
+		b = b[n:]
+		written += n
+		if len(u.buf) == int(u.partBytes) {
+			if err := u.send(); err != nil {
+				return written, err
+			}
+		}
+	}
+	return written, nil
+}
+
+// next takes a buffer.
+func (u *upload) next() error {
+	select {
+	case <-u.ctx.Done():
+		return context.Cause(u.ctx) //nolint:wrapcheck // of this upload, and wrapped there
+	case u.buf = <-u.free:
+	}
+	if u.buf == nil {
+		u.buf = make([]byte, 0, u.partBytes)
+	}
+	return nil
+}
+
+// options are those of the object.
+func (u *upload) options() minio.PutObjectOptions {
+	o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id}}
+	return o
+}
+
+// send begins to put the part that is in the buffer.
+func (u *upload) send() error {
+	if u.uploadID == "" {
+		o := u.options()
+		o.UserMetadata[checksumAlgorithm] = "CRC32C"
+		err := u.p.try(u.ctx, "begin to write "+u.p.Path(u.name), func(ctx context.Context) (err error) {
+			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	u.mu.Lock()
+	number := len(u.parts) + 1
+	u.parts = append(u.parts, minio.CompletePart{PartNumber: number})
+	u.mu.Unlock()
+	if number > maxParts {
+		return fmt.Errorf("write %s: %w: it is larger than was said, and has more than %d parts", u.p.Path(u.name),
+			backup.ErrRemote, maxParts)
+	}
+	data := u.buf
+	u.buf = nil
+	u.bytes += int64(len(data))
+	u.wg.Go(func() {
+		if err := u.put(number, data); err != nil {
+			u.cancel(err)
+		}
+		u.free <- data[:0]
+	})
+	return nil
+}
+
+// put puts one part.
+func (u *upload) put(number int, data []byte) error {
+	sum := checksum(data)
+	what := fmt.Sprintf("write part %d of %s", number, u.p.Path(u.name))
+	var got minio.ObjectPart
+	err := u.p.try(u.ctx, what, func(ctx context.Context) (err error) {
+		got, err = u.p.core.PutObjectPart(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, number, bytes.NewReader(data),
+			int64(len(data)), minio.PutObjectPartOptions{CustomHeader: http.Header{checksumHeader: {sum}}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if got.ChecksumCRC32C != "" && got.ChecksumCRC32C != sum {
+		return fmt.Errorf("%s: %w: the server has stored it with the checksum %s, and %s was sent", what,
+			backup.ErrRemote, got.ChecksumCRC32C, sum)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.parts[number-1] = minio.CompletePart{PartNumber: number, ETag: got.ETag, ChecksumCRC32C: got.ChecksumCRC32C}
+	return nil
+}
+
+// checksum is the CRC-32C as S3 writes it.
+func checksum(data []byte) string {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
+	return base64.StdEncoding.EncodeToString(b[:])
+}
+
+// finish puts the rest and gives the object its name.
+func (u *upload) finish() error {
+	if u.uploadID == "" {
+		return u.putWhole()
+	}
+	if len(u.buf) > 0 {
+		if err := u.send(); err != nil {
+			return err
+		}
+	}
+	u.wg.Wait()
+	if err := context.Cause(u.ctx); err != nil {
+		return err //nolint:wrapcheck // of this upload, and wrapped there
+	}
+	err := u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
+		_, err := u.p.core.CompleteMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, u.parts, o)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	info, err := u.p.stat(u.ctx, u.name)
+	if err != nil {
+		return err
+	}
+	if info.Size != u.bytes {
+		return fmt.Errorf("write %s: %w: %d bytes were sent, and the server has %d", u.p.Path(u.name), backup.ErrRemote,
+			u.bytes, info.Size)
+	}
+	return nil
+}
+
+// putWhole puts an object that fits into one buffer.
+func (u *upload) putWhole() error {
+	sum := checksum(u.buf)
+	return u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
+		o.UserMetadata[putID] = u.id
+		o.UserMetadata[checksumHeader] = sum
+		_, err := u.p.core.PutObject(ctx, u.p.at.Bucket, u.p.key(u.name), bytes.NewReader(u.buf), int64(len(u.buf)), "", "",
+			o)
+		return err
+	})
+}
+
+// claim does the request that gives the object its name, if none has it. When an earlier attempt has done it and its
+// answer was lost, the object is this Put's.
+func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) error) error {
+	err := u.p.try(u.ctx, "write "+u.p.Path(u.name), func(ctx context.Context) error {
+		o := minio.PutObjectOptions{UserMetadata: map[string]string{}}
+		if !u.p.unconditional.Load() {
+			o.SetMatchETagExcept("*")
+		}
+		err := do(ctx, o)
+		if err != nil && isUnknown(err) && !u.p.unconditional.Swap(true) {
+			return do(ctx, minio.PutObjectOptions{UserMetadata: map[string]string{}})
+		}
+		return err
+	})
+	if err == nil || !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	info, serr := u.p.stat(u.ctx, u.name)
+	switch {
+	case serr == nil && info.UserMetadata[putID] == u.id:
+		return nil
+	case serr == nil:
+		return fmt.Errorf("write %s: %w", u.p.Path(u.name), fs.ErrExist)
+	case errors.Is(serr, fs.ErrNotExist): // the upload is gone
+		return fmt.Errorf("write %s: %w: the upload was aborted by another one: %w", u.p.Path(u.name), backup.ErrRemote, err)
+	}
+	return errors.Join(err, serr)
+}
+
+// abort has the server forget the parts. What fails is done by a later Sweep.
+func (u *upload) abort() {
+	if u.uploadID == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), abortLimit)
+	defer cancel()
+	_ = u.p.try(ctx, "abort the upload of "+u.p.Path(u.name), func(ctx context.Context) error {
+		err := u.p.core.AbortMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID)
+		if err != nil && isMissing(err) {
+			return nil
+		}
+		return err //nolint:wrapcheck // try says what was tried
+	})
+}

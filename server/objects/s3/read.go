@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+const (
+	// blockBytes is fetched at once, readAhead blocks ahead of one who reads on, and keptBlocks are kept: what one
+	// reader takes is at most (readAhead+keptBlocks) blocks.
+	blockBytes = 1 << 20
+	readAhead  = 8
+	keptBlocks = 16
+	// smallRead is fetched by itself, unless it is in a block that is there.
+	smallRead = 4096
+)
+
+// reader reads an object.
+type reader struct {
+	p          *Place
+	name, etag string
+	size       int64
+
+	ctx    context.Context //nolint:containedctx // bounds the reads, as Open says
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	blocks map[int64]*block
+	used   []int64 // the blocks, the one used last at the end
+	last   int64   // the block that was read last; -1 for none
+}
+
+// block is a part of the object that is there, or on its way.
+type block struct {
+	done chan struct{}
+	data []byte
+	err  error
+}
+
+// Open looks at an object; what is read later is of the same one.
+func (p *Place) Open(ctx context.Context, name string) (backup.Object, error) {
+	info, err := p.stat(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{p: p, name: name, etag: info.ETag, size: info.Size, blocks: map[int64]*block{}, last: -1}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	return r, nil
+}
+
+func (r *reader) SizeBytes() (int64, error) { return r.size, nil }
+
+// Close ends what is under way.
+func (r *reader) Close() error {
+	r.cancel()
+	r.wg.Wait()
+	return nil
+}
+
+// ReadAt reads what is in blocks.
+func (r *reader) ReadAt(b []byte, off int64) (int, error) {
+	done := 0
+	for done < len(b) && off < r.size {
+		n, err := r.readSome(b[done:], off)
+		done += n
+		off += int64(n)
+		if err != nil {
+			return done, err
+		}
+	}
+	if done < len(b) {
+		return done, io.EOF
+	}
+	return done, nil
+}
+
+// readSome reads up to the end of a block.
+func (r *reader) readSome(b []byte, off int64) (int, error) {
+	at := off / blockBytes
+	if len(b) <= smallRead && !r.near(at) {
+		n := min(int64(len(b)), r.size-off)
+		return int(n), r.fetch(b[:n], off)
+	}
+	k := r.block(at)
+	select {
+	case <-k.done:
+	case <-r.ctx.Done():
+		return 0, fmt.Errorf("read %s: %w", r.p.Path(r.name), r.ctx.Err())
+	}
+	if k.err != nil {
+		r.forget(at)
+		return 0, k.err
+	}
+	return copy(b, k.data[off-at*blockBytes:]), nil
+}
+
+// near tells whether a block is there or is the next one.
+func (r *reader) near(at int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
+}
+
+// block begins to fetch a block, if it is not there, and those behind it for one who reads on.
+func (r *reader) block(at int64) *block {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.begin(at)
+	if at == r.last+1 || at == r.last {
+		for next := at + 1; next <= at+readAhead && next*blockBytes < r.size; next++ {
+			r.begin(next)
+		}
+	}
+	r.last = at
+	for len(r.used) > keptBlocks+readAhead {
+		delete(r.blocks, r.used[0])
+		r.used = r.used[1:]
+	}
+	return k
+}
+
+// begin begins to fetch one block. mu is held.
+func (r *reader) begin(at int64) *block {
+	if k := r.blocks[at]; k != nil {
+		i := slices.Index(r.used, at)
+		r.used = append(slices.Delete(r.used, i, i+1), at)
+		return k
+	}
+	k := &block{done: make(chan struct{})}
+	r.blocks[at] = k
+	r.used = append(r.used, at)
+	r.wg.Go(func() {
+		defer close(k.done)
+		k.data = make([]byte, min(blockBytes, r.size-at*blockBytes))
+		k.err = r.fetch(k.data, at*blockBytes)
+	})
+	return k
+}
+
+// forget has a block that could not be fetched be fetched again.
+func (r *reader) forget(at int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.Index(r.used, at); i >= 0 {
+		r.used = slices.Delete(r.used, i, i+1)
+		delete(r.blocks, at)
+	}
+}
+
+// fetch gets a range.
+func (r *reader) fetch(b []byte, off int64) error {
+	if len(b) == 0 {
+		return nil
+	}
+	return r.p.try(r.ctx, "read "+r.p.Path(r.name), func(ctx context.Context) error {
+		var o minio.GetObjectOptions
+		err := errors.Join(o.SetRange(off, off+int64(len(b))-1), o.SetMatchETag(r.etag))
+		if err != nil {
+			return err
+		}
+		body, _, _, err := r.p.core.GetObject(ctx, r.p.at.Bucket, r.p.key(r.name), o)
+		if err != nil {
+			return err //nolint:wrapcheck // try says what was tried
+		}
+		_, err = io.ReadFull(body, b)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errTorn
+		}
+		return errors.Join(err, body.Close())
+	})
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// ErrLocation is returned for what is no place for save-sets or a log archive.
+var ErrLocation = errors.New("it is neither the whole path of a directory, nor file:///PATH, nor s3://BUCKET/PREFIX")
+
+// maxPrefixBytes bounds the prefix in a bucket: names have at most 1024 bytes.
+const maxPrefixBytes = 512
+
+// Location says where a place for save-sets or a log archive is. Either Dir or Bucket is set.
+type Location struct {
+	// Dir is a directory of the machine; it may be relative.
+	Dir string
+	// Bucket of an S3 server, and Prefix of the names in it; the prefix may be empty, and has no slash at its ends.
+	Bucket, Prefix string
+}
+
+// IsS3 tells a bucket from a directory.
+func (l Location) IsS3() bool { return l.Bucket != "" }
+
+// In is the location of a folder in this one.
+func (l Location) In(folder string) Location {
+	if !l.IsS3() {
+		return Location{Dir: filepath.Join(l.Dir, folder)}
+	}
+	return Location{Bucket: l.Bucket, Prefix: strings.TrimPrefix(l.Prefix+"/"+folder, "/")}
+}
+
+// String is what ParseLocation reads.
+func (l Location) String() string {
+	if !l.IsS3() {
+		return l.Dir
+	}
+	return strings.TrimSuffix("s3://"+l.Bucket+"/"+l.Prefix, "/")
+}
+
+// ParseLocation reads a path, file:///PATH or s3://BUCKET/PREFIX. What it refuses, it does not repeat if there may be a
+// secret in it. ErrLocation.
+func ParseLocation(text string) (Location, error) {
+	scheme, rest, isURL := strings.Cut(text, "://")
+	switch {
+	case text == "":
+		return Location{}, fmt.Errorf("%w: it is empty", ErrLocation)
+	case !isURL:
+		return Location{Dir: text}, nil
+	case strings.Contains(rest, "@"):
+		return Location{}, fmt.Errorf("%w: there is an @ in it; keys do not belong there, but into backup.s3.access-key-file and "+
+			"backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ErrLocation)
+	case strings.ContainsAny(rest, "?#"):
+		return Location{}, fmt.Errorf("%w: %q has a ? or a #; endpoint and region are settings, backup.s3", ErrLocation,
+			text)
+	}
+	switch strings.ToLower(scheme) {
+	case "file":
+		return parseFile(text)
+	case "s3":
+		return parseBucket(text, rest)
+	default:
+		return Location{}, fmt.Errorf("%w: %q begins with %s://", ErrLocation, text, scheme)
+	}
+}
+
+// ParseEndpoint reads the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. It does not repeat what may be a
+// secret.
+func ParseEndpoint(text string) (host string, secure bool, err error) {
+	const like = "a URL such as https://s3.example.com:9000"
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.User != nil: // it may have a secret in it
+		return "", false, errors.New("it is not " + like + "; keys belong into files or the environment")
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return "", false, fmt.Errorf("%q is not %s", text, like)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return "", false, fmt.Errorf("%q has more than a scheme, a host and a port; the bucket belongs into "+
+			"s3://BUCKET/PREFIX", text)
+	}
+	return u.Host, u.Scheme == "https", nil
+}
+
+func parseFile(text string) (Location, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return Location{}, fmt.Errorf("%w: %q: %w", ErrLocation, text, err)
+	case u.Host != "" && u.Host != "localhost":
+		return Location{}, fmt.Errorf("%w: %q names the machine %q; a path begins with a third slash, file:///PATH",
+			ErrLocation, text, u.Host)
+	case !filepath.IsAbs(u.Path):
+		return Location{}, fmt.Errorf("%w: %q names no directory", ErrLocation, text)
+	}
+	return Location{Dir: filepath.Clean(u.Path)}, nil
+}
+
+func parseBucket(text, rest string) (Location, error) {
+	bucket, prefix, _ := strings.Cut(rest, "/")
+	prefix = strings.TrimSuffix(prefix, "/")
+	name := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	switch {
+	case !name.MatchString(bucket) || strings.Contains(bucket, ".."):
+		return Location{}, fmt.Errorf("%w: %q: %q is no name of a bucket, which has 3 to 63 small letters, digits, "+
+			"dots and hyphens", ErrLocation, text, bucket)
+	case len(prefix) > maxPrefixBytes:
+		return Location{}, fmt.Errorf("%w: its prefix has %d bytes, more than %d", ErrLocation, len(prefix),
+			maxPrefixBytes)
+	}
+	for part := range strings.SplitSeq(prefix, "/") {
+		if prefix != "" && (part == "" || part == "." || part == "..") {
+			return Location{}, fmt.Errorf("%w: %q: a part of its prefix is %q", ErrLocation, text, part)
+		}
+		if strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+			return Location{}, fmt.Errorf("%w: %q: there is a character in its prefix that does not belong there",
+				ErrLocation, text)
+		}
+	}
+	return Location{Bucket: bucket, Prefix: prefix}, nil
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// TestContractDirectory holds the directory to what backup.Objects says.
+func TestContractDirectory(t *testing.T) {
+	contract(t, backup.Directory(nil, filepath.Join(t.TempDir(), "place")))
+}
+
+// TestContractServer holds the bucket to the same, with and without a prefix, and with versions and locks.
+func TestContractServer(t *testing.T) {
+	t.Run("prefix", func(t *testing.T) {
+		s := startServer(t)
+		s.makeBucket(minio.MakeBucketOptions{})
+		contract(t, openPlace(t, "a/b c", options(t, s.endpoint())))
+		contract(t, openPlace(t, "", options(t, s.endpoint())))
+		tight := options(t, s.endpoint())
+		tight.MemoryBytes = 1 // two buffers
+		contract(t, openPlace(t, "tight", tight))
+	})
+	t.Run("versions and locks", func(t *testing.T) {
+		s := startServer(t, "--versioning-dir", filepath.Join(t.TempDir()))
+		s.makeBucket(minio.MakeBucketOptions{ObjectLocking: true})
+		contract(t, openPlace(t, "locked", options(t, s.endpoint())))
+	})
+}
+
+func content(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b)
+	return b
+}
+
+func put(t *testing.T, place backup.Objects, name string, b []byte) error {
+	t.Helper()
+	return place.Put(t.Context(), name, backup.PutOptions{AboutBytes: uint64(len(b))}, func(w io.Writer) error {
+		for rest := b; len(rest) > 0; {
+			n := min(len(rest), 777_777)
+			if _, err := w.Write(rest[:n]); err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+		return nil
+	})
+}
+
+func get(t *testing.T, place backup.Objects, name string) []byte {
+	t.Helper()
+	o, err := place.Open(t.Context(), name)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Close()) }()
+	size, err := o.SizeBytes()
+	require.NoError(t, err)
+	b, err := io.ReadAll(io.NewSectionReader(o, 0, size))
+	require.NoError(t, err)
+	return b
+}
+
+// contract is what each place does.
+func contract(t *testing.T, place backup.Objects) {
+	t.Helper()
+	ctx := t.Context()
+	lock, _, err := place.Lock(ctx)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, lock.Close()) }()
+	_, err = place.List(ctx, "none")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = place.Open(ctx, "none/x")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoError(t, place.Delete(ctx, "none/x"))
+	require.NoError(t, place.Sweep(ctx, "none", time.Time{}))
+
+	sizes := map[string]int{"set/empty": 0, "set/small": 100, "set/part": 5 << 20, "set/parts": 12<<20 + 345, "top": 3}
+	for name, n := range sizes {
+		require.NoError(t, put(t, place, name, content(n)), name)
+		require.True(t, bytes.Equal(content(n), get(t, place, name)), name)
+		require.ErrorIs(t, put(t, place, name, []byte("another")), fs.ErrExist, "written once")
+		require.True(t, bytes.Equal(content(n), get(t, place, name)), name)
+	}
+	entries, err := place.List(ctx, "set")
+	require.NoError(t, err)
+	var names []string
+	for _, e := range entries {
+		require.Equal(t, int64(sizes["set/"+e.Name]), e.Bytes)
+		require.False(t, e.Folder)
+		names = append(names, e.Name)
+	}
+	require.Equal(t, []string{"empty", "part", "parts", "small"}, names)
+	contractReads(t, place)
+
+	// What fails in the middle leaves nothing.
+	broken := errors.New("broken")
+	for _, n := range []int{10, 7 << 20} {
+		err = place.Put(ctx, "set/failed", backup.PutOptions{}, func(w io.Writer) error {
+			_, werr := w.Write(content(n))
+			return errors.Join(werr, broken)
+		})
+		require.ErrorIs(t, err, broken)
+		_, err = place.Open(ctx, "set/failed")
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	err = place.Put(ended, "set/failed", backup.PutOptions{}, func(io.Writer) error { return nil })
+	require.ErrorIs(t, err, context.Canceled)
+
+	require.NoError(t, place.Move(ctx, "set/small", "other/small"))
+	require.True(t, bytes.Equal(content(100), get(t, place, "other/small")))
+	_, err = place.Open(ctx, "set/small")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for _, name := range []string{"set/empty", "set/part", "set/parts", "other/small"} {
+		require.NoError(t, place.Delete(ctx, name))
+	}
+	_, err = place.List(ctx, "set")
+	require.ErrorIs(t, err, fs.ErrNotExist, "a folder goes with what is in it")
+	require.NoError(t, place.Delete(ctx, "top"))
+	available, err := place.Available(ctx)
+	require.NoError(t, err)
+	require.Positive(t, available)
+}
+
+// contractReads reads at any offset.
+func contractReads(t *testing.T, place backup.Objects) {
+	t.Helper()
+	o, err := place.Open(t.Context(), "set/parts")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Close()) }()
+	want, r := content(12<<20+345), rand.New(rand.NewPCG(1, 1))
+	for range 40 {
+		off := r.IntN(len(want))
+		b := make([]byte, 1+r.IntN([]int{64, 5000, 3 << 20}[r.IntN(3)]))
+		n, err := o.ReadAt(b, int64(off))
+		require.Equal(t, min(len(b), len(want)-off), n)
+		require.True(t, bytes.Equal(want[off:off+n], b[:n]))
+		if n < len(b) {
+			require.ErrorIs(t, err, io.EOF)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	_, err = o.ReadAt(make([]byte, 1), int64(len(want)))
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// TestAbortedUploadsAreSwept: what a process that died has sent costs nothing for long.
+func TestAbortedUploadsAreSwept(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	place := openPlace(t, "p", options(t, s.endpoint()))
+	core := minio.Core{Client: s.client()}
+	for _, key := range []string{"p/set/pages.pack", "p/other/pages.pack"} {
+		id, err := core.NewMultipartUpload(t.Context(), bucket, key, minio.PutObjectOptions{})
+		require.NoError(t, err)
+		_, err = core.PutObjectPart(t.Context(), bucket, key, id, 1, bytes.NewReader(content(5<<20)), 5<<20,
+			minio.PutObjectPartOptions{})
+		require.NoError(t, err)
+	}
+	left := func() (keys []string) {
+		for u := range core.ListIncompleteUploads(t.Context(), bucket, "", true) {
+			require.NoError(t, u.Err)
+			keys = append(keys, u.Key)
+		}
+		return keys
+	}
+	require.Len(t, left(), 2)
+	require.NoError(t, place.Sweep(t.Context(), "set", time.Now().Add(-time.Hour)))
+	require.Len(t, left(), 2, "they are not that old")
+	require.NoError(t, place.Sweep(t.Context(), "set", time.Time{}))
+	require.Equal(t, []string{"p/other/pages.pack"}, left())
+	require.NoError(t, place.Sweep(t.Context(), "", time.Time{}))
+	require.Empty(t, left())
+}
+
+// TestServerErrors: each says what happened and what to do, and none has a key in it.
+func TestServerErrors(t *testing.T) {
+	s := startServer(t)
+	o := options(t, s.endpoint())
+	o.RetryFor = 300 * time.Millisecond
+	list := func(o s3.Options) error {
+		_, err := openPlace(t, "p", o).List(t.Context(), "")
+		require.ErrorIs(t, err, backup.ErrRemote)
+		require.NotContains(t, err.Error(), "PLANTED")
+		return err
+	}
+	require.ErrorContains(t, list(o), "has no bucket backups; make it first")
+	s.makeBucket(minio.MakeBucketOptions{})
+	_, err := openPlace(t, "p", o).List(t.Context(), "")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	wrong := options(t, s.endpoint())
+	wrong.SecretKeyFile = wrong.AccessKeyFile
+	require.ErrorContains(t, list(wrong), "the secret key is another one")
+	wrong = options(t, s.endpoint())
+	wrong.AccessKeyFile = filepath.Join(t.TempDir(), "none")
+	require.ErrorContains(t, list(wrong), "read a key")
+	secure := o
+	secure.Endpoint = "https://" + s.addr
+	require.ErrorContains(t, list(secure), "backup.s3.endpoint says https")
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	t.Setenv("HOME", t.TempDir())
+	nobody := o
+	nobody.AccessKeyFile, nobody.SecretKeyFile = "", ""
+	require.ErrorContains(t, list(nobody), "there is no access key: set backup.s3.access-key-file")
+	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
+	_, err = openPlace(t, "p", nobody).List(t.Context(), "")
+	require.ErrorIs(t, err, fs.ErrNotExist, "the environment has the keys")
+	s.kill()
+	require.ErrorContains(t, list(o), "no answer from http://")
+}

@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Save-sets and the log archive against a real S3 server: installs versitygw into a directory of its own and runs the
+# tests of this package. Exits with 0 when they pass, with 3 and a line that says why when they cannot be run here.
+set -eu
+cd "$(dirname "$0")/../.."
+version=v1.8.0
+tools=${LOCKSTEP_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/tools}/versitygw-$version
+if [ -z "${LOCKSTEP_S3_SERVER:-}" ]; then
+	LOCKSTEP_S3_SERVER=$tools/versitygw
+	if [ ! -x "$LOCKSTEP_S3_SERVER" ]; then
+		mkdir -p "$tools"
+		if ! why=$(cd "$tools" && GOFLAGS=-mod=mod GOWORK=off GOBIN="$tools" \
+			go install "github.com/versity/versitygw/cmd/versitygw@$version" 2>&1); then
+			echo "versitygw $version cannot be installed: $(echo "$why" | tail -1)"
+			exit 3
+		fi
+	fi
+fi
+export LOCKSTEP_S3_SERVER
+go test -count=1 -timeout=5m ./test/s3 "$@"

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package s3
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+
+	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+const (
+	envServer = "LOCKSTEP_S3_SERVER"
+	accessKey = "lockstep-test"
+	secretKey = "PLANTED-secret-key-6e02"
+	bucket    = "backups"
+	bound     = time.Minute
+)
+
+// server is a versitygw process that can be killed and started again on the same port with the same files.
+type server struct {
+	t    *testing.T
+	dir  string
+	addr string
+	cmd  *exec.Cmd
+	more []string
+}
+
+// startServer starts one with an empty bucket; more are options of its posix backend.
+func startServer(t *testing.T, more ...string) *server {
+	t.Helper()
+	if os.Getenv(envServer) == "" {
+		t.Skipf("%s is not set: test/s3/run.sh sets it", envServer)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{t: t, dir: t.TempDir(), addr: l.Addr().String(), more: more}
+	require.NoError(t, l.Close())
+	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "root"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "versions"), 0o755))
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *server) endpoint() string { return "http://" + s.addr }
+
+// start begins the process and waits until it answers.
+func (s *server) start() {
+	s.t.Helper()
+	args := append([]string{"--access", accessKey, "--secret", secretKey, "--port", s.addr, "--quiet", "posix"}, s.more...)
+	s.cmd = exec.Command(os.Getenv(envServer), append(args, filepath.Join(s.dir, "root"))...)
+	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(s.t, err)
+	s.cmd.Stdout, s.cmd.Stderr = out, out
+	require.NoError(s.t, s.cmd.Start())
+	require.NoError(s.t, out.Close())
+	require.Eventually(s.t, func() bool {
+		c, err := net.DialTimeout("tcp", s.addr, time.Second)
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	}, bound, 10*time.Millisecond, "versitygw does not answer")
+}
+
+// kill ends the process at once.
+func (s *server) kill() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// client is a plain one.
+func (s *server) client() *minio.Client {
+	s.t.Helper()
+	c, err := minio.New(s.addr, &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")})
+	require.NoError(s.t, err)
+	return c
+}
+
+func (s *server) makeBucket(o minio.MakeBucketOptions) {
+	s.t.Helper()
+	require.NoError(s.t, s.client().MakeBucket(s.t.Context(), bucket, o))
+}
+
+// options reach the server, or what stands before it.
+func options(t *testing.T, endpoint string) s3.Options {
+	t.Helper()
+	dir := t.TempDir()
+	key := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(content+"\n"), 0o600))
+		return path
+	}
+	return s3.Options{
+		Endpoint: endpoint, PathStyle: true, AccessKeyFile: key("access", accessKey), SecretKeyFile: key("secret", secretKey),
+		PartBytes: s3.MinPartBytes, RetryFor: 20 * time.Second,
+	}
+}
+
+func openPlace(t *testing.T, prefix string, o s3.Options) *s3.Place {
+	t.Helper()
+	p, err := s3.Open(backup.Location{Bucket: bucket, Prefix: prefix}, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// between stands before a server: it lets so many bytes per second through, and answers requests itself, as a busy
+// server does.
+type between struct {
+	endpoint string
+	busy     atomic.Int64 // of 100 requests so many are answered with 503
+	answered atomic.Int64 // so
+	passed   atomic.Int64
+}
+
+func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
+	t.Helper()
+	target, err := url.Parse(s.endpoint())
+	require.NoError(t, err)
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil || bytesPerSecond == 0 {
+			return c, err
+		}
+		return &slowConn{Conn: c, limit: rate.NewLimiter(rate.Limit(bytesPerSecond), 64<<10)}, nil
+	}}
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Host = r.In.Host // it is signed
+	}}
+	b := &between{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := &http.Server{ReadHeaderTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := b.busy.Load(); n > 0 && (b.answered.Load()+b.passed.Load())*n/100 >= b.answered.Load() {
+			b.answered.Add(1)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprint(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>`)
+			return
+		}
+		b.passed.Add(1)
+		proxy.ServeHTTP(w, r)
+	})}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	b.endpoint = "http://" + l.Addr().String()
+	return b
+}
+
+// slowConn passes so many bytes per second in each direction.
+type slowConn struct {
+	net.Conn
+	limit *rate.Limiter
+}
+
+func (c *slowConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:min(len(b), 16<<10)])
+	_ = c.limit.WaitN(context.Background(), max(n, 1))
+	return n, err
+}
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	done := 0
+	for done < len(b) {
+		piece := b[done:min(len(b), done+16<<10)]
+		_ = c.limit.WaitN(context.Background(), len(piece))
+		n, err := c.Conn.Write(piece)
+		done += n
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}

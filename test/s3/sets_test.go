@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package s3
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"github.com/google/uuid"
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/objects"
+	"github.com/lockstep-mq/lockstep/server/objects/s3"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// places are a directory, which needs no server, and a bucket.
+func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup.Objects)) {
+	t.Helper()
+	t.Run("directory", func(t *testing.T) {
+		dir := t.TempDir()
+		run(t, func(prefix string) backup.Objects { return backup.Directory(nil, in(dir, prefix)) })
+	})
+	t.Run("bucket", func(t *testing.T) {
+		s := startServer(t)
+		s.makeBucket(minio.MakeBucketOptions{})
+		run(t, func(prefix string) backup.Objects { return openPlace(t, prefix, options(t, s.endpoint())) })
+	})
+}
+
+// TestSetsAndArchive: a backup, the log after it, and restores to the end, to a record and to a time, from the same
+// kind of place; then two generations more, of which the oldest goes.
+func TestSetsAndArchive(t *testing.T) {
+	places(t, func(t *testing.T, open func(string) backup.Objects) { setsAndArchive(t, open, nil, nil) })
+}
+
+// TestEncrypted is the same with everything encrypted, and what a wrong identity, and none, are told.
+func TestEncrypted(t *testing.T) {
+	id, err := age.GenerateX25519Identity()
+	require.NoError(t, err)
+	seal, err := objects.ParseRecipients([]string{id.Recipient().String()})
+	require.NoError(t, err)
+	with, err := objects.ReadIdentities(identityFile(t, id))
+	require.NoError(t, err)
+	places(t, func(t *testing.T, open func(string) backup.Objects) {
+		set := setsAndArchive(t, open, seal, with)
+		require.Equal(t, []string{id.Recipient().String()}, set.Manifest.Encryption.Recipients)
+		other, err := age.GenerateX25519Identity()
+		require.NoError(t, err)
+		wrong, err := objects.ReadIdentities(identityFile(t, other))
+		require.NoError(t, err)
+		target := filepath.Join(t.TempDir(), "target")
+		for want, with := range map[error]backup.Unsealer{backup.ErrEncrypted: nil, backup.ErrIdentity: wrong} {
+			_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: open("sets"), Unseal: with})
+			require.ErrorIs(t, err, want)
+			require.ErrorContains(t, err, "it takes the identity of one of")
+			require.ErrorContains(t, err, id.Recipient().String())
+			require.NotContains(t, err.Error(), "AGE-SECRET")
+			_, err = os.Stat(target)
+			require.ErrorIs(t, err, os.ErrNotExist, "nothing was written")
+			_, err = backup.VerifyArchiveIn(t.Context(), open("log"), with)
+			require.ErrorIs(t, err, want)
+		}
+	})
+}
+
+func identityFile(t *testing.T, id *age.X25519Identity) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "identity")
+	require.NoError(t, os.WriteFile(path, []byte("# a comment\n"+id.String()+"\n"), 0o600))
+	return path
+}
+
+func setsAndArchive(
+	t *testing.T, open func(string) backup.Objects, seal backup.Sealer, with backup.Unsealer,
+) (last backup.Set) {
+	t.Helper()
+	ctx := t.Context()
+	d := openData(t, in(t.TempDir(), "data"))
+	begin := func() *backup.Archiver {
+		a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{
+			Place: open("log"), Seal: seal, Interval: time.Hour, FileBytes: 7 << 20,
+		})
+		require.NoError(t, err)
+		return a
+	}
+	a := begin()
+	o := backup.Options{Place: open("sets"), Archive: open("log"), Seal: seal, KeepGenerations: 2}
+	d.publish(100)
+	first, err := backup.Run(ctx, d.s, o)
+	require.NoError(t, err)
+	d.publish(100)
+	require.NoError(t, a.Flush(ctx))
+	require.NoError(t, a.Close())
+	a = begin() // it goes on where the other one was
+	d.publish(30)
+	require.NoError(t, a.Flush(ctx))
+	require.Equal(t, d.s.End(), a.Status().Last)
+	end, all := d.s.End().LSN, contents(t, d.s)
+	chains, err := backup.VerifyArchiveIn(ctx, open("log"), with)
+	require.NoError(t, err)
+	require.Len(t, chains, 1)
+
+	sets, err := backup.ListIn(ctx, open("sets"))
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	require.True(t, sets[0].Complete)
+	_, err = backup.Verify(ctx, first.Name, backup.VerifyOptions{Place: open("sets"), Unseal: with})
+	require.NoError(t, err)
+	ro := backup.RestoreOptions{Place: open("sets"), Archive: open("log"), Unseal: with, SegmentBytes: 4 << 20}
+	for name, to := range map[string]struct {
+		lsn uint64
+		at  time.Time
+	}{"end": {end, time.Time{}}, "record": {150, time.Time{}}, "time": {170, epoch().Add(169 * time.Second)}} {
+		target := in(t.TempDir(), name)
+		ro := ro
+		if ro.ToTime = to.at; to.at.IsZero() {
+			ro.ToLSN = to.lsn
+		}
+		_, err = backup.Restore(ctx, first.Name, target, ro)
+		require.NoError(t, err, name)
+		digest, at := restored(t, target)
+		require.Equal(t, to.lsn, at, name)
+		if name == "end" {
+			require.Equal(t, all, digest)
+		}
+	}
+	for range 2 {
+		d.publish(10)
+		require.NoError(t, a.Flush(ctx))
+		last, err = backup.Run(ctx, d.s, o)
+		require.NoError(t, err)
+	}
+	require.NoError(t, a.Close())
+	sets, err = backup.ListIn(ctx, open("sets"))
+	require.NoError(t, err)
+	require.Len(t, sets, 2)
+	require.Equal(t, last.Name, sets[1].Name)
+	files, err := open("log").List(ctx, "")
+	require.NoError(t, err)
+	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is gone")
+	return last
+}
+
+// TestKilled kills the server in the middle of backups and of restores, and has it come back sooner or later than the
+// node gives up: what lists as whole is whole, and a restore has given all or nothing.
+func TestKilled(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	o := options(t, s.endpoint())
+	d := openData(t, in(t.TempDir(), "data"))
+	d.publish(320)
+	want := contents(t, d.s)
+	place := openPlace(t, "sets", o)
+	began := time.Now()
+	_, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	require.NoError(t, err)
+	took := time.Since(began)
+	count := map[string]int{}
+	const kills = 20
+	for i := range kills {
+		d.commitSmall()
+		want = contents(t, d.s)
+		err := s.during(i, took, o, func(p *s3.Place) error {
+			_, err := backup.Run(t.Context(), d.s, backup.Options{Place: p, KeepGenerations: 2})
+			return err
+		})
+		count[fmt.Sprintf("backup %t", err == nil)]++
+		sets, lerr := backup.ListIn(t.Context(), place)
+		require.NoError(t, lerr)
+		whole := 0
+		for _, set := range sets {
+			if set.Complete {
+				whole++
+				_, err := backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place, ChecksumsOnly: true})
+				require.NoError(t, err, "kill %d: %s lists as whole", i, set.Name)
+			}
+		}
+		require.Positive(t, whole)
+	}
+	last, err := backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1})
+	require.NoError(t, err)
+	s.nothingElse(last.Name)
+
+	for i := range kills {
+		target := in(t.TempDir(), "target")
+		restore := func(p *s3.Place) error {
+			_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Place: p, SegmentBytes: 4 << 20})
+			return err
+		}
+		err := s.during(i, took, o, restore)
+		count[fmt.Sprintf("restore %t", err == nil)]++
+		if err != nil {
+			require.ErrorIs(t, err, backup.ErrRemote)
+			require.NoError(t, store.CheckRestore(vfs.OS(), target), "it can be restored again")
+			require.NoError(t, restore(place))
+		}
+		got, _ := restored(t, target)
+		require.Equal(t, want, got)
+		require.NoError(t, os.RemoveAll(target))
+	}
+	t.Logf("a backup took %v; of %d kills in each direction: %v", took, kills, count)
+	require.Len(t, count, 4, "some gave up, and some went on: %v", count)
+}
+
+// commitSmall changes the store a little.
+func (d *data) commitSmall() { d.publish(1) }
+
+// during kills the server while do runs, and starts it again: of every two kills, once soon, and once after do has
+// given up.
+func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Place) error) error {
+	s.t.Helper()
+	o.RetryFor = []time.Duration{100 * time.Millisecond, 20 * time.Second}[i%2]
+	place := openPlace(s.t, "sets", o)
+	done := make(chan error, 1)
+	go func() { done <- do(place) }()
+	select { // a moment in it, and not a wait for something
+	case err := <-done:
+		done <- err
+	case <-time.After(rand.N(took)):
+	}
+	s.kill()
+	if i%2 == 1 {
+		s.start()
+		return <-done
+	}
+	err := <-done
+	s.start()
+	return err
+}
+
+// nothingElse proves that the bucket has one set, and nothing that was left behind.
+func (s *server) nothingElse(name string) {
+	s.t.Helper()
+	for u := range s.client().ListIncompleteUploads(s.t.Context(), bucket, "", true) {
+		require.Failf(s.t, "an upload was left", "%v", u)
+	}
+	for o := range s.client().ListObjects(s.t.Context(), bucket, minio.ListObjectsOptions{Recursive: true}) {
+		require.NoError(s.t, o.Err)
+		require.Contains(s.t, o.Key, "sets/"+name+"/")
+	}
+}
+
+// TestBusy: a server that answers a third of all requests with SlowDown takes a backup and gives it back.
+func TestBusy(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	b := startBetween(t, s, 0)
+	d := openData(t, in(t.TempDir(), "data"))
+	d.publish(200)
+	b.busy.Store(33)
+	place := openPlace(t, "sets", options(t, b.endpoint))
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	require.NoError(t, err)
+	target := in(t.TempDir(), "target")
+	_, err = backup.Restore(t.Context(), set.Name, target, backup.RestoreOptions{Place: place, SegmentBytes: 4 << 20})
+	require.NoError(t, err)
+	got, _ := restored(t, target)
+	require.Equal(t, contents(t, d.s), got)
+	require.Greater(t, b.answered.Load(), int64(5))
+
+	// One that never takes anything is told as that, after the time that was given.
+	b.busy.Store(1_000_000)
+	o := options(t, b.endpoint)
+	o.RetryFor = 300 * time.Millisecond
+	_, err = backup.Run(t.Context(), d.s, backup.Options{Place: openPlace(t, "sets", o)})
+	require.ErrorIs(t, err, backup.ErrRemote)
+	require.ErrorContains(t, err, "503 SlowDown")
+	require.ErrorContains(t, err, "was asked again for 300ms")
+}
+
+// TestSlow: a server behind a thin line gets everything, and a backup that is cancelled ends at once.
+func TestSlow(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	b := startBetween(t, s, 8<<20)
+	d := openData(t, in(t.TempDir(), "data"))
+	d.publish(200)
+	place := openPlace(t, "sets", options(t, b.endpoint))
+	began := time.Now()
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place})
+	require.NoError(t, err)
+	took := time.Since(began)
+	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Place: place})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), took/3)
+	defer cancel()
+	began = time.Now()
+	_, err = backup.Run(ctx, d.s, backup.Options{Place: place})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), took+cleanBound)
+	sets, err := backup.ListIn(t.Context(), place)
+	require.NoError(t, err)
+	require.Len(t, sets, 1, "what was cancelled left nothing")
+}
+
+// cleanBound is what the end of a cancelled backup may take.
+const cleanBound = 10 * time.Second
+
+// TestArchiveOutOfReach: a node starts, serves and stops without the server of its archive, and loses nothing of it.
+func TestArchiveOutOfReach(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	d := openData(t, in(t.TempDir(), "data"))
+	d.publish(20)
+	s.kill()
+	o := options(t, s.endpoint())
+	o.RetryFor = 200 * time.Millisecond
+	began := time.Now()
+	a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openPlace(t, "log", o), Interval: 50 * time.Millisecond})
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 5*time.Second)
+	d.publish(20)
+	require.Eventually(t, func() bool { return a.Status().Err != nil }, bound, 10*time.Millisecond)
+	require.ErrorIs(t, a.Status().Err, backup.ErrRemote)
+	s.start()
+	require.Eventually(t, func() bool { return a.Status().Last == d.s.End() }, bound, 10*time.Millisecond)
+	require.NoError(t, a.Status().Err)
+	s.kill()
+	d.publish(5)
+	require.Error(t, a.Close(), "the last of it is archived at the next start")
+	s.start()
+	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openPlace(t, "log", o), Interval: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, a.Flush(t.Context()))
+	require.NoError(t, a.Close())
+	chains, err := backup.VerifyArchiveIn(t.Context(), openPlace(t, "log", o), nil)
+	require.NoError(t, err)
+	require.Len(t, chains, 1)
+	require.Equal(t, d.s.End(), chains[0].Last)
+}
+
+// TestOthersAtWork: what another node is just making is left alone; what this one has left is removed.
+func TestOthersAtWork(t *testing.T) {
+	s := startServer(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	place := openPlace(t, "sets", options(t, s.endpoint()))
+	d := openData(t, in(t.TempDir(), "data"))
+	d.publish(3)
+	const other, own = "20261121T004500Z-lsn000002-ps16384", "20261121T004501Z-lsn000002-ps16384"
+	mark := func(set string, node uuid.UUID) {
+		require.NoError(t, put(t, place, ".partial-"+set+"/begun", fmt.Appendf(nil, `{"node_id": %q}`, node)))
+		require.NoError(t, put(t, place, set+"/pages.pack", bytes.Repeat([]byte("x"), 1000)))
+	}
+	mark(other, uuid.New())
+	mark(own, d.s.Identity().NodeID)
+	set, err := backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1})
+	require.NoError(t, err)
+	sets, err := backup.ListIn(t.Context(), place)
+	require.NoError(t, err)
+	require.Len(t, sets, 2)
+	require.Equal(t, ".partial-"+other, sets[0].Name)
+	require.ErrorIs(t, sets[0].Problem, backup.ErrIncomplete)
+	require.Equal(t, set.Name, sets[1].Name)
+	later := func() time.Time { return time.Now().Add(8 * 24 * time.Hour) }
+	set, err = backup.Run(t.Context(), d.s, backup.Options{Place: place, KeepGenerations: 1, Now: later})
+	require.NoError(t, err)
+	s.nothingElse(set.Name)
+}

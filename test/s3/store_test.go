@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package s3
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// data is a store with a committer of its own.
+type data struct {
+	t   *testing.T
+	s   *store.Store
+	rng *rand.ChaCha8
+}
+
+// epoch is the time of the first transaction; each one is a second later than the one before.
+func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
+
+func openData(t *testing.T, dir string) *data {
+	t.Helper()
+	s, err := store.Open(store.Options{Dir: dir, PageSize: 16 << 10, SegmentBytes: 4 << 20, CheckpointInterval: time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	d := &data{t: t, s: s, rng: rand.NewChaCha8([32]byte{7})}
+	if s.End().LSN == 0 {
+		d.log(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+		d.commit()
+	}
+	return d
+}
+
+// log writes one transaction into the log.
+func (d *data) log(build func(b *txn.Builder)) {
+	d.t.Helper()
+	end := d.s.End()
+	var b txn.Builder
+	b.Begin(nil, epoch().Add(time.Duration(end.LSN)*time.Second).UnixMilli(), nil)
+	build(&b)
+	payload, err := b.Finish()
+	require.NoError(d.t, err)
+	frames, end := wal.AppendFrame(nil, end, 7, wal.KindTxn, payload)
+	require.NoError(d.t, d.s.Append(frames, end))
+}
+
+// commit commits what is in the log.
+func (d *data) commit() {
+	d.t.Helper()
+	require.NoError(d.t, d.s.Sync())
+	require.NoError(d.t, d.s.Apply(d.s.End().LSN, func(_ uint64, r *txn.Result) { require.NoError(d.t, r.Err()) }))
+}
+
+// publish commits so many transactions of one message of 64 KiB that no compression makes smaller.
+func (d *data) publish(n int) {
+	d.t.Helper()
+	for range n {
+		body := make([]byte, 64<<10)
+		_, _ = d.rng.Read(body)
+		d.log(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			b.MessageWith(1_000, nil, nil, body)
+			b.EndPublish()
+		})
+	}
+	d.commit()
+}
+
+// contents is the digest of everything in a store.
+func contents(t *testing.T, s *store.Store) (d checkpoint.Digest) {
+	t.Helper()
+	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
+		d, err = c.Digest(t.Context())
+		return err
+	}))
+	return d
+}
+
+// restored opens what was restored, applies all of its log, and gives its digest and its end.
+func restored(t *testing.T, dir string) (checkpoint.Digest, uint64) {
+	t.Helper()
+	s, err := store.Open(store.Options{Dir: dir, SegmentBytes: 4 << 20})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	require.NoError(t, s.Apply(s.End().LSN, nil))
+	return contents(t, s), s.End().LSN
+}
+
+func in(dir string, parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
