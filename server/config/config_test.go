@@ -286,7 +286,7 @@ func TestExampleFile(t *testing.T) {
 
 	setting := regexp.MustCompile(`(?m)^( *)# ([a-z-]+:( [^ ]+)?)$`)
 	commentedOut := setting.ReplaceAllString(string(raw), "$1$2")
-	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|client-auth|min-version|peer-names|peer-token-file|token-file|own|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive):.*$`).
+	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|client-auth|min-version|peer-names|peer-token-file|token-file|own|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive|recipients|endpoint|region|access-key-file|secret-key-file|session-token-file):.*$`).
 		ReplaceAllString(commentedOut, "")
 	got, err := load(t, commentedOut, nil, nil)
 	require.NoError(t, err)
