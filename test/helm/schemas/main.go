@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command schemas writes the JSON schemas that kubeconform checks manifests with, from the description of Kubernetes' API: a
-// file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to one with all types. Fields that the API does
-// not know are refused. Usage:
+// Command schemas writes the JSON schemas that kubeconform checks manifests with, from the description of Kubernetes'
+// API: a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to one with all types. Fields that the
+// API does not know are refused. Usage:
 //
 //	go run ./test/helm/schemas SWAGGER.json DIR
 package main

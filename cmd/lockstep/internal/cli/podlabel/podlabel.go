@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlabel has the command that marks the pod of the active node in Kubernetes, so that a Service can select it.
+// Package podlabel has the command that marks the pod of the active node in Kubernetes, so that a Service can select
+// it.
 package podlabel
 
 import (
@@ -112,7 +113,8 @@ func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error
 	host, _ := lookup("KUBERNETES_SERVICE_HOST")
 	port, _ := lookup("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is no pod of Kubernetes")
+		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: " +
+			"this is no pod of Kubernetes")
 	}
 	api, err := clientFor(filepath.Join(f.account, "ca.crt"))
 	if err != nil {
@@ -133,7 +135,7 @@ func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error
 func clientFor(file string) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file != "" {
-		pem, err := os.ReadFile(file) //nolint:gosec // named by the operator
+		pem, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read the authorities: %w", err)
 		}
@@ -214,15 +216,15 @@ func (l *labeller) set(ctx context.Context, role string) error {
 	if err != nil {
 		return fmt.Errorf("set the label %s: %w", l.label, err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // only read
+	defer answer.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, answerLimit))
 	if answer.StatusCode != http.StatusOK {
 		var status struct {
 			Message string `json:"message"`
 		}
 		_ = json.Unmarshal(text, &status) // without a message the code has to do
-		return fmt.Errorf("set the label %s: the API server answers %s: %s; the service account needs the verb patch on this pod",
-			l.label, answer.Status, status.Message)
+		return fmt.Errorf("set the label %s: the API server answers %s: %s; "+
+			"the service account needs the verb patch on this pod", l.label, answer.Status, status.Message)
 	}
 	return nil
 }
