@@ -41,6 +41,16 @@ if [[ -z ${CONTAINER_WORK:-} ]]; then
   CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=v0.0.0-container' -o "$work/stage/out/lockstep" ./cmd/lockstep
   CGO_ENABLED=0 go build -o "$work/etcd/etcd" go.etcd.io/etcd/server/v3
   cp /etc/ssl/certs/ca-certificates.crt "$work/stage/etc/ssl/certs/" 2>/dev/null || touch "$work/stage/etc/ssl/certs/ca-certificates.crt"
+  # As docker compose loads them; docker-compose 1.29 runs them below.
+  if GOBIN=$work/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2 2>/dev/null; then
+    for file in deploy/compose.yaml deploy/compose-witness.yaml; do
+      "$work/bin/cmd" "$file" >"$work/loaded.yaml" || fail "$file is none for docker compose"
+      grep -q 'read_only: true' "$work/loaded.yaml"
+    done
+    say "docker compose v2 loads both files"
+  else
+    say "SKIPPED loading the files as docker compose v2 does: compose-go cannot be fetched"
+  fi
   code=0
   CONTAINER_WORK=$work unshare --mount --pid --fork --kill-child --mount-proc --net "$here/run.sh" || code=$?
   exit "$code"
