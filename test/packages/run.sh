@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes the packages of this machine's platform twice, with the same bytes, and installs, upgrades, removes and purges them in a root of
 # their own, with a node running (inside.sh). The root is a throw-away overlay over this machine's, or what a tar file holds, such as
-#   mmdebstrap --variant=essential --include=man-db bookworm root.tar
+#   mmdebstrap --variant=essential --include=man-db,passwd bookworm root.tar
 # Needs root, dpkg and overlayfs; with rpm, the .rpm goes the same way. Exit code 3: it cannot run here.
 # Usage: test/packages/run.sh [root.tar]
 set -euo pipefail
