@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tracing_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/tracing"
+)
+
+const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// A publish that is sampled names its span in copies of the messages: what the application holds stays as it is, what
+// it has named itself is kept and linked, and a message without room is sent as it is.
+func TestPublish(t *testing.T) {
+	r := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r))
+	tracer := tracing.New(provider, tracing.Options{})
+	props := map[string]string{"key": "value"}
+	full := map[string]string{"key": strings.Repeat("x", 64<<10-3)}
+	ms := []client.Message{
+		{Body: []byte("1")}, {Properties: props}, {Properties: map[string]string{"traceparent": own}}, {Properties: full},
+	}
+	send, done := tracer.Publish(t.Context(), "q", ms)
+	done(client.Receipt{Sequence: 3, LSN: 7}, nil)
+	require.Len(t, r.Ended(), 1)
+	span := r.Ended()[0]
+	name := "00-" + span.SpanContext().TraceID().String() + "-" + span.SpanContext().SpanID().String() + "-01"
+	require.Equal(t, map[string]string{"traceparent": name}, send[0].Properties)
+	require.Equal(t, "1", string(send[0].Body))
+	require.Equal(t, map[string]string{"key": "value", "traceparent": name}, send[1].Properties)
+	require.Equal(t, own, send[2].Properties["traceparent"])
+	require.Equal(t, full, send[3].Properties)
+	require.Equal(t, map[string]string{"key": "value"}, props, "the application's own map was changed")
+	require.Nil(t, ms[0].Properties)
+	require.Len(t, span.Links(), 1)
+	require.Equal(t, own[3:35], span.Links()[0].SpanContext.TraceID().String())
+}
+
+// What is not sampled is sent as it is, and is not named.
+func TestNotSampled(t *testing.T) {
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
+	ms := []client.Message{{Body: []byte("1")}}
+	send, done := tracing.New(provider, tracing.Options{}).Publish(t.Context(), "q", ms)
+	require.Nil(t, done)
+	require.Same(t, &ms[0], &send[0])
+}
