@@ -212,7 +212,7 @@ func times(t *testing.T, r *run) {
 	r.stored(q, nil, request{"ttl_ms": ttl.Milliseconds()})
 	r.stored(q, nil, request{"delay_ms": delay.Milliseconds()})
 	r.stored(q, nil, request{"ttl_ms": bound.Milliseconds()})
-	time.Sleep(ttl) // the message has to expire: there is no condition to wait for before a consumer is there
+	require.Eventually(t, func() bool { return time.Since(began) > 2*ttl }, bound, time.Millisecond, "it expires")
 	r.consume("k", q, nil)
 	d, m := r.receive("k")
 	require.Equal(t, uint64(3), m.Sequence)
@@ -236,7 +236,7 @@ func moved(t *testing.T, r *run) {
 	d, _ := r.receive("k")
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	d, m := r.receive("k")
+	_, m := r.receive("k")
 	require.Equal(t, uint64(2), m.Sequence)
 	active, _ := r.inSync(t)
 	_, err := pb.NewQueueServiceClient(active.Conn()).SeekSubscription(t.Context(), &pb.SeekSubscriptionRequest{
@@ -248,7 +248,7 @@ func moved(t *testing.T, r *run) {
 	r.stored(q, nil)
 	seen := map[uint64]int{}
 	for seen[1] == 0 || seen[2] == 0 || seen[3] == 0 || seen[4] == 0 {
-		d, m = r.receive("k")
+		d, m := r.receive("k")
 		seen[m.Sequence]++
 		r.answer("k", d, "ack", nil)
 	}

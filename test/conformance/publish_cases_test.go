@@ -53,7 +53,9 @@ func queuesAreManaged(t *testing.T, r *run) {
 	got = r.a.call("queue_get", q)
 	require.NotNil(t, got.Error)
 	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)
-	got = r.a.call("publish", request{"client": "c", "queue": "managed/by.the-client", "messages": []request{{"body": "2"}}})
+	got = r.a.call("publish", request{
+		"client": "c", "queue": "managed/by.the-client", "messages": []request{{"body": "2"}},
+	})
 	require.NotNil(t, got.Error, "the queue is gone")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "QUEUE_NOT_FOUND", got.Error.Reason)

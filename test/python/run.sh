@@ -32,7 +32,12 @@ export PYTHONPATH=$top/client/python/src PYTHONDONTWRITEBYTECODE=1
 step "the generated code is up to date"
 PYTHON=$bin/python client/python/generate.sh --check
 
-step "ruff and mypy --strict"
+step "licences, ruff and mypy --strict"
+missing=$(find client/python -name '*.py' -not -path '*/.*' -exec sh -c 'head -n 1 "$1" | grep -q "^# SPDX-License-Identifier: Apache-2.0$" || echo "$1"' _ {} \;)
+if [[ -n $missing ]]; then
+  echo "the first line must be # SPDX-License-Identifier: Apache-2.0: $missing" >&2
+  exit 1
+fi
 (
   cd client/python
   "$bin/ruff" format --check --quiet .
