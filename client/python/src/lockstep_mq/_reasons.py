@@ -105,6 +105,7 @@ MEANING: Final[dict[str, type[errors.Refused] | None]] = {
     "ACCESS_IN_USE": errors.WrongState,
     "ACCESS_NOT_FOUND": errors.WrongState,
     "CONNECTION_NOT_FOUND": errors.WrongState,
+    "OBJECT_STORE": errors.WrongState,
     "LOCK_OUT": errors.WrongState,
 }
 

@@ -215,7 +215,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity")
+    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class GetStatusResponse(_message.Message):
     DISK_LOW_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    CONSOLE_FIELD_NUMBER: _ClassVar[int]
     node: NodeStatus
     role: Role
     reason: str
@@ -250,7 +251,8 @@ class GetStatusResponse(_message.Message):
     disk_low_watermark: int
     certificates: _containers.RepeatedCompositeFieldContainer[CertificateStatus]
     activity: Activity
-    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
+    console: str
+    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ...) -> None: ...
 
 class Activity(_message.Message):
     __slots__ = ("published", "published_bytes", "delivered", "acknowledged", "transactions", "commits", "consumers", "connections", "memory_bytes", "memory_budget_bytes")

@@ -317,7 +317,7 @@ class BackupResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., set: _Optional[_Union[SaveSet, _Mapping]] = ...) -> None: ...
 
 class SaveSet(_message.Message):
-    __slots__ = ("name", "path", "created_at", "position", "page_size", "bytes", "complete", "problem")
+    __slots__ = ("name", "path", "created_at", "position", "page_size", "bytes", "complete", "problem", "recipients")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +326,7 @@ class SaveSet(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     created_at: _timestamp_pb2.Timestamp
@@ -334,7 +335,8 @@ class SaveSet(_message.Message):
     bytes: int
     complete: bool
     problem: str
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., page_size: _Optional[int] = ..., bytes: _Optional[int] = ..., complete: bool = ..., problem: _Optional[str] = ...) -> None: ...
+    recipients: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., position: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., page_size: _Optional[int] = ..., bytes: _Optional[int] = ..., complete: bool = ..., problem: _Optional[str] = ..., recipients: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListBackupsRequest(_message.Message):
     __slots__ = ("path",)
