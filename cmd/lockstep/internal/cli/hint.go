@@ -45,6 +45,9 @@ func hint(err error) string {
 			"--tls-cert and --tls-key the certificate to show"
 	case says("server preface", "frame too large", "HTTP/1.1 header", "malformed HTTP"):
 		return "the node may use TLS: --tls-ca ca.pem, or lockstep login; lockstep cert show HOST:PORT tells"
+	case errors.Is(err, client.ErrUnavailable) && says("broken pipe", "connection reset"):
+		return "lockstep status tells which nodes answer; one that ends connections may want a certificate " +
+			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
 	case errors.Is(err, client.ErrRefused):
 		return "lockstep status tells what the nodes are and what is wrong, and what to do about it"
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && says("connection refused", "no such host"):
