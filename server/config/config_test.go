@@ -258,6 +258,67 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"},
 			want: []string{"cannot hold a message of limits.message-bytes"},
 		},
+		"JWT without issuer": {
+			args: []string{"--auth-jwt-audience=lockstep", "--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem"},
+			want: []string{
+				"auth.jwt.audience (flag", "auth.jwt.jwks-file (flag", "auth.jwt.jwks-ca (flag",
+				"auth.jwt.issuer is not: no JWT would be believed",
+			},
+		},
+		"JWT without audience": {
+			args: []string{"--auth-jwt-issuer=https://id.example.com"},
+			want: []string{"auth.jwt.audience", "any other service would be believed here"},
+		},
+		"JWT with two sources of keys": {
+			args: []string{
+				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
+				"--auth-jwt-jwks-url=https://id.example.com/keys", "--auth-jwt-jwks-file=keys.json",
+			},
+			want: []string{"auth.jwt.jwks-url", "either jwks-url or jwks-file can be set, not both"},
+		},
+		"JWT over an open network": {
+			args: []string{"--auth-jwt-issuer=http://id.example.com", "--auth-jwt-audience=lockstep"},
+			want: []string{"auth.jwt.issuer", "neither https nor on this machine"},
+		},
+		"JWT keys over an open network": {
+			args: []string{
+				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
+				"--auth-jwt-jwks-url=http://10.0.0.1/keys",
+			},
+			want: []string{"auth.jwt.jwks-url", "neither https nor on this machine"},
+		},
+		"JWT of no URL": {
+			args: []string{"--auth-jwt-issuer=realm", "--auth-jwt-audience=lockstep"},
+			want: []string{"auth.jwt.issuer", "is no URL such as"},
+		},
+		"JWT with a password in the URL": {
+			args: []string{"--auth-jwt-issuer=https://me:secret@id.example.com", "--auth-jwt-audience=lockstep"},
+			want: []string{"auth.jwt.issuer", "is no URL such as"},
+		},
+		"JWT with an authority for a file": {
+			args: []string{
+				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
+				"--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem",
+			},
+			want: []string{"auth.jwt.jwks-ca", "no server is asked"},
+		},
+		"JWT without principal": {
+			args: []string{
+				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
+				"--auth-jwt-principal-claim=",
+			},
+			want: []string{"auth.jwt.principal-claim", "a claim is needed"},
+		},
+		"JWT for ever": {
+			args: []string{
+				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep", "--auth-jwt-clock-skew=1h",
+			},
+			want: []string{"auth.jwt.clock-skew"},
+		},
+		"handshakes": {
+			args: []string{"--limits-handshakes=1"},
+			want: []string{"limits.handshakes"},
+		},
 		"number": {
 			args: []string{"--limits-queues=many"},
 			want: []string{`"many" is not a whole number`},

@@ -34,6 +34,13 @@ import (
 const (
 	// readHeaderTimeout bounds how long a connection may say nothing.
 	readHeaderTimeout = 5 * time.Second
+	// readTimeout bounds how long a request may take to come, idleTimeout how long a connection may wait for the next
+	// one, and writeTimeout how long an answer may take: that of a profile takes as long as it was asked for.
+	readTimeout  = 10 * time.Second
+	idleTimeout  = 2 * time.Minute
+	writeTimeout = 5 * time.Minute
+	// maxHeaderBytes is how large the headers of a request may be.
+	maxHeaderBytes = 64 << 10
 	// stopLimit is how long a scrape that is under way may still take when the node stops.
 	stopLimit = 500 * time.Millisecond
 )
@@ -147,10 +154,14 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	} {
 		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
 	}
+	l = limited(l)
 	if o.TLS != nil {
 		l = tls.NewListener(l, o.TLS)
 	}
-	return &Server{listener: l, http: &http.Server{Handler: mux, ReadHeaderTimeout: readHeaderTimeout}}, nil
+	return &Server{listener: l, http: &http.Server{
+		Handler: mux, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout,
+		WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+	}}, nil
 }
 
 // allowed passes on the requests that may be.
