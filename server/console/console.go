@@ -116,7 +116,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt is what others reach it by, who reach the node by an address; where it listens on its machine alone, they do not.
+// URLAt is what others reach it by, who reach the node by an address; where it listens on its machine alone, they do
+// not.
 func (s *Server) URLAt(advertised string) string {
 	asked, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(asked)

@@ -171,7 +171,8 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 // port asks for, such as this one.
 func comeAgain(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0"><title>Lockstep</title>`)
+	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+
+		`<title>Lockstep</title>`)
 }
 
 // outdated is what a form gets that does not belong to the session.

@@ -162,8 +162,8 @@ func TestDeadNode(t *testing.T) {
 	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
 }
 
-// TestCertificateIsNotPassedOn: where the nodes want certificates, the standby's console says at which console it has to
-// be done, and does not use its own certificate for it.
+// TestCertificateIsNotPassedOn: where the nodes want certificates, the standby's console says at which console it has
+// to be done, and does not use its own certificate for it.
 func TestCertificateIsNotPassedOn(t *testing.T) {
 	authority := certs.New(t, "authority")
 	_, certFile, keyFile := authority.Issue(t, "node", "localhost")

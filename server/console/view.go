@@ -106,25 +106,31 @@ func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface,
 	return nil, fmt.Errorf("the pair has no node %q", node)
 }
 
-func (v *View) at(_ context.Context, n *pb.NodeStatus) (grpc.ClientConnInterface, error) {
+func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterface, error) {
 	if n.GetNodeId() == v.status.GetNode().GetNodeId() {
 		return v.Own(), nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
+	defer cancel()
 	cc, err := v.server.o.Other(n.GetAddress())
 	if err == nil && v.token == "" && v.Principal != "anonymous" {
 		err = ErrNotForwarded // a certificate cannot be passed on
 	}
 	if err != nil {
-		return nil, &otherConsole{err: err, node: n, view: v}
+		elsewhere := &otherConsole{err: err, node: n}
+		if st, err := v.server.o.OtherStatus(ctx, n.GetAddress()); err == nil {
+			elsewhere.console = st.GetConsole()
+		}
+		return nil, elsewhere
 	}
 	return conn{cc, func(ctx context.Context) context.Context { return withToken(ctx, v.token) }}, nil
 }
 
 // otherConsole is returned when something has to be done at the console of another node.
 type otherConsole struct {
-	err  error
-	node *pb.NodeStatus
-	view *View
+	err     error
+	node    *pb.NodeStatus
+	console string // where that one is; empty: not known
 }
 
 func (e *otherConsole) Error() string {

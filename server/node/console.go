@@ -51,6 +51,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 			return n.peers.Status(ctx, address)
 		},
 		Anonymous: config.OnlyThisMachine(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.wantsCertificate(),
+		//nolint:contextcheck // it carries the address only
 		SignInWait: func(from net.Addr) (seconds float64) {
 			return n.authn.Wait(peer.NewContext(context.Background(), &peer.Peer{Addr: from})).Seconds()
 		},

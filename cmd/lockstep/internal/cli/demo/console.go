@@ -20,8 +20,8 @@ const (
 	consoleSetting = "console.listen"
 )
 
-// consoles are the settings by which the nodes of a pair serve a console, on the first ports from an address on that are
-// free.
+// consoles are the settings by which the nodes of a pair serve a console, on the first ports from an address on that
+// are free.
 func consoles(ctx context.Context, first string) (map[string]map[string]string, error) {
 	settings := make(map[string]map[string]string)
 	if first == "" {
