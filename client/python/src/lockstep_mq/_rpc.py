@@ -109,6 +109,8 @@ async def bound(
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # it was looked at, also when the caller is cancelled
     if task.cancelled():
         raise _failure.lost(address, "the attempt was given up, or the connection was closed")
     err = task.exception()
