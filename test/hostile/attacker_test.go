@@ -90,6 +90,7 @@ func attacks() []attack {
 		{"settings flood", 2, settingsFlood},
 		{"empty frames", 2, emptyFrames},
 		{"many addresses", 4, truncatedFrame},
+		{"deaf publishers", 2, deafPublishers},
 	}
 }
 
