@@ -35,8 +35,8 @@ func Settings() []Setting {
 	return list
 }
 
-// ranges are what the checks of a configuration allow, by key: the checks themselves tell it. A size or duration that is
-// not checked while it is 0 may be that, too.
+// ranges are what the checks of a configuration allow, by key: the checks themselves tell it. A size or duration that
+// is not checked while it is 0 may be that, too.
 func ranges() map[string]string {
 	all, zero := allowedWith(1), allowedWith(0)
 	c := Default()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package completion tells a shell what an argument or flag of a command can be: the names of queues, subscriptions,
-// jobs, nodes and so on, as the nodes have them now. What an argument is, is taken from the usage line of the command, so
-// a new command with QUEUE in it is completed as well.
+// jobs, nodes and so on, as the nodes have them now. What an argument is, is taken from the usage line of the command,
+// so a new command with QUEUE in it is completed as well.
 //
 // A shell waits for it, so it takes a second at most; where no node answers, or the caller may not see the names, there
 // are none, and nothing is said.
@@ -52,8 +52,14 @@ func Add(env *cli.Env, root *cobra.Command) {
 		}
 	}
 	for _, f := range []struct{ name, kind string }{
-		{"subscription", "subscription"}, {"node", "node"}, {"queue", "queue"}, {"dead-letter", "queue"},
-		{"profile", "profile"}, {"output", "output"}, {"to", flagTo(root)}, {"from", flagFrom(root)},
+		{"subscription", "subscription"},
+		{"node", "node"},
+		{"queue", "queue"},
+		{"dead-letter", "queue"},
+		{"profile", "profile"},
+		{"output", "output"},
+		{"to", flagTo(root)},
+		{"from", flagFrom(root)},
 	} {
 		if f.kind == "" || root.Flags().Lookup(f.name) == nil && root.PersistentFlags().Lookup(f.name) == nil {
 			continue
@@ -141,9 +147,6 @@ func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
 
 // names finds the names of a kind that begin with a prefix.
 func names(ctx context.Context, env *cli.Env, which, queue, prefix string) ([]string, cobra.ShellCompDirective) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	k := kinds()[which]

@@ -105,9 +105,12 @@ func inBash(t *testing.T, address string) {
 	require.NoError(t, os.Symlink(program, filepath.Join(bin, "lockstep")))
 	// What bash-completion gives to scripts, so that it need not be installed.
 	script := `
-_get_comp_words_by_ref() { cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; }
+_get_comp_words_by_ref() {
+  cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD
+}
 source <(lockstep completion bash)
-COMP_WORDS=(lockstep consume orders -s b); COMP_CWORD=4; COMP_LINE="lockstep consume orders -s b"; COMP_POINT=${#COMP_LINE}
+COMP_WORDS=(lockstep consume orders -s b); COMP_CWORD=4
+COMP_LINE="lockstep consume orders -s b"; COMP_POINT=${#COMP_LINE}
 COMP_TYPE=9; COMP_KEY=9
 __start_lockstep lockstep b -s
 printf '%s\n' "${COMPREPLY[@]}"
@@ -138,8 +141,12 @@ func TestSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := clitest.CLI{T: t, Addr: address}
 			for _, words := range [][]string{
-				{"publish", ""}, {"consume", "q", "-s", ""}, {"job", "run", ""}, {"switchover", "--to", ""},
-				{"access", "token", "revoke", ""}, {"txn", "commit", ""},
+				{"publish", ""},
+				{"consume", "q", "-s", ""},
+				{"job", "run", ""},
+				{"switchover", "--to", ""},
+				{"access", "token", "revoke", ""},
+				{"txn", "commit", ""},
 			} {
 				began := time.Now()
 				stdout, _, code := c.Run("", append([]string{"__complete"}, words...)...)

@@ -43,18 +43,23 @@ func uses(c *config.Config) []use {
 	all := []use{{"tls", c.TLS.Files(), host(c.Advertise, c.Listen), both}}
 	e := c.Coordinator.Etcd.TLS
 	all = append(all, use{
-		"coordinator.etcd.tls", tlsfiles.Files{CA: e.CA, Cert: e.Cert, Key: e.Key}, "",
+		"coordinator.etcd.tls",
+		tlsfiles.Files{CA: e.CA, Cert: e.Cert, Key: e.Key},
+		"",
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if c.Coordinator.Type == config.CoordinatorRaft {
 		r := c.Coordinator.Raft
 		all = append(all, use{
-			"coordinator.raft.tls", tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key},
+			"coordinator.raft.tls",
+			tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key},
 			host(r.Advertise, r.Listen), both,
 		})
 	}
 	return append(all, use{
-		"metrics.tls", tlsfiles.Files{CA: c.Metrics.TLS.CA, Cert: c.Metrics.TLS.Cert, Key: c.Metrics.TLS.Key}, "",
+		"metrics.tls",
+		tlsfiles.Files{CA: c.Metrics.TLS.CA, Cert: c.Metrics.TLS.Cert, Key: c.Metrics.TLS.Key},
+		"",
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 }

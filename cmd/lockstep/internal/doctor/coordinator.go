@@ -75,8 +75,9 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	}
 	if err := reach(ctx, place); err != nil { // etcd's client only says that there was no answer
 		return Finding{
-			Verdict: Problem, Measured: shortest(err), Means: "it cannot be reached: with too few of them no node can take over",
-			Do: "see whether it runs, the address, and the firewall",
+			Verdict: Problem, Measured: shortest(err),
+			Means: "it cannot be reached: with too few of them no node can take over",
+			Do:    "see whether it runs, the address, and the firewall",
 		}
 	}
 	for range asks {
@@ -100,7 +101,8 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	switch {
 	case len(st.Errors) > 0:
 		f.Verdict, f.Measured = Problem, f.Measured+", says: "+strings.Join(st.Errors, ", ")
-		f.Means, f.Do = "it takes no writes: no node can take over", "etcdctl alarm list, etcdctl defrag, etcdctl alarm disarm"
+		f.Means = "it takes no writes: no node can take over"
+		f.Do = "etcdctl alarm list, etcdctl defrag, etcdctl alarm disarm"
 	case strings.HasPrefix(st.Version, "2.") || strings.HasPrefix(st.Version, "3.0.") ||
 		strings.HasPrefix(st.Version, "3.1.") || strings.HasPrefix(st.Version, "3.2.") ||
 		strings.HasPrefix(st.Version, "3.3."):

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor checks a machine and the settings of a node before the node is put to work: what would stop it, slow
-// it down, or cost data later. It changes nothing but a small file in the data directory's filesystem, which it removes,
-// and takes no lock: a node that runs on that directory is not disturbed.
+// it down, or cost data later. It changes nothing but a small file in the data directory's filesystem, which it
+// removes, and takes no lock: a node that runs on that directory is not disturbed.
 package doctor
 
 import (
@@ -84,10 +84,19 @@ type check struct {
 func checks() [][]check {
 	return [][]check{
 		{
-			{"clock", checkClock}, {"file system", checkFilesystem}, {"free space", checkSpace},
-			{"data directory", checkDirectory}, {"disk sync", checkSync}, {"ports", checkPorts},
-			{"certificates", checkCertificates}, {"memory", checkMemory}, {"open files", checkOpenFiles},
-			{"kernel", checkKernel}, {"processors", checkProcessors}, {"etcd", checkEtcd}, {"voters", checkVoters},
+			{"clock", checkClock},
+			{"file system", checkFilesystem},
+			{"free space", checkSpace},
+			{"data directory", checkDirectory},
+			{"disk sync", checkSync},
+			{"ports", checkPorts},
+			{"certificates", checkCertificates},
+			{"memory", checkMemory},
+			{"open files", checkOpenFiles},
+			{"kernel", checkKernel},
+			{"processors", checkProcessors},
+			{"etcd", checkEtcd},
+			{"voters", checkVoters},
 		},
 		{{"pair", checkPair}, {"other node", checkPeer}},
 	}

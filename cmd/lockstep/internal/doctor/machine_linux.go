@@ -70,7 +70,7 @@ func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	if err := unix.Statfs(in.place, &st); err != nil {
 		return notChecked("%s: %v", in.place, err)
 	}
-	name, known := filesystems()[int64(st.Type)]
+	name, known := filesystems()[int64(st.Type)] //nolint:unconvert // it has 32 bits on other processors
 	if !known {
 		name = fmt.Sprintf("unknown kind %#x", st.Type)
 	}

@@ -365,7 +365,7 @@ func TestQuestions(t *testing.T) {
 // TestKeysAlways: no key, in whatever state, breaks the screen or leaves a line that is too long.
 func TestKeysAlways(t *testing.T) {
 	s := newSession(t)
-	keys := []string{"enter", "esc", "backspace", "up", "down", "pgdown", "end", "home", "/", "s", "r", "<", "?", "a", "S", "P", "n", "y", "x"}
+	keys := strings.Fields("enter esc backspace up down pgdown end home / s r < ? a S P n y x")
 	sizes := [][2]int{{80, 24}, {40, 10}, {200, 60}, {39, 9}, {1, 1}, {80, 11}}
 	queues := someQueues(700, query{limit: 700}).page.queues
 	random := uint32(1)

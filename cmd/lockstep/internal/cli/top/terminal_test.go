@@ -4,6 +4,7 @@ package top_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,7 +58,7 @@ func (t *terminal) text() string {
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	data := append(t.rest, p...)
+	data := slices.Concat(t.rest, p)
 	for len(data) > 0 {
 		n := t.take(data)
 		if n == 0 {

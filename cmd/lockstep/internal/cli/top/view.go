@@ -70,7 +70,8 @@ func (m *model) titleLine() string {
 	left := "lockstep top"
 	paused := ""
 	if p := m.status.status.Pair; p != nil {
-		left += fmt.Sprintf("  pair %.8s  term %d  in sync: %s", p.PairID, p.Term, cmp.Or(strings.Join(p.InSync, ", "), "none"))
+		left += fmt.Sprintf("  pair %.8s  term %d  in sync: %s", p.PairID, p.Term,
+			cmp.Or(strings.Join(p.InSync, ", "), "none"))
 		if p.CoordinatorReachable {
 			left += "  " + p.Coordinator + " reachable"
 		} else {
@@ -113,7 +114,9 @@ func (m *model) nodeLines() []string {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.Error != "" {
-			rows = append(rows, []string{cmp.Or(m.names[n.Address], n.Address), "unreachable", "", "", "", "", "", "", n.Address, n.Error})
+			rows = append(rows, []string{
+				cmp.Or(m.names[n.Address], n.Address), "unreachable", "", "", "", "", "", "", n.Address, n.Error,
+			})
 			continue
 		}
 		note := ""
