@@ -100,5 +100,5 @@ func (d damageOf) ReadAt(b []byte, off int64) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, backup.ErrRemote) {
 		err = fmt.Errorf("%w: %w", backup.ErrDamagedSet, err)
 	}
-	return n, err //nolint:wrapcheck // the reader's own
+	return n, err
 }

@@ -49,7 +49,7 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 func (o Opener) Parse(text string) (backup.Objects, error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it says what was read
+		return nil, err
 	}
 	return o.Open(at)
 }

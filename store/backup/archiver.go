@@ -387,7 +387,7 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	if _, err := w.Write(f.head()); err != nil {
 		return err //nolint:wrapcheck // Put says what it was writing
 	}
-	frames := io.Writer(w)
+	frames := w
 	var sealed io.WriteCloser
 	if a.o.Seal != nil {
 		var err error
@@ -412,13 +412,13 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
-		return err //nolint:wrapcheck // the caller says what it was doing
+		return err
 	}
 	f.Last, f.Records, f.FirstTime, f.LastTime = f.Before, 0, time.Time{}, time.Time{}
 	f.Bytes = 2 * archiveEnds
 	for f.Last.LSN < to.LSN && f.Bytes < limit {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // the caller says what it was doing
+			return err
 		}
 		frames, _, n, err := r.ReadBatch(archiveReadBytes)
 		if err != nil {

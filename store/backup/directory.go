@@ -68,7 +68,7 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error) error {
 	file, err := d.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
-		return err //nolint:wrapcheck // Put says what it was writing
+		return err
 	}
 	w := fileWriter{file: file, mostOpen: packSyncBytes}
 	if o.Paced {
@@ -97,7 +97,7 @@ func (w *fileWriter) Write(p []byte) (int, error) {
 		w.unsynced = 0
 		err = w.file.Sync()
 	}
-	return n, err //nolint:wrapcheck // Put says what it was writing
+	return n, err
 }
 
 // Open opens a file.

@@ -35,12 +35,15 @@ const (
 	plantedToken    = "PLANTED-token-of-a-client-c4e1"
 	plantedPeer     = "PLANTED-token-of-the-peer-92be"
 	plantedMetrics  = "PLANTED-token-of-the-metrics-1d7f"
+	plantedAccess   = "PLANTED-access-key-of-S3-77c2"
+	plantedSecret   = "PLANTED-secret-key-of-S3-e9d4"
 )
 
 // findings looks for what was planted.
 func findings(text string) (found []string) {
 	for _, secret := range []string{
 		plantedBody, plantedProperty, plantedKey, plantedBytes, plantedToken, plantedPeer, plantedMetrics,
+		plantedAccess, plantedSecret,
 	} {
 		for _, form := range []string{
 			secret, base64.StdEncoding.EncodeToString([]byte(secret))[:16], hex.EncodeToString([]byte(secret)),
@@ -67,6 +70,9 @@ func TestSecretsAreNotTold(t *testing.T) {
 		"log.level": "debug", "audit.file": filepath.Join(dir, "audit.jsonl"), "memory.budget": "64MiB",
 		"peer-token-file": secret("peer", plantedPeer), "metrics.token-file": secret("metrics", plantedMetrics),
 		"limits.message-bytes": "64KiB",
+		"backup.path":          "s3://backups/sets", "backup.s3.endpoint": "http://127.0.0.1:1",
+		"backup.s3.retry-for": "100ms", "backup.s3.access-key-file": secret("access-key", plantedAccess),
+		"backup.s3.secret-key-file": secret("secret-key", plantedSecret),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
@@ -208,6 +214,7 @@ func plantedName() string { return "a name with spaces" }
 
 // administration is what operators do, with a token of no authority, too.
 func administration(ctx context.Context, active *cluster.Node, note func(error)) {
+	upkeep := pb.NewMaintenanceServiceClient(active.Conn())
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+plantedToken)
 	admin, queues := pb.NewAdminServiceClient(active.Conn()), pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
@@ -218,6 +225,17 @@ func administration(ctx context.Context, active *cluster.Node, note func(error))
 		_, err = queues.PurgeQueue(c, &pb.PurgeQueueRequest{Name: "dead"})
 		note(err)
 		_, err = queues.CreateQueue(c, &pb.CreateQueueRequest{Name: "q"})
+		note(err)
+		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{})
+		note(err)
+		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{
+			Path: "s3://" + plantedAccess + ":" + plantedSecret + "@backups/sets",
+		})
+		note(err)
+		backup, err := upkeep.Backup(c, &pb.BackupRequest{})
+		for err == nil {
+			_, err = backup.Recv()
+		}
 		note(err)
 		_, err = pb.NewReplicationServiceClient(active.Conn()).Meet(c, &pb.MeetRequest{})
 		note(err)

@@ -158,7 +158,7 @@ func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
 		if n := b.busy.Load(); n > 0 && (b.answered.Load()+b.passed.Load())*n/100 >= b.answered.Load() {
 			b.answered.Add(1)
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = fmt.Fprint(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>reduce your request rate</Message></Error>`)
+			_, _ = fmt.Fprint(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>too much</Message></Error>`)
 			return
 		}
 		b.passed.Add(1)

@@ -320,7 +320,9 @@ func TestArchiveOutOfReach(t *testing.T) {
 	o := options(t, s.endpoint())
 	o.RetryFor = 200 * time.Millisecond
 	began := time.Now()
-	a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{Place: openPlace(t, "log", o), Interval: 50 * time.Millisecond})
+	a, err := backup.StartArchiver(d.s, backup.ArchiveOptions{
+		Place: openPlace(t, "log", o), Interval: 50 * time.Millisecond,
+	})
 	require.NoError(t, err)
 	require.Less(t, time.Since(began), 5*time.Second)
 	d.publish(20)

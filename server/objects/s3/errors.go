@@ -136,15 +136,15 @@ func (p *Place) explain(err error) error {
 	case isTaken(err):
 		return fmt.Errorf("%w: %w", fs.ErrExist, err)
 	case slices.Contains([]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}, r.Code):
-		return fmt.Errorf("%w: %s does not know the access key, or the secret key is another one; see backup.s3.access-key-file "+
-			"and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
+		return fmt.Errorf("%w: %s does not know the access key, or the secret key is another one; see "+
+			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
 			p.o.Endpoint, err)
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("%w: the clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.StatusCode == http.StatusForbidden:
 		return fmt.Errorf("%w: the access key may not do that in %s; it needs to list, get, put and delete objects below "+
 			"the prefix, and to list and abort uploads: %w", backup.ErrRemote, p.at, err)
-	case slices.Contains([]string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "XAmzQuotaExceeded"}, r.Code),
+	case slices.Contains([]string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull"}, r.Code),
 		r.StatusCode == http.StatusInsufficientStorage:
 		return fmt.Errorf("%w: %w: %s: %w", backup.ErrRemote, backup.ErrNoSpace, p.at, err)
 	case r.StatusCode >= http.StatusInternalServerError:

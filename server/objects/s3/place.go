@@ -234,7 +234,7 @@ func (p *Place) List(ctx context.Context, folder string) ([]backup.Entry, error)
 func (p *Place) stat(ctx context.Context, name string) (info minio.ObjectInfo, err error) {
 	err = p.try(ctx, "look at "+p.Path(name), func(ctx context.Context) (err error) {
 		info, err = p.core.Client.StatObject(ctx, p.at.Bucket, p.key(name), minio.StatObjectOptions{})
-		return err
+		return err //nolint:wrapcheck // try says what was tried
 	})
 	return info, err
 }
@@ -255,7 +255,7 @@ func (p *Place) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
 			minio.CopySrcOptions{Bucket: p.at.Bucket, Object: p.key(from)})
-		return err
+		return err //nolint:wrapcheck // try says what was tried
 	})
 	if err != nil {
 		return err

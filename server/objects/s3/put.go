@@ -132,7 +132,7 @@ func (u *upload) Write(b []byte) (int, error) {
 func (u *upload) next() error {
 	select {
 	case <-u.ctx.Done():
-		return context.Cause(u.ctx) //nolint:wrapcheck // of this upload, and wrapped there
+		return context.Cause(u.ctx)
 	case u.buf = <-u.free:
 	}
 	if u.buf == nil {
@@ -154,7 +154,7 @@ func (u *upload) send() error {
 		o.UserMetadata[checksumAlgorithm] = "CRC32C"
 		err := u.p.try(u.ctx, "begin to write "+u.p.Path(u.name), func(ctx context.Context) (err error) {
 			u.uploadID, err = u.p.core.NewMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), o)
-			return err
+			return err //nolint:wrapcheck // try says what was tried
 		})
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func (u *upload) put(number int, data []byte) error {
 	err := u.p.try(u.ctx, what, func(ctx context.Context) (err error) {
 		got, err = u.p.core.PutObjectPart(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, number, bytes.NewReader(data),
 			int64(len(data)), minio.PutObjectPartOptions{CustomHeader: http.Header{checksumHeader: {sum}}})
-		return err
+		return err //nolint:wrapcheck // try says what was tried
 	})
 	if err != nil {
 		return err
@@ -222,11 +222,11 @@ func (u *upload) finish() error {
 	}
 	u.wg.Wait()
 	if err := context.Cause(u.ctx); err != nil {
-		return err //nolint:wrapcheck // of this upload, and wrapped there
+		return err
 	}
 	err := u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
 		_, err := u.p.core.CompleteMultipartUpload(ctx, u.p.at.Bucket, u.p.key(u.name), u.uploadID, u.parts, o)
-		return err
+		return err //nolint:wrapcheck // try says what was tried
 	})
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (u *upload) putWhole() error {
 		o.UserMetadata[checksumHeader] = sum
 		_, err := u.p.core.PutObject(ctx, u.p.at.Bucket, u.p.key(u.name), bytes.NewReader(u.buf), int64(len(u.buf)), "", "",
 			o)
-		return err
+		return err //nolint:wrapcheck // try says what was tried
 	})
 }
 
