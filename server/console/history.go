@@ -12,6 +12,8 @@ const (
 	historyPoints = 180
 	// historyStep is how far apart two points are at least.
 	historyStep = 900 * time.Millisecond
+	// chartWindow is how much time a chart shows at least.
+	chartWindow = time.Minute
 	// maxHistories is how many queues have a history at the same time: those that were looked at last.
 	maxHistories = 64
 )
@@ -68,11 +70,19 @@ func (h *history) makeRoom() {
 // chart of some lines of the history.
 func (s *past) chart(unit string, height int, labels []string, lines ...int) chart {
 	c := chart{Kind: "lines", Unit: unit, Height: height}
+	early := len(s.at) > 0 && s.at[len(s.at)-1].Sub(s.at[0]) < chartWindow
+	if early { // a chart of one point would have no width
+		c.X = append(c.X, s.at[len(s.at)-1].Add(-chartWindow).Unix())
+	}
 	for _, at := range s.at {
 		c.X = append(c.X, at.Unix())
 	}
 	for i, line := range lines {
-		c.Series = append(c.Series, series{labels[i], s.values[line]})
+		values := s.values[line]
+		if early {
+			values = append([]*float64{nil}, values...)
+		}
+		c.Series = append(c.Series, series{labels[i], values})
 	}
 	return c
 }

@@ -103,7 +103,11 @@ func (h *hub) run(
 ) {
 	key, leave := h.server.o.Link.Enter(from)
 	defer leave()
-	ticker := time.NewTicker(liveEvery)
+	every := liveEvery
+	if p.Every > 0 {
+		every = p.Every
+	}
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	if p.Follow != nil {
 		h.follow(ctx, t, h.server.view(one, from, key, query, nil), p)

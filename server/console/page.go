@@ -36,6 +36,8 @@ type Page struct {
 	// Live: "live" is made anew once a second while a browser shows the page, and put into the element with the
 	// identifier "live".
 	Live bool
+	// Every is how often that is, if not once a second.
+	Every time.Duration
 	// Hidden: it is not in the menu; Under is the Path of the page that the menu marks for it.
 	Hidden bool
 	Under  string

@@ -21,6 +21,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
+// queueEvery is how often the page of a queue is made, so that what is published is on it within a second.
+const queueEvery = 250 * time.Millisecond
+
 // maxTestMessages is how many messages the form publishes at most.
 const maxTestMessages = 1000
 
@@ -29,7 +32,8 @@ func queuePage() Page {
 	h := &history{}
 	return Page{
 		Path: "/queue", Title: "Queue", Right: "browse", Template: "queue", Live: true, Hidden: true, Under: "/queues",
-		Load: func(ctx context.Context, v *View) (any, error) { return loadQueue(ctx, v, h) },
+		Every: queueEvery,
+		Load:  func(ctx context.Context, v *View) (any, error) { return loadQueue(ctx, v, h) },
 		Actions: []Action{
 			{Name: "publish", Title: "Publish", Right: "publish", Dialog: "publish", Do: publishTest},
 			{

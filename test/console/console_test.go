@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+// Package console_test uses the console with a real browser, on a real pair that loses its nodes.
+package console_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// world is a pair with a console on each node, and a command line.
+type world struct {
+	t       *testing.T
+	binary  string
+	pair    *harness.Pair
+	console map[string]string // address of a node's console, by the node's name
+	token   string
+}
+
+// startWorld starts the pair, with rules: root may do everything, reader may browse.
+func startWorld(t *testing.T) (w *world, root, reader string) {
+	t.Helper()
+	w = &world{t: t, binary: os.Getenv("LOCKSTEP_BINARY"), console: map[string]string{}}
+	if w.binary == "" {
+		w.binary = filepath.Join(t.TempDir(), "lockstep")
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", w.binary,
+			"github.com/lockstep-mq/lockstep/cmd/lockstep").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	settings := map[string]map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		port, err := harness.ReservePort()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, port.Close()) })
+		settings[name] = map[string]string{"console.listen": port.Address()}
+		w.console[name] = "http://" + port.Address()
+	}
+	all := harness.SmallNodes()
+	all["access.operators"] = "root"
+	var err error
+	w.pair, err = harness.Start(t.Context(), harness.Options{
+		Binary: w.binary, Dir: t.TempDir(), EtcdNoSync: true, Settings: all, NodeSettings: settings,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.pair.KillAll()) })
+	w.inSync()
+	root = w.makeToken("root")
+	reader = w.makeToken("reader")
+	w.token = root
+	w.run("access", "grant", "root", "publish,consume,browse,manage", "--queue", "*")
+	w.run("access", "grant", "root", "operate,audit")
+	w.run("access", "grant", "reader", "browse", "--queue", "*")
+	w.run("access", "grant", "anonymous", "browse", "--queue", "nothing") // may ask nodes for their status, as this test does
+	return w, root, reader
+}
+
+func (w *world) makeToken(principal string) string {
+	w.t.Helper()
+	out := w.run("access", "token", "create", principal+"-1", "--principal", principal)
+	at := strings.Index(out, "lsk_")
+	require.GreaterOrEqual(w.t, at, 0, out)
+	return strings.Fields(out[at:])[0]
+}
+
+// inSync waits until both nodes hold everything.
+func (w *world) inSync() (active, standby *harness.Node) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), bound)
+	defer cancel()
+	active, standby, err := w.pair.WaitInSync(ctx)
+	require.NoError(w.t, err)
+	return active, standby
+}
+
+// as is a context for calls of root.
+func (w *world) as() context.Context {
+	return metadata.AppendToOutgoingContext(w.t.Context(), "authorization", "Bearer "+w.token)
+}
+
+// run runs a command line.
+func (w *world) run(args ...string) string {
+	w.t.Helper()
+	out, err := w.try(args...)
+	require.NoError(w.t, err, "%v: %s", args, out)
+	return out
+}
+
+func (w *world) try(args ...string) (string, error) {
+	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
+	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","),
+		"LOCKSTEP_TOKEN="+w.token)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// TestConsole is an operator's day. It runs with LOCKSTEP_BROWSER, the path of a Chromium; LOCKSTEP_SCREENSHOTS is a
+// directory for pictures of every page.
+func TestConsole(t *testing.T) {
+	program := os.Getenv("LOCKSTEP_BROWSER")
+	if program == "" {
+		t.Skip("LOCKSTEP_BROWSER names no Chromium: see test/console/run.sh")
+	}
+	w, root, reader := startWorld(t)
+	active, standby := w.inSync()
+	chromium := browser(t, program)
+	onActive := newTab(t, chromium, w.console[active.Name])
+	onActive.signIn(root)
+
+	w.queues(onActive)
+	onStandby := newTab(t, chromium, w.console[standby.Name])
+	onStandby.signIn(root)
+	w.messages(onStandby, active) // a standby's console sends what the active has to do to the active
+	// Under another name, so that it has cookies of its own.
+	w.refusals(newTab(t, chromium, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
+	w.scan(onActive, active)
+	w.pictures(onActive)
+	onActive.quiet()
+	w.resize(onStandby, active)
+	w.switchover(onStandby)
+	w.death(onStandby, standby)
+	onStandby.quiet()
+}
+
+// queues: a queue is made on the page, and what the command line publishes is on it within a second.
+func (w *world) queues(b *tab) {
+	b.open("/queues")
+	b.run(chromedp.Click(`a[href="/queues/create"]`), chromedp.WaitVisible("#dialog #name"),
+		chromedp.SendKeys("#dialog #name", "orders"), chromedp.Click("#dialog button[type=submit]"),
+		chromedp.WaitVisible("#depth"))
+	w.run("queue", "create", "orders.later")
+	for n := 1; n <= 3; n++ {
+		w.run("publish", "orders", fmt.Sprintf(`{"order":%d,"items":["pen","ink"]}`, n), "--property", "region=eu",
+			"--content-type", "application/json")
+		took := b.until(fmt.Sprintf("document.querySelector('#depth').innerText === '%d'", n))
+		w.t.Logf("the page shows message %d %v after it was published", n, took.Round(time.Millisecond))
+		require.Less(w.t, took, time.Second)
+	}
+	b.until("document.querySelectorAll('.chart canvas').length === 2")
+	b.open("/queues?search=LATER")
+	b.until(has("#live tbody", "orders.later"))
+	require.False(w.t, func() (found bool) {
+		b.run(chromedp.Evaluate("document.querySelectorAll('#live tbody tr').length !== 1", &found))
+		return found
+	}())
+	require.Contains(w.t, publishOn(b, "orders", "a message from the page"), "Published as sequence 4")
+}
+
+// publishOn publishes a message on the page of a queue.
+func publishOn(b *tab, queue, body string) string {
+	b.open("/queue?name=" + queue)
+	return b.dialog(`a[href^="/queue/publish"]`, map[string]string{"#body": body})
+}
+
+// messages: they are browsed, decoded, moved and deleted.
+func (w *world) messages(b *tab, active *harness.Node) {
+	b.open("/messages?name=orders")
+	b.until(has("#live", "a message from the page"))
+	b.run(chromedp.Click(`#live a[href*="sequence=2"]`), chromedp.WaitVisible("#json"))
+	b.until(has("#json", `"order": 2`))
+	b.until(has("#hex", "7b 22 6f 72"))
+	b.until(has("main", "eu"))
+	b.open("/messages?name=orders")
+	choose := func(sequences ...int) {
+		for _, n := range sequences {
+			b.run(chromedp.Click(fmt.Sprintf(`#live input[value="%d"]`, n)))
+		}
+	}
+	choose(1, 3)
+	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/move"]`, map[string]string{
+		"#to": "orders.later",
+	}), "Moved 2 of 2 messages to orders.later")
+	b.until("document.querySelectorAll('#live tbody tr').length === 2")
+	choose(4)
+	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/remove"]`, nil), "Deleted 1 of 1")
+	b.until("document.querySelectorAll('#live tbody tr').length === 1")
+	q, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(w.as(), &pb.GetQueueRequest{Name: "orders.later"})
+	require.NoError(w.t, err)
+	require.Equal(w.t, uint64(2), q.GetQueue().GetMessages())
+}
+
+// refusals: a reader sees queues and messages, may change nothing, and is told why.
+func (w *world) refusals(b *tab, token string) {
+	b.signIn(token)
+	b.open("/queue?name=orders")
+	b.until(has("#depth", "1"))
+	require.Contains(w.t, b.dialog(`a[href^="/queue/purge?name=orders"]`, map[string]string{"#confirm": "orders"}),
+		"You may not do this")
+	require.Contains(w.t, publishOn(b, "orders", "no"), "You may not do this")
+	for _, page := range []string{"/connections", "/store", "/access", "/audit", "/prepared"} {
+		b.open(page)
+		b.until(has("main", "You may not do this"))
+	}
+	b.open("/queue?name=orders")
+	b.until(has("#depth", "1"))
+	b.quiet()
+}
+
+// scan: it is begun on the page, and its histogram is drawn.
+func (w *world) scan(b *tab, active *harness.Node) {
+	w.run("queue", "create", "load")
+	messages := make([]*pb.Message, 500)
+	for i := range messages {
+		messages[i] = &pb.Message{Body: bytes.Repeat([]byte("x"), 300+10*i)}
+	}
+	queues := pb.NewQueueServiceClient(active.Conn())
+	for range 4 {
+		_, err := queues.Publish(w.as(), &pb.PublishRequest{Queue: "load", Messages: messages})
+		require.NoError(w.t, err)
+	}
+	b.open("/store")
+	id := w.nodeID(active)
+	require.NotEmpty(w.t, b.dialog(`a[href^="/store/scan?node=`+id+`"]`, nil))
+	b.until("document.querySelector('ul.tasks a[href^=\"/scan\"]')")
+	b.run(chromedp.Click(`ul.tasks a[href^="/scan"]`), chromedp.WaitVisible(".chart canvas"))
+	b.until(has("main", "recommended"))
+}
+
+func (w *world) nodeID(n *harness.Node) string {
+	w.t.Helper()
+	st, err := n.Status(w.as())
+	require.NoError(w.t, err)
+	return st.GetNode().GetNodeId()
+}
+
+// resize: a rolling resize is begun on the page of the standby, the active is killed in the middle of it and comes back,
+// and the page shows the resize to its end.
+func (w *world) resize(b *tab, active *harness.Node) {
+	b.open("/store")
+	require.NotEmpty(w.t, b.dialog(`a[href^="/store/resize"]`, map[string]string{"#page_size": "4096"}))
+	b.until("document.querySelector('ol.steps')")
+	require.NoError(w.t, active.Kill())
+	b.until("document.querySelectorAll('.card').length > 0")
+	require.NoError(w.t, active.Start())
+	b.until("document.querySelectorAll('ol.steps li').length > 0 && " +
+		"Array.from(document.querySelectorAll('ol.steps li')).every(function (s) { return s.classList.contains('good'); })")
+	w.inSync()
+	for _, n := range w.pair.Nodes {
+		st, err := n.Status(w.as())
+		require.NoError(w.t, err)
+		require.Equal(w.t, uint32(4096), st.GetStore().GetPageSize(), n.Name)
+	}
+}
+
+// switchover: the roles change, and the page shows it.
+func (w *world) switchover(b *tab) {
+	active, standby := w.inSync()
+	b.open("/pair")
+	b.until(fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').innerText.includes('active')", active.Name))
+	require.NotEmpty(w.t, b.dialog(`a[href^="/pair/switchover"]`, nil))
+	b.until(has(`section[aria-label="Node `+standby.Name+`"] .badge`, "active"))
+	now, _ := w.inSync()
+	require.Equal(w.t, standby.Name, now.Name)
+}
+
+// death: a node that is killed is red within two seconds.
+func (w *world) death(b *tab, own *harness.Node) {
+	other := w.pair.Other(own)
+	b.open("/pair")
+	card := fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').classList.contains('bad')", other.Name)
+	b.until("!" + card)
+	require.NoError(w.t, other.Kill())
+	took := b.until(card)
+	w.t.Logf("the killed node is red after %v", took.Round(time.Millisecond))
+	require.Less(w.t, took, 2*time.Second)
+	require.NoError(w.t, other.Start())
+	w.inSync()
+	b.until("!" + card)
+}
+
+// pictures of every page, if they are asked for.
+func (w *world) pictures(b *tab) {
+	directory := os.Getenv("LOCKSTEP_SCREENSHOTS")
+	if directory == "" {
+		return
+	}
+	for i := range 12 {
+		w.run("queue", "create", fmt.Sprintf("team-%c/invoices.%02d", 'a'+i%3, i))
+	}
+	for _, page := range []struct{ name, path string }{
+		{"pair", "/pair"},
+		{"alarms", "/alarms"},
+		{"queues", "/queues?sort=messages&order=descending"},
+		{"queue", "/queue?name=load"},
+		{"messages", "/messages?name=orders.later"},
+		{"message", "/message?name=orders.later&sequence=1"},
+		{"store", "/store"},
+		{"backups", "/backups"},
+		{"jobs", "/jobs"},
+		{"connections", "/connections"},
+		{"prepared", "/prepared"},
+		{"access", "/access"},
+		{"audit", "/audit"},
+	} {
+		b.shoot(directory, page.name, page.path)
+	}
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Uses the console with a headless Chromium, on a real pair that loses its nodes: test/console. As root it installs the browser with
+# apt-get if there is none. Exit code 3: it cannot run here. LOCKSTEP_SCREENSHOTS, a directory, gets pictures of every page.
+# Usage: test/console/run.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+find_browser() {
+  for name in chromium chromium-browser google-chrome; do
+    command -v "$name" && return
+  done
+  return 1
+}
+if [[ -z ${LOCKSTEP_BROWSER:-} ]] && ! LOCKSTEP_BROWSER=$(find_browser); then
+  ((EUID == 0)) && command -v apt-get >/dev/null && apt-get install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 || true
+  LOCKSTEP_BROWSER=$(find_browser) || {
+    echo "console: no Chromium, and it cannot be installed here"
+    exit 3
+  }
+fi
+export LOCKSTEP_BROWSER
+exec go test -count=1 -timeout 5m ./test/console

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package console_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+// bound is how long anything on a page may take that should come. Generous: the machine may be busy.
+const bound = 20 * time.Second
+
+// browser starts a Chromium without a window, with a profile of its own, until the test ends.
+func browser(t *testing.T, program string) context.Context {
+	t.Helper()
+	options := append(append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...),
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.Flag("disable-gpu", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(bound),
+	)
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, end := chromedp.NewContext(allocator)
+	t.Cleanup(end)
+	require.NoError(t, chromedp.Run(ctx))
+	return ctx
+}
+
+// tab is one tab.
+type tab struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+
+	mu       sync.Mutex // guards problems
+	problems []string
+}
+
+// newTab opens a tab for the console at an address.
+func newTab(t *testing.T, browser context.Context, base string) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser)
+	t.Cleanup(cancel)
+	b := &tab{t: t, ctx: ctx, base: strings.TrimSuffix(base, "/")}
+	chromedp.ListenTarget(ctx, b.listen)
+	require.NoError(t, chromedp.Run(ctx)) // the tab would be closed with the context of its first run
+	b.run(log.Enable(), runtime.Enable(), emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+	return b
+}
+
+// listen keeps what the browser complains of: scripts that fail, and what the policy forbids. That a node does not
+// answer, or refuses something, is told to the person by the page.
+func (b *tab) listen(event any) {
+	problem := ""
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		problem = "exception: " + e.ExceptionDetails.Error()
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
+			problem = fmt.Sprintf("console.%s", e.Type)
+			for _, a := range e.Args {
+				problem += " " + string(a.Value) + a.Description
+			}
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Source != log.SourceNetwork && (e.Entry.Level == log.LevelError || e.Entry.Level == log.LevelWarning) {
+			problem = fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	}
+	if problem == "" || strings.Contains(problem, "htmx:sendError") || strings.Contains(problem, "htmx:responseError") ||
+		strings.Contains(problem, "Response Status Error Code") {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.problems = append(b.problems, problem)
+}
+
+// quiet fails the test if the browser has complained.
+func (b *tab) quiet() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.Empty(b.t, b.problems)
+}
+
+func (b *tab) run(actions ...chromedp.Action) {
+	b.t.Helper()
+	require.NoError(b.t, b.try(actions...), "%s", b.whatIsShown())
+}
+
+func (b *tab) try(actions ...chromedp.Action) error {
+	ctx, cancel := context.WithTimeout(b.ctx, bound)
+	defer cancel()
+	return chromedp.Run(ctx, actions...)
+}
+
+// whatIsShown is for the text of a failure.
+func (b *tab) whatIsShown() string {
+	var at, text string
+	_ = b.evaluate("location.href", &at)
+	_ = b.evaluate("document.body ? document.body.innerText : ''", &text)
+	return at + "\n" + text
+}
+
+func (b *tab) evaluate(script string, into any) error {
+	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate(script, into))
+}
+
+// open goes to a page.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.base+path), chromedp.WaitReady("main"))
+}
+
+// until waits for a condition, a script, and returns how long it took.
+func (b *tab) until(script string) time.Duration {
+	b.t.Helper()
+	began := time.Now()
+	for {
+		var holds bool
+		err := b.evaluate("Boolean("+script+")", &holds)
+		if err == nil && holds {
+			return time.Since(began)
+		}
+		if time.Since(began) > bound {
+			require.FailNow(b.t, "not within "+bound.String(), "%s: %v\n%s", script, err, b.whatIsShown())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// has is a script that tells whether an element has a text.
+func has(selector, text string) string {
+	return fmt.Sprintf("(document.querySelector(%q)||{innerText:''}).innerText.includes(%q)", selector, text)
+}
+
+// signIn signs in with a token.
+func (b *tab) signIn(token string) {
+	b.t.Helper()
+	b.open("/")
+	b.run(chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", token), chromedp.Click("button[type=submit]"),
+		chromedp.WaitVisible("#menu", chromedp.ByQuery))
+}
+
+// dialog opens a dialogue by clicking on the element, fills it in, and sends it. It returns the text that follows: the
+// message of what was done, or the dialogue with why it was not.
+func (b *tab) dialog(opener string, fields map[string]string) string {
+	b.t.Helper()
+	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
+	for selector, value := range fields {
+		b.run(chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).value = ''", "#dialog "+selector), nil),
+			chromedp.SendKeys("#dialog "+selector, value, chromedp.ByQuery))
+	}
+	b.run(chromedp.Evaluate("document.querySelectorAll('.toast').forEach(function (e) { e.remove(); })", nil),
+		chromedp.Click("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
+	b.until("document.querySelector('.toast') || document.querySelector('.notice') || " +
+		"document.querySelector('#dialog .failure')")
+	var text string
+	b.run(chromedp.Evaluate("(document.querySelector('.toast')||document.querySelector('#dialog .failure')||"+
+		"document.querySelector('.notice')).innerText", &text))
+	return text
+}
+
+// shoot writes pictures of a page at two widths and in both themes, if the test was asked for that.
+func (b *tab) shoot(directory, name, path string) {
+	b.t.Helper()
+	if directory == "" {
+		return
+	}
+	for _, width := range []int64{390, 1440} {
+		for _, theme := range []string{"light", "dark"} {
+			b.run(emulation.SetDeviceMetricsOverride(width, 900, 1, false),
+				chromedp.Evaluate(fmt.Sprintf("document.cookie = 'lockstep_theme=%s; Path=/'", theme), nil))
+			b.open(path)
+			b.until("!document.querySelector('.chart') || document.querySelector('.chart canvas')")
+			var wide bool
+			b.run(chromedp.Evaluate("document.documentElement.scrollWidth > innerWidth", &wide))
+			require.False(b.t, wide, "%s at %d px is wider than the window", path, width)
+			var picture []byte
+			b.run(chromedp.FullScreenshot(&picture, 100))
+			file := filepath.Join(directory, fmt.Sprintf("%s-%d-%s.png", name, width, theme))
+			require.NoError(b.t, os.WriteFile(file, picture, 0o600))
+		}
+	}
+	b.run(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+}
