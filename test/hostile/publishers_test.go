@@ -16,7 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// publishersAtOnce is how many streams one connection of deafPublishers has, and deafBytes is what each request carries.
+// publishersAtOnce is how many streams one connection of deafPublishers has, and deafBytes is what each request
+// carries.
 const (
 	publishersAtOnce = 64
 	deafBytes        = 256 << 10

@@ -55,8 +55,8 @@ const (
 	expiryInterval = 12 * time.Hour
 )
 
-// watchExpiry says in the log which certificates of a witness end soon, until ctx ends. The nodes tell of the one that it
-// shows them, too.
+// watchExpiry says in the log which certificates of a witness end soon, until ctx ends. The nodes tell of the one that
+// it shows them, too.
 func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
