@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,10 +34,10 @@ type world struct {
 	token   string
 }
 
-// startWorld starts the pair, with rules: root may do everything, reader may browse.
-func startWorld(t *testing.T) (w *world, root, reader string) {
+// startOpen starts the pair without rules.
+func startOpen(t *testing.T, more map[string]string) *world {
 	t.Helper()
-	w = &world{t: t, binary: os.Getenv("LOCKSTEP_BINARY"), console: map[string]string{}}
+	w := &world{t: t, binary: os.Getenv("LOCKSTEP_BINARY"), console: map[string]string{}}
 	if w.binary == "" {
 		w.binary = filepath.Join(t.TempDir(), "lockstep")
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", w.binary,
@@ -52,7 +53,7 @@ func startWorld(t *testing.T) (w *world, root, reader string) {
 		w.console[name] = "http://" + port.Address()
 	}
 	all := harness.SmallNodes()
-	all["access.operators"] = "root"
+	maps.Copy(all, more)
 	var err error
 	w.pair, err = harness.Start(t.Context(), harness.Options{
 		Binary: w.binary, Dir: t.TempDir(), EtcdNoSync: true, Settings: all, NodeSettings: settings,
@@ -60,6 +61,13 @@ func startWorld(t *testing.T) (w *world, root, reader string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.pair.KillAll()) })
 	w.inSync()
+	return w
+}
+
+// startWorld starts the pair, with rules: root may do everything, reader may browse.
+func startWorld(t *testing.T) (w *world, root, reader string) {
+	t.Helper()
+	w = startOpen(t, map[string]string{"access.operators": "root"})
 	root = w.makeToken("root")
 	reader = w.makeToken("reader")
 	w.token = root
