@@ -290,19 +290,23 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 	var stored FileSum
 	o := PutOptions{AboutBytes: packAbout(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
 	err := j.o.Place.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
-		out := summing{to: to, sum: sha256.New()}
-		plain, err := j.seal(&out, func(to io.Writer) (FileSum, error) {
+		write := func(to io.Writer) (FileSum, error) {
 			w := newPack(to, j.m.PageSize, paced)
 			if err := j.copy(ctx, snap, w); err != nil {
 				return FileSum{}, err
 			}
 			return w.finish()
-		})
-		stored = out.fileSum(name)
-		if j.o.Seal != nil {
-			j.m.Format = sealedFormat
-			j.m.Encryption = &Encryption{Scheme: sealScheme, Recipients: j.o.Seal.Recipients(), Plain: plain}
 		}
+		if j.o.Seal == nil {
+			var err error
+			stored, err = write(to) // the pack sums itself up
+			return err
+		}
+		out := summing{to: to, sum: sha256.New()}
+		plain, err := j.seal(&out, write)
+		stored = out.fileSum(name)
+		j.m.Format = sealedFormat
+		j.m.Encryption = &Encryption{Scheme: sealScheme, Recipients: j.o.Seal.Recipients(), Plain: plain}
 		return err
 	})
 	if err != nil {
@@ -313,9 +317,6 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 
 // seal puts the encryption between what write writes and where that goes.
 func (j *job) seal(to io.Writer, write func(to io.Writer) (FileSum, error)) (FileSum, error) {
-	if j.o.Seal == nil {
-		return write(to)
-	}
 	w, err := j.o.Seal.Seal(to)
 	if err != nil {
 		return FileSum{}, fmt.Errorf("encrypt: %w", err)
