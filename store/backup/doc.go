@@ -12,10 +12,15 @@
 //	  manifest.json   what it is, with the size and SHA-256 of the other file, and its own
 //
 // Run reads a pinned checkpoint, so that no transaction waits for it, and verifies the checksum of every page as it
-// goes by: a page that is damaged at the source ends the backup, and never pushes a good generation out. The set is
-// written as .partial-<name>; its files and its directory are synced before it gets its name, and older generations go
-// only after that is durable. What is listed as good was therefore written completely. What a crash leaves behind under
-// a name with a dot is removed by the next Run.
+// goes by: a page that is damaged at the source ends the backup, and never pushes a good generation out. The manifest
+// is put last, and with it the set is complete; older generations go only after that is durable. What is listed as good
+// was therefore written completely. A mark, .partial-<name> or .removed-<name>, is beside a set that is being made or
+// removed; the next Run removes what a crash leaves behind.
+//
+// # Places
+//
+// Sets and archives are objects of a place, Objects: a directory (Directory), or a bucket of an S3 server, in package
+// server/objects/s3. With a Sealer they are encrypted: a set of format 2 has pages.pack.age, and says to whom.
 //
 // # The archive of the log
 //
