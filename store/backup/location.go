@@ -55,7 +55,8 @@ func ParseLocation(text string) (Location, error) {
 		return Location{Dir: text}, nil
 	case strings.Contains(rest, "@"):
 		return Location{}, fmt.Errorf("%w: there is an @ in it; keys do not belong there, but into "+
-			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ErrLocation)
+			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and "+
+			"AWS_SECRET_ACCESS_KEY", ErrLocation)
 	case strings.ContainsAny(rest, "?#"):
 		return Location{}, fmt.Errorf("%w: %q has a ? or a #; endpoint and region are settings, backup.s3", ErrLocation,
 			text)

@@ -39,7 +39,7 @@ func TestContractServer(t *testing.T) {
 		contract(t, openPlace(t, "tight", tight))
 	})
 	t.Run("versions and locks", func(t *testing.T) {
-		s := startServer(t, "--versioning-dir", filepath.Join(t.TempDir()))
+		s := startServer(t, "--versioning-dir", t.TempDir())
 		s.makeBucket(minio.MakeBucketOptions{ObjectLocking: true})
 		contract(t, openPlace(t, "locked", options(t, s.endpoint())))
 	})

@@ -126,7 +126,8 @@ func (p *Place) explain(err error) error {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("%w: backup.s3.endpoint says https, and %s speaks http: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case !ok && !passes(err):
-		return fmt.Errorf("%w: the certificate of %s is not trusted; give its authority with backup.s3.ca: %w", backup.ErrRemote, p.o.Endpoint, err)
+		return fmt.Errorf("%w: the certificate of %s is not trusted; give its authority with "+
+			"backup.s3.ca: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case !ok:
 		return fmt.Errorf("%w: no answer from %s: %w", backup.ErrRemote, p.o.Endpoint, err)
 	case r.Code == minio.NoSuchBucket:
@@ -137,7 +138,8 @@ func (p *Place) explain(err error) error {
 		return fmt.Errorf("%w: %w", fs.ErrExist, err)
 	case slices.Contains([]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}, r.Code):
 		return fmt.Errorf("%w: %s does not know the access key, or the secret key is another one; see "+
-			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
+			"backup.s3.access-key-file and backup.s3.secret-key-file, or AWS_ACCESS_KEY_ID and "+
+			"AWS_SECRET_ACCESS_KEY: %w", backup.ErrRemote,
 			p.o.Endpoint, err)
 	case r.Code == "RequestTimeTooSkewed":
 		return fmt.Errorf("%w: the clocks of this machine and of %s differ: %w", backup.ErrRemote, p.o.Endpoint, err)

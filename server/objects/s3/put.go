@@ -74,7 +74,7 @@ func (p *Place) Put(
 	if err != nil {
 		u.cancel(err)
 		u.wg.Wait()
-		u.abort()
+		u.abort() //nolint:contextcheck // it goes on when the context has ended
 	}
 	return err
 }
