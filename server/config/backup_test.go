@@ -38,7 +38,8 @@ func TestPlacesOfBackups(t *testing.T) {
 		require.ErrorContains(t, err, want, flag)
 	}
 	for _, flag := range []string{
-		"--backup-path=/backup", "--backup-path=file:///backup", "--backup-path=s3://bucket", "--backup-path=s3://bucket/a/b/",
+		"--backup-path=/backup", "--backup-path=file:///backup", "--backup-path=s3://bucket",
+		"--backup-path=s3://bucket/a/b/",
 		"--wal-archive=relative/dir", "--wal-archive=s3://bucket/log", "--backup-s3-endpoint=http://127.0.0.1:9000",
 	} {
 		_, err := load(t, "", nil, []string{flag})

@@ -91,7 +91,6 @@ func (v *View) connectionsOf(ctx context.Context, node string) (*pb.ListConnecti
 	if err != nil {
 		return nil, err
 	}
-	//nolint:wrapcheck // a status is shown
 	return pb.NewConnectionServiceClient(cc).ListConnections(ctx, &pb.ListConnectionsRequest{Limit: maxConnectionRows})
 }
 
@@ -148,7 +147,7 @@ func closeConnection(ctx context.Context, v *View) (Done, error) {
 	}
 	resp, err := pb.NewConnectionServiceClient(cc).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: fmt.Sprintf("The connection from %s is closed.", resp.GetConnection().GetAddress())}, nil
 }

@@ -94,7 +94,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	name := v.Query.Get("name")
 	described, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	d := &messagesView{
 		Queue: described.GetQueue(), Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
@@ -147,7 +147,7 @@ func browse(
 	defer cancel()
 	stream, err := queues.Browse(ctx, req)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	for {
 		resp, err := stream.Recv()
@@ -324,7 +324,7 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 	}
 	list, err := pb.NewQueueServiceClient(active).ListQueues(ctx, &pb.ListQueuesRequest{PageSize: 200})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	for _, q := range list.GetQueues() {
 		if q.GetName() != d.Queue {
@@ -371,7 +371,7 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), To: to, Sequences: sequences, QueueId: id,
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	text := fmt.Sprintf("Moved %d of %d messages to %s.", resp.GetMoved(), len(sequences),
 		cmp.Or(to, "where they come from"))
@@ -395,7 +395,7 @@ func removeChosen(ctx context.Context, v *View) (Done, error) {
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: sequences, QueueId: id,
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(sequences))}, nil
 }

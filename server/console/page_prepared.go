@@ -60,7 +60,7 @@ func loadPrepared(ctx context.Context, v *View) (any, error) {
 		AfterLsn: after, Limit: preparedPerPage,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	d := &preparedView{Total: resp.GetTotal(), Bytes: resp.GetTotalBytes()}
 	for _, t := range resp.GetTransactions() {
@@ -78,7 +78,6 @@ func mayDecide(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	//nolint:wrapcheck // a status is shown
 	return pb.NewQueueServiceClient(active).ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
 }
 
@@ -98,12 +97,12 @@ func decide(ctx context.Context, v *View, commit bool) (Done, error) {
 	queues := pb.NewQueueServiceClient(active)
 	if commit {
 		if _, err := queues.CommitPrepared(ctx, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
-			return Done{}, err //nolint:wrapcheck // a status is shown
+			return Done{}, err
 		}
 		return Done{Message: "Transaction " + xid + " is committed."}, nil
 	}
 	if _, err := queues.RollbackPrepared(ctx, &pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}); err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: "Transaction " + xid + " is rolled back."}, nil
 }

@@ -88,7 +88,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 		Name: v.Get("name"), Activity: true,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	q := resp.GetQueue()
 	d := &queueView{queueRow: newQueueRow(q), MessagesLink: queueLink("/messages", q.GetName())}
@@ -147,7 +147,7 @@ func loadConfig(ctx context.Context, v *View) (any, error) {
 	}
 	resp, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Get("name")})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	return &configView{Queue: resp.GetQueue(), Fields: configFields(resp.GetQueue().GetConfig())}, nil
 }
@@ -187,7 +187,7 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 	}
 	resp, err := pb.NewQueueServiceClient(active).Publish(ctx, req)
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	if count == 1 {
 		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
@@ -203,7 +203,7 @@ func alterQueue(ctx context.Context, v *View) (Done, error) {
 	queues := pb.NewQueueServiceClient(active)
 	now, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	config := now.GetQueue().GetConfig()
 	if config == nil {
@@ -215,7 +215,7 @@ func alterQueue(ctx context.Context, v *View) (Done, error) {
 	if _, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
 		Name: v.Query.Get("name"), Config: config, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
 	}); err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: "The queue is configured anew."}, nil
 }
@@ -251,7 +251,7 @@ func seek(ctx context.Context, v *View) (Done, error) {
 	}
 	resp, err := pb.NewQueueServiceClient(active).SeekSubscription(ctx, req)
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: fmt.Sprintf("Subscription %s goes on at %d, with %d messages to read.",
 		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), resp.GetBacklog())}, nil
@@ -277,7 +277,7 @@ func purgeQueue(ctx context.Context, v *View) (Done, error) {
 		Name: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: fmt.Sprintf("Purged %d messages.", resp.GetMessages())}, nil
 }
@@ -295,7 +295,7 @@ func deleteQueue(ctx context.Context, v *View) (Done, error) {
 		Name: name,
 	})
 	if err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{
 		Message: fmt.Sprintf("Queue %s is deleted, with %d messages.", name, resp.GetMessages()), Goto: "/queues",

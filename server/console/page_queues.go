@@ -96,7 +96,7 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	}
 	resp, err := pb.NewQueueServiceClient(active).ListQueues(ctx, req)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a status is shown
+		return nil, err
 	}
 	d.Total, d.Uncertain = resp.GetTotal(), resp.GetOrderUncertain()
 	d.First = int(req.GetOffset()) + 1
@@ -194,12 +194,11 @@ func createQueue(ctx context.Context, v *View) (Done, error) {
 	if err := readConfig(v, config, true); err != nil {
 		return Done{}, err
 	}
-	req := &pb.CreateQueueRequest{Name: name, Config: config}
-	for _, sub := range strings.Fields(strings.ReplaceAll(v.Get("subscriptions"), ",", " ")) {
-		req.Subscriptions = append(req.Subscriptions, sub)
+	req := &pb.CreateQueueRequest{
+		Name: name, Config: config, Subscriptions: strings.Fields(strings.ReplaceAll(v.Get("subscriptions"), ",", " ")),
 	}
 	if _, err := pb.NewQueueServiceClient(active).CreateQueue(ctx, req); err != nil {
-		return Done{}, err //nolint:wrapcheck // a status is shown
+		return Done{}, err
 	}
 	return Done{Message: "Queue " + name + " is created.", Goto: queueLink("/queue", name)}, nil
 }

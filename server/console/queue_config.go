@@ -143,7 +143,7 @@ func parseBytes(text string) (uint64, error) {
 	if err == nil && n > (1<<63)/factor {
 		err = strconv.ErrRange
 	}
-	return n * factor, err //nolint:wrapcheck // the caller says what is possible
+	return n * factor, err
 }
 
 // readConfig reads the form of a configuration. What can only be said of a new queue is read for one alone.

@@ -49,8 +49,9 @@ func TestQueuePages(t *testing.T) {
 	require.Contains(t, list, "1–3 of 3")
 
 	said := do("/queue/publish?name=orders", url.Values{
-		"body": {"{\"a\":[1,2],\r\n\"b\":\"<b>\"}"}, "content_type": {"application/json"}, "properties": {"region = eu\r\nx=y=z"},
-		"count": {"3"},
+		"body": {"{\"a\":[1,2],\r\n\"b\":\"<b>\"}"}, "content_type": {"application/json"},
+		"properties": {"region = eu\r\nx=y=z"},
+		"count":      {"3"},
 	})
 	require.Contains(t, said.body, "Published 3 messages from sequence 1 on")
 	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
@@ -85,7 +86,8 @@ func TestQueuePages(t *testing.T) {
 	require.NotContains(t, page, "1048576", "an empty field has no limit")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"latest"}}).body,
 		"goes on at 4, with 0 messages")
-	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"sequence"}, "value": {"x"}}).body,
+	require.Contains(t, do("/queue/seek?name=orders&subscription=default",
+		url.Values{"to": {"sequence"}, "value": {"x"}}).body,
 		"is no sequence")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "Type the name orders")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
@@ -122,7 +124,8 @@ func TestConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, page, "two &lt;b&gt;")
 	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"no"}}).body, "Type the name")
 	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"one"}}).body, "one is committed")
-	require.Contains(t, do("/prepared/rollback?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body, "rolled back")
+	require.Contains(t, do("/prepared/rollback?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
+		"rolled back")
 	require.Contains(t, do("/prepared/commit?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
 		"The present state does not allow it")
 	require.Contains(t, b.get("/prepared").body, "No transaction waits")

@@ -87,14 +87,35 @@ func TestMoveMessages(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		"nothing":          {&pb.MoveMessagesRequest{Queue: "from", To: "to"}, codes.InvalidArgument, "no sequences"},
-		"itself":           {&pb.MoveMessagesRequest{Queue: "from", To: "from", Sequences: sequences(3)}, codes.InvalidArgument, "name another"},
-		"beyond the end":   {&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(8)}, codes.InvalidArgument, "last one is 7"},
-		"zero":             {&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(0)}, codes.InvalidArgument, "begin at 1"},
-		"no queue":         {&pb.MoveMessagesRequest{Queue: "none", To: "to", Sequences: sequences(1)}, codes.NotFound, "none"},
-		"no target":        {&pb.MoveMessagesRequest{Queue: "from", To: "none", Sequences: sequences(1)}, codes.NotFound, "none"},
-		"no subscription":  {&pb.MoveMessagesRequest{Queue: "from", Subscription: "x", To: "to", Sequences: sequences(1)}, codes.NotFound, "x"},
-		"another queue id": {&pb.MoveMessagesRequest{Queue: "from", QueueId: 99, To: "to", Sequences: sequences(3)}, codes.NotFound, "made anew"},
+		"nothing": {&pb.MoveMessagesRequest{Queue: "from", To: "to"}, codes.InvalidArgument, "no sequences"},
+		"itself": {
+			&pb.MoveMessagesRequest{Queue: "from", To: "from", Sequences: sequences(3)},
+			codes.InvalidArgument, "name another",
+		},
+		"beyond the end": {
+			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(8)},
+			codes.InvalidArgument, "last one is 7",
+		},
+		"zero": {
+			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(0)},
+			codes.InvalidArgument, "begin at 1",
+		},
+		"no queue": {
+			&pb.MoveMessagesRequest{Queue: "none", To: "to", Sequences: sequences(1)}, codes.NotFound,
+			"none",
+		},
+		"no target": {
+			&pb.MoveMessagesRequest{Queue: "from", To: "none", Sequences: sequences(1)},
+			codes.NotFound, "none",
+		},
+		"no subscription": {&pb.MoveMessagesRequest{
+			Queue: "from", Subscription: "x", To: "to",
+			Sequences: sequences(1),
+		}, codes.NotFound, "x"},
+		"another queue id": {
+			&pb.MoveMessagesRequest{Queue: "from", QueueId: 99, To: "to", Sequences: sequences(3)},
+			codes.NotFound, "made anew",
+		},
 		"too many": {&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: []*pb.SequenceRange{
 			{First: 1, Last: 1 << 62}, {First: 1 << 62, Last: 1 << 63},
 		}}, codes.InvalidArgument, "more than 10000"},
@@ -104,7 +125,8 @@ func TestMoveMessages(t *testing.T) {
 		require.ErrorContains(t, err, bad.text, name)
 	}
 	require.NoError(t, n.alter("to", &pb.QueueConfig{MaxMessages: 5}, "max_messages"))
-	_, err = n.queues.MoveMessages(t.Context(), &pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(3)})
+	_, err = n.queues.MoveMessages(t.Context(),
+		&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(3)})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")), "nothing was moved")
 }
@@ -142,11 +164,13 @@ func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), removed.GetRemoved())
 	require.Len(t, n.browse("from"), 2)
-	removed, err = n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(4)})
+	removed, err = n.queues.RemoveMessages(t.Context(),
+		&pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(4)})
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), removed.GetRemoved())
 	require.Equal(t, []string{"5"}, bodies(n.browse("from")))
-	removed, err = n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(4)})
+	removed, err = n.queues.RemoveMessages(t.Context(),
+		&pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(4)})
 	require.NoError(t, err)
 	require.Zero(t, removed.GetRemoved())
 }
@@ -157,11 +181,15 @@ func TestMoveWhatIsPrepared(t *testing.T) {
 	n.createQueue("from")
 	n.createQueue("to")
 	n.publishSome("from", 2)
-	_, err := n.queues.Prepare(t.Context(), &pb.PrepareRequest{Xid: "x", Operations: []*pb.Operation{ackOp("from", 1, 1)}})
+	_, err := n.queues.Prepare(t.Context(), &pb.PrepareRequest{
+		Xid:        "x",
+		Operations: []*pb.Operation{ackOp("from", 1, 1)},
+	})
 	require.NoError(t, err)
 	moved, skipped := n.move(&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(1, 2)})
 	require.Equal(t, []uint64{1, 1}, []uint64{moved, skipped})
-	removed, err := n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(1)})
+	removed, err := n.queues.RemoveMessages(t.Context(),
+		&pb.RemoveMessagesRequest{Queue: "from", Sequences: sequences(1)})
 	require.NoError(t, err)
 	require.Zero(t, removed.GetRemoved())
 	_, err = n.queues.RollbackPrepared(t.Context(), &pb.RollbackPreparedRequest{Xid: "x"})
@@ -176,7 +204,10 @@ func TestMoveRacesConsumers(t *testing.T) {
 	n.createWithSubs("from", "a", "b")
 	n.createQueue("to")
 	const messages = 200
-	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "from", Messages: batch(make([]string, messages)...)})
+	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{
+		Queue:    "from",
+		Messages: batch(make([]string, messages)...),
+	})
 	require.NoError(t, err)
 	all := []*pb.SequenceRange{{First: 1, Last: messages}}
 	var moved uint64
@@ -185,7 +216,8 @@ func TestMoveRacesConsumers(t *testing.T) {
 	for range 3 {
 		running.Go(func() {
 			for range 5 {
-				resp, err := n.queues.MoveMessages(t.Context(), &pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: all})
+				resp, err := n.queues.MoveMessages(t.Context(),
+					&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: all})
 				if status.Code(err) == codes.Aborted {
 					continue // it lost all of its races
 				}
@@ -204,7 +236,8 @@ func TestMoveRacesConsumers(t *testing.T) {
 			for _, sub := range []string{"a", "b"} {
 				op := ackOp("from", sequence, sequence)
 				op.GetAck().Subscription = sub
-				if _, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{op}}); err != nil {
+				if _, err := n.queues.Commit(t.Context(),
+					&pb.CommitRequest{Operations: []*pb.Operation{op}}); err != nil {
 					t.Error(err)
 					return
 				}

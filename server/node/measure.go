@@ -45,7 +45,8 @@ func (n *node) meter() replication.Meter { return &meter{commits: &n.commits, me
 // activity is what the node does and uses.
 func (n *node) activity() state.Activity {
 	a := state.Activity{
-		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(), MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
+		Delivered: n.deliveries.Delivered.Load(), Commits: n.commits.Buckets(), Memory: memoryTaken(),
+		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
 	}
 	if n.connections != nil { // it listens
 		a.Connections = int(n.connections.Stats().Open)

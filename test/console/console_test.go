@@ -74,7 +74,8 @@ func startWorld(t *testing.T) (w *world, root, reader string) {
 	w.run("access", "grant", "root", "publish,consume,browse,manage", "--queue", "*")
 	w.run("access", "grant", "root", "operate,audit")
 	w.run("access", "grant", "reader", "browse", "--queue", "*")
-	w.run("access", "grant", "anonymous", "browse", "--queue", "nothing") // may ask nodes for their status, as this test does
+	// may ask nodes for their status, as this test does
+	w.run("access", "grant", "anonymous", "browse", "--queue", "nothing")
 	return w, root, reader
 }
 
@@ -129,15 +130,15 @@ func TestConsole(t *testing.T) {
 	w, root, reader := startWorld(t)
 	active, standby := w.inSync()
 	chromium := browser(t, program)
-	onActive := newTab(t, chromium, w.console[active.Name])
+	onActive := newTab(chromium, t, w.console[active.Name])
 	onActive.signIn(root)
 
 	w.queues(onActive)
-	onStandby := newTab(t, chromium, w.console[standby.Name])
+	onStandby := newTab(chromium, t, w.console[standby.Name])
 	onStandby.signIn(root)
 	w.messages(onStandby, active) // a standby's console sends what the active has to do to the active
 	// Under another name, so that it has cookies of its own.
-	w.refusals(newTab(t, chromium, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
+	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
 	w.scan(onActive, active)
 	w.pictures(onActive)
 	onActive.quiet()
@@ -248,8 +249,8 @@ func (w *world) nodeID(n *harness.Node) string {
 	return st.GetNode().GetNodeId()
 }
 
-// resize: a rolling resize is begun on the page of the standby, the active is killed in the middle of it and comes back,
-// and the page shows the resize to its end.
+// resize: a rolling resize is begun on the page of the standby, the active is killed in the middle of it and comes
+// back, and the page shows the resize to its end.
 func (w *world) resize(b *tab, active *harness.Node) {
 	b.open("/store")
 	require.NotEmpty(w.t, b.dialog(`a[href^="/store/resize"]`, map[string]string{"#page_size": "4096"}))
@@ -258,7 +259,8 @@ func (w *world) resize(b *tab, active *harness.Node) {
 	b.until("document.querySelectorAll('.card').length > 0")
 	require.NoError(w.t, active.Start())
 	b.until("document.querySelectorAll('ol.steps li').length > 0 && " +
-		"Array.from(document.querySelectorAll('ol.steps li')).every(function (s) { return s.classList.contains('good'); })")
+		"Array.from(document.querySelectorAll('ol.steps li')).every(function (s) { return " +
+		"s.classList.contains('good'); })")
 	w.inSync()
 	for _, n := range w.pair.Nodes {
 		st, err := n.Status(w.as())
@@ -271,7 +273,8 @@ func (w *world) resize(b *tab, active *harness.Node) {
 func (w *world) switchover(b *tab) {
 	active, standby := w.inSync()
 	b.open("/pair")
-	b.until(fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').innerText.includes('active')", active.Name))
+	b.until(fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').innerText.includes('active')",
+		active.Name))
 	require.NotEmpty(w.t, b.dialog(`a[href^="/pair/switchover"]`, nil))
 	b.until(has(`section[aria-label="Node `+standby.Name+`"] .badge`, "active"))
 	now, _ := w.inSync()
@@ -282,7 +285,8 @@ func (w *world) switchover(b *tab) {
 func (w *world) death(b *tab, own *harness.Node) {
 	other := w.pair.Other(own)
 	b.open("/pair")
-	card := fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').classList.contains('bad')", other.Name)
+	card := fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').classList.contains('bad')",
+		other.Name)
 	b.until("!" + card)
 	require.NoError(w.t, other.Kill())
 	took := b.until(card)

@@ -30,8 +30,8 @@ const (
 	costWindow   = 2 * time.Second
 )
 
-// TestConsoleCost measures what five browsers with the table of 10,000 queues cost a publisher: windows with and without
-// them in turn, as many pairs of windows as LOCKSTEP_CONSOLE_COST says. It fails above 3 % of the median.
+// TestConsoleCost measures what five browsers with the table of 10,000 queues cost a publisher: windows with and
+// without them in turn, as many pairs of windows as LOCKSTEP_CONSOLE_COST says. It fails above 3 % of the median.
 func TestConsoleCost(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv("LOCKSTEP_CONSOLE_COST"))
 	if pairs == 0 {
@@ -87,9 +87,9 @@ func TestConsoleCost(t *testing.T) {
 		for range browsers {
 			watching.Go(func() { watchQueues(ctx, w.console[active.Name], &bytesSeen) })
 		}
-		time.Sleep(costWindow / 4) // until they are connected
+		<-time.After(costWindow / 4) // until they are connected
 		from, began := published.Load(), time.Now()
-		time.Sleep(costWindow)
+		<-time.After(costWindow)
 		rate := float64(published.Load()-from) / time.Since(began).Seconds()
 		cancel()
 		watching.Wait()
@@ -111,7 +111,8 @@ func TestConsoleCost(t *testing.T) {
 	slices.Sort(ratios)
 	load, _ := os.ReadFile("/proc/loadavg")
 	require.NotZero(t, bytesSeen.Load(), "the browsers got nothing")
-	t.Logf("messages per second without %.0f, with %d browsers %.0f; ratios %.3f, median %.3f; the browsers got %d KiB; load %s",
+	t.Logf("messages per second without %.0f, with %d browsers %.0f; ratios %.3f, median %.3f; the browsers got %d "+
+		"KiB; load %s",
 		without, costBrowsers, with, ratios, ratios[pairs/2], bytesSeen.Load()>>10, load)
 	require.Greater(t, ratios[pairs/2], 0.97)
 }

@@ -50,7 +50,7 @@ type tab struct {
 }
 
 // newTab opens a tab for the console at an address.
-func newTab(t *testing.T, browser context.Context, base string) *tab {
+func newTab(browser context.Context, t *testing.T, base string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
@@ -76,11 +76,13 @@ func (b *tab) listen(event any) {
 			}
 		}
 	case *log.EventEntryAdded:
-		if e.Entry.Source != log.SourceNetwork && (e.Entry.Level == log.LevelError || e.Entry.Level == log.LevelWarning) {
+		if e.Entry.Source != log.SourceNetwork &&
+			(e.Entry.Level == log.LevelError || e.Entry.Level == log.LevelWarning) {
 			problem = fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
 		}
 	}
-	if problem == "" || strings.Contains(problem, "htmx:sendError") || strings.Contains(problem, "htmx:responseError") ||
+	if problem == "" || strings.Contains(problem, "htmx:sendError") ||
+		strings.Contains(problem, "htmx:responseError") ||
 		strings.Contains(problem, "Response Status Error Code") {
 		return
 	}
@@ -141,7 +143,7 @@ func (b *tab) until(script string) time.Duration {
 		if time.Since(began) > bound {
 			require.FailNow(b.t, "not within "+bound.String(), "%s: %v\n%s", script, err, b.whatIsShown())
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 
@@ -162,7 +164,8 @@ func (b *tab) signIn(token string) {
 // message of what was done, or the dialogue with why it was not.
 func (b *tab) dialog(opener string, fields map[string]string) string {
 	b.t.Helper()
-	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
+	b.run(chromedp.Click(opener, chromedp.ByQuery),
+		chromedp.WaitVisible("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
 	for selector, value := range fields {
 		b.run(chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).value = ''", "#dialog "+selector), nil),
 			chromedp.SendKeys("#dialog "+selector, value, chromedp.ByQuery))

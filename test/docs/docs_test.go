@@ -70,7 +70,8 @@ func settings() string {
 		if s.Range != "" {
 			kind += ": " + s.Range
 		}
-		fmt.Fprintf(&b, "| `%s`<br>`%s`<br>`%s` | %s | %s | %s | %s |\n", s.Key, s.Flag, s.Variable, kind, value, s.Running,
+		fmt.Fprintf(&b, "| `%s`<br>`%s`<br>`%s` | %s | %s | %s | %s |\n", s.Key, s.Flag, s.Variable, kind, value,
+			s.Running,
 			strings.ReplaceAll(s.Usage, "|", "\\|"))
 	}
 	return b.String()
@@ -92,7 +93,8 @@ func TestDependenciesAreExplained(t *testing.T) {
 	require.NotEmpty(t, required)
 	page := documents(t)[filepath.Join(top, "docs", "dependencies.md")]
 	var explained []string
-	for _, m := range regexp.MustCompile(`(?m)^\| (\S+\.\S+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(page, -1) {
+	line := regexp.MustCompile(`(?m)^\| (\S+\.\S+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`)
+	for _, m := range line.FindAllStringSubmatch(page, -1) {
 		explained = append(explained, m[1])
 	}
 	require.ElementsMatch(t, required, explained)
@@ -151,7 +153,8 @@ func TestIndex(t *testing.T) {
 	require.Greater(t, len(names), 15)
 	for _, name := range names {
 		if base := filepath.Base(name); base != "README.md" {
-			require.Regexp(t, `\]\(`+regexp.QuoteMeta(base)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index, "%s is not in docs/README.md", base)
+			require.Regexp(t, `\]\(`+regexp.QuoteMeta(base)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index,
+				"%s is not in docs/README.md", base)
 		}
 	}
 }

@@ -55,7 +55,8 @@ func (k *keyFiles) RetrieveWithCredContext(*credentials.CredContext) (v credenti
 		path string
 		to   *string
 	}{
-		{k.o.AccessKeyFile, &v.AccessKeyID}, {k.o.SecretKeyFile, &v.SecretAccessKey},
+		{k.o.AccessKeyFile, &v.AccessKeyID},
+		{k.o.SecretKeyFile, &v.SecretAccessKey},
 		{k.o.SessionTokenFile, &v.SessionToken},
 	} {
 		if f.path == "" {

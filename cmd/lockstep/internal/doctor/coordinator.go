@@ -87,7 +87,8 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 		cancel()
 		if err != nil {
 			return Finding{
-				Verdict: Problem, Measured: shortest(err), Means: "its port can be reached, but it does not answer: with too " +
+				Verdict: Problem, Measured: shortest(err),
+				Means: "its port can be reached, but it does not answer: with too " +
 					"few of them no node can take over",
 				Do: "if it uses TLS: https:// in the endpoint, and coordinator.etcd.tls; if it wants a user: " +
 					"coordinator.etcd.username; else see its log",
@@ -97,7 +98,8 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	}
 	slices.Sort(times)
 	median := times[len(times)/2]
-	f := Finding{Verdict: OK, Measured: fmt.Sprintf("etcd %s, answers in %v", st.Version, median.Round(10*time.Microsecond))}
+	f := Finding{Verdict: OK, Measured: fmt.Sprintf("etcd %s, answers in %v", st.Version,
+		median.Round(10*time.Microsecond))}
 	switch {
 	case len(st.Errors) > 0:
 		f.Verdict, f.Measured = Problem, f.Measured+", says: "+strings.Join(st.Errors, ", ")
@@ -134,7 +136,8 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 			"nodes are there"
 		f.Do = "run three, on three machines"
 	case endpoints < voting:
-		f.Verdict, f.Means = Warning, "the node does not know all of them: if those it knows are lost it has no coordinator"
+		f.Verdict, f.Means = Warning, "the node does not know all of them: if those it knows are lost it has no "+
+			"coordinator"
 		f.Do = "name all of them in coordinator.etcd.endpoints"
 	}
 	return f
@@ -195,7 +198,8 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 		start := time.Now()
 		if err := reach(ctx, v); err != nil {
 			f.Verdict, f.Measured = Warning, shortest(err)
-			f.Means, f.Do = "it does not listen yet, or cannot be reached", "start it, or see the address and the firewall"
+			f.Means, f.Do = "it does not listen yet, or cannot be reached",
+				"start it, or see the address and the firewall"
 		} else {
 			f.Verdict, f.Measured = OK, fmt.Sprintf("reached in %v", time.Since(start).Round(10*time.Microsecond))
 		}

@@ -98,7 +98,8 @@ keeps can still be read by others. On a terminal it asks first. "lockstep browse
 		},
 	}
 	addSequences(cmd, &sequences)
-	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only from this subscription; default: from all of them")
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
+		"only from this subscription; default: from all of them")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
@@ -122,7 +123,8 @@ func parseSequences(texts []string) (list []client.SequenceRange, messages uint6
 		from, err := strconv.ParseUint(first, 10, 64)
 		to, errTo := strconv.ParseUint(last, 10, 64)
 		if err != nil || errTo != nil || from == 0 || to < from {
-			return nil, 0, fmt.Errorf("%w: --sequence %q is no sequence such as 17 and no range such as 20-25; sequences "+
+			return nil, 0, fmt.Errorf("%w: --sequence %q is no sequence such as 17 and no range such as 20-25; "+
+				"sequences "+
 				"begin at 1", cli.ErrUsage, text)
 		}
 		list = append(list, client.SequenceRange{First: from, Last: to})

@@ -25,7 +25,8 @@ func Command(env *cli.Env) *cobra.Command {
 		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
-		purgeCommand(env), moveCommand(env), removeCommand(env), dropDamagedCommand(env), replayCommand(env), seekCommand(env), forwardCommand(env))
+		purgeCommand(env), moveCommand(env), removeCommand(env), dropDamagedCommand(env), replayCommand(env),
+		seekCommand(env), forwardCommand(env))
 	return cmd
 }
 
@@ -72,7 +73,8 @@ type activeState struct {
 
 func newSubscriptionState(s client.Subscription) subscriptionState {
 	state := subscriptionState{
-		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers, Filter: s.Filter,
+		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers,
+		Filter:     s.Filter,
 		Redelivery: newPolicyState(s.Redelivery),
 	}
 	if s.Active != nil {

@@ -175,7 +175,8 @@ AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in files.`,
 	}
 	w.register(cmd, false)
 	f.register(cmd, env)
-	cmd.Flags().StringVar(&path, "path", "", "directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
+	cmd.Flags().StringVar(&path, "path", "",
+		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().BoolVar(&verify, "verify", false, "with PATH: read all save-sets and check what is in them")
 	return cmd
 }
