@@ -87,6 +87,7 @@ func TestTableIsTrue(t *testing.T) {
 	}
 	for _, r := range table(t) {
 		t.Run(r.hook, func(t *testing.T) {
+			t.Parallel() // some wait more than they compute
 			out, err := run(t, binaries[r.pkg], r, "")
 			require.NoError(t, err, "%s of %s fails with nothing switched off:\n%s", r.test, r.pkg, out)
 			require.NotContains(t, out, "no tests to run")
