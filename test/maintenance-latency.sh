@@ -23,7 +23,9 @@ pair=
 worker=
 cleanup() {
   [[ -z $worker ]] || kill "$worker" 2>/dev/null || true
-  [[ -z $pair ]] || { kill -INT "$pair" 2>/dev/null && wait "$pair" 2>/dev/null || true; }
+  if [[ -n $pair ]] && kill -INT "$pair" 2>/dev/null; then
+    wait "$pair" 2>/dev/null || true
+  fi
   rm -rf "$work"
 }
 trap cleanup EXIT

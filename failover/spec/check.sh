@@ -34,7 +34,10 @@ if [[ ! -s $jar ]]; then
 	mv "$jar.part" "$jar"
 fi
 if (($# == 0)); then
-	set -- Small.cfg $(ls -- *.cfg | grep -vx Small.cfg)
+	set -- Small.cfg
+	for config in *.cfg; do
+		[[ $config == Small.cfg ]] || set -- "$@" "$config"
+	done
 fi
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT

@@ -13,7 +13,9 @@ find_browser() {
   return 1
 }
 if [[ -z ${LOCKSTEP_BROWSER:-} ]] && ! LOCKSTEP_BROWSER=$(find_browser); then
-  ((EUID == 0)) && command -v apt-get >/dev/null && apt-get install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 || true
+  if ((EUID == 0)) && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || true
+  fi
   LOCKSTEP_BROWSER=$(find_browser) || {
     echo "console: no Chromium, and it cannot be installed here"
     exit 3
