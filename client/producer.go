@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/google/uuid"
@@ -238,8 +239,9 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 		return nil, p.client.giveUp("publish to "+queue, err, nil, false)
 	}
 	if p.client.opts.Tracer != nil {
+		given := slices.Clone(ms) // or else that of every publish would be on the heap, traced or not
 		var send []Message
-		if send, done = p.tracePublish(ctx, queue, ms, done); len(send) == len(ms) && &send[0] != &ms[0] {
+		if send, done = p.tracePublish(ctx, queue, given, done); len(send) == len(given) && &send[0] != &given[0] {
 			e.carry(send)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -19,6 +20,13 @@ func TestCostOfAMessage(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))
 	ms := []Message{{Body: make([]byte, 512)}}
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = newEntry("q", ms, 1<<20) }), 1.0)
+	p := &Producer{
+		client: &Client{opts: Options{MaxMessageBytes: 1 << 20}}, opts: ProducerOptions{MaxPendingBytes: 1 << 30},
+		budget: semaphore.NewWeighted(1 << 30), wake: make(chan struct{}, 1),
+	}
+	body := make([]byte, 512)
+	published := testing.AllocsPerRun(1000, func() { _ = p.PublishAsync(t.Context(), "q", Message{Body: body}, nil) })
+	require.LessOrEqual(t, published, 1.0, "the message itself must not be on the heap")
 	co := &Consumer{}
 	stored := make([]*pb.StoredMessage, 160)
 	for i := range stored {
