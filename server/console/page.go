@@ -208,18 +208,30 @@ func (s *Server) page(
 
 // refused answers with why a page cannot be shown.
 func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p *Page, err error) {
-	f := describe(err)
-	if s.mustSignIn(one, f) {
-		s.sessions.end(one)
-		s.sendToSignIn(w, r)
+	f, answered := s.refusal(w, r, one, p.Right, err)
+	if answered {
 		return
-	}
-	if f.Code == http.StatusForbidden {
-		f.Needs = p.Right
 	}
 	d := &pageData{Layout: s.layout(r, one, p), Query: r.URL.Query(), Failure: &f}
 	d.Events = ""
 	s.render(w, f.Code, "error", "page", d)
+}
+
+// refusal makes of an error what a person is told: that right is needed, if it is lacking. A session that is of no use
+// any more it ends, and sends to sign in: the request is answered then.
+func (s *Server) refusal(
+	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
+) (f failure, answered bool) {
+	f = describe(err)
+	if s.mustSignIn(one, f) {
+		s.sessions.end(one)
+		s.sendToSignIn(w, r)
+		return f, true
+	}
+	if f.Code == http.StatusForbidden {
+		f.Needs = right
+	}
+	return f, false
 }
 
 // mustSignIn tells whether a session is of no use any more: its token is over, or there are rules now and nobody has
@@ -259,14 +271,9 @@ func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p 
 	if a.Load != nil {
 		var err error
 		if d.D, err = a.Load(ctx, v); err != nil {
-			described := describe(err)
-			if s.mustSignIn(one, described) {
-				s.sessions.end(one)
-				s.sendToSignIn(w, r)
+			described, answered := s.refusal(w, r, one, a.Right, err)
+			if answered {
 				return
-			}
-			if described.Code == http.StatusForbidden {
-				described.Needs = a.Right
 			}
 			d.Done = true
 			if d.Failure == nil { // else what was wrong first is told
@@ -315,16 +322,9 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Pa
 	v := s.view(one, s.callerOf(r), key, r.URL.Query(), r.PostForm)
 	done, err := a.Do(ctx, v)
 	if err != nil {
-		f := describe(err)
-		if s.mustSignIn(one, f) {
-			s.sessions.end(one)
-			s.sendToSignIn(w, r)
-			return
+		if f, answered := s.refusal(w, r, one, a.Right, err); !answered {
+			s.dialog(w, r, one, p, a, &f)
 		}
-		if f.Code == http.StatusForbidden {
-			f.Needs = a.Right
-		}
-		s.dialog(w, r, one, p, a, &f)
 		return
 	}
 	if done.Show != "" {

@@ -346,6 +346,27 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	return list, nil
 }
 
+// selection is which messages of a page were chosen.
+type selection struct {
+	queue, subscription string
+	id                  uint64 // of the queue; 0: whichever has the name
+	sequences           []*pb.SequenceRange
+}
+
+// chosenMessages reads what was chosen, and gives the service of the active that is to do something with it.
+func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selection, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &selection{queue: v.Query.Get("name"), subscription: v.Query.Get("subscription")}
+	if c.sequences, err = chosenRanges(v); err != nil {
+		return nil, nil, err
+	}
+	c.id, _ = strconv.ParseUint(v.Query.Get("id"), 10, 64)
+	return pb.NewQueueServiceClient(active), c, nil
+}
+
 func moveChosen(ctx context.Context, v *View) (Done, error) {
 	to := strings.TrimSpace(v.Get("to"))
 	if to == "" {
@@ -358,22 +379,17 @@ func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx,
 
 // move moves what was chosen to a queue, or back to where it comes from.
 func move(ctx context.Context, v *View, to string) (Done, error) {
-	active, err := v.Active(ctx)
+	queues, which, err := chosenMessages(ctx, v)
 	if err != nil {
 		return Done{}, err
 	}
-	sequences, err := chosenRanges(v)
-	if err != nil {
-		return Done{}, err
-	}
-	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64)
-	resp, err := pb.NewQueueServiceClient(active).MoveMessages(ctx, &pb.MoveMessagesRequest{
-		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), To: to, Sequences: sequences, QueueId: id,
+	resp, err := queues.MoveMessages(ctx, &pb.MoveMessagesRequest{
+		Queue: which.queue, Subscription: which.subscription, To: to, Sequences: which.sequences, QueueId: which.id,
 	})
 	if err != nil {
 		return Done{}, err
 	}
-	text := fmt.Sprintf("Moved %d of %d messages to %s.", resp.GetMoved(), len(sequences),
+	text := fmt.Sprintf("Moved %d of %d messages to %s.", resp.GetMoved(), len(which.sequences),
 		cmp.Or(to, "where they come from"))
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())
@@ -382,20 +398,15 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 }
 
 func removeChosen(ctx context.Context, v *View) (Done, error) {
-	active, err := v.Active(ctx)
+	queues, which, err := chosenMessages(ctx, v)
 	if err != nil {
 		return Done{}, err
 	}
-	sequences, err := chosenRanges(v)
-	if err != nil {
-		return Done{}, err
-	}
-	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64)
-	resp, err := pb.NewQueueServiceClient(active).RemoveMessages(ctx, &pb.RemoveMessagesRequest{
-		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: sequences, QueueId: id,
+	resp, err := queues.RemoveMessages(ctx, &pb.RemoveMessagesRequest{
+		Queue: which.queue, Subscription: which.subscription, Sequences: which.sequences, QueueId: which.id,
 	})
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(sequences))}, nil
+	return Done{Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(which.sequences))}, nil
 }

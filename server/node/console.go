@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -43,7 +42,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		return err
 	}
 	p.server, err = console.Listen(ctx, console.Options{
-		Address: n.cfg.Console.Listen, TLS: n.consoleTLS(), Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
+		Address: n.cfg.Console.Listen, TLS: portTLS(n.secrets.console), Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
 		Own: p.own, Link: p.link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
@@ -66,19 +65,6 @@ func (n *node) listenConsole(ctx context.Context) error {
 // wantsCertificate tells whether nobody may call without a certificate.
 func (n *node) wantsCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
-}
-
-// consoleTLS is how the console's port is secured; nil: not at all.
-func (n *node) consoleTLS() *tls.Config {
-	source := n.secrets.console
-	if source == nil {
-		return nil
-	}
-	ask := tls.NoClientCert
-	if source.Files().CA != "" {
-		ask = tls.VerifyClientCertIfGiven
-	}
-	return source.Server(ask, "h2", "http/1.1")
 }
 
 // other is a connection to the node at an address that shows nothing of this node, so that a call over it has the

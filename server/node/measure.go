@@ -62,7 +62,7 @@ func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
 		State: n.state, More: n.more, Store: n.store, Latencies: n.latencies,
 		Address: n.cfg.Metrics.Listen, Queues: n.cfg.Metrics.Queues,
-		TLS: n.metricsTLS(), MayRead: n.mayRead, MayProfile: n.mayProfile,
+		TLS: portTLS(n.secrets.metrics), MayRead: n.mayRead, MayProfile: n.mayProfile,
 	}
 }
 

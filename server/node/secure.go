@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -87,10 +88,9 @@ var (
 		"or ask from this machine where metrics.listen is an address of it alone, without TLS")
 )
 
-// metricsTLS is how the port of metrics and probes is secured; nil: not at all. Certificates are looked at and not
-// wanted: probes have none.
-func (n *node) metricsTLS() *tls.Config {
-	source := n.secrets.metrics
+// portTLS is how a port for HTTP is secured; nil: not at all. Certificates are looked at and not wanted: probes and
+// browsers may have none.
+func portTLS(source *tlsfiles.Source) *tls.Config {
 	if source == nil {
 		return nil
 	}
