@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+// Go types of AMQP values, where the type of Go alone does not say which one is meant. The others are: nil (null), bool,
+// uint8 (ubyte), uint16 (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long),
+// float32, float64 (double), []byte (binary), string.
+type (
+	// Symbol is a name from a constrained domain, in ASCII.
+	Symbol string
+	// Char is one Unicode code point.
+	Char rune
+	// Timestamp is in milliseconds since 1970, UTC.
+	Timestamp int64
+	// UUID is as in RFC 4122.
+	UUID [16]byte
+	// Decimal is an IEEE 754-2008 decimal number of 4, 8 or 16 bytes, which is passed on and never looked into.
+	Decimal string
+	// List is a list of values.
+	List []any
+	// Map keeps the order of its entries, as some maps are ordered and all are to leave as they came.
+	Map []MapEntry
+	// Array is a list of values of one type.
+	Array []any
+	// Described is a value with a descriptor that this package has no type for.
+	Described struct {
+		Descriptor any // a uint64 or a Symbol, usually
+		Value      any
+	}
+	// Fields is a map with symbols as keys: properties of a connection or link, annotations.
+	Fields = Map
+)
+
+// MapEntry is one entry of a Map.
+type MapEntry struct {
+	Key, Value any
+}
+
+// Get returns the value of a key, which must be comparable, and whether it is there.
+func (m Map) Get(key any) (any, bool) {
+	for i := range m {
+		if m[i].Key == key {
+			return m[i].Value, true
+		}
+	}
+	return nil, false
+}
+
+// Optional is a field that may be absent.
+type Optional[T any] struct {
+	Value T
+	Set   bool
+}
+
+// Some returns a field that is there.
+func Some[T any](v T) Optional[T] { return Optional[T]{Value: v, Set: true} }
+
+// Or returns the field's value, or another one if it is absent.
+func (o Optional[T]) Or(v T) T {
+	if o.Set {
+		return o.Value
+	}
+	return v
+}
+
+// Role of the end of a link that sends a performative: false is the sender.
+type Role bool
+
+// Roles.
+const (
+	RoleSender   Role = false
+	RoleReceiver Role = true
+)
+
+// SenderSettleMode says whether a sender sends deliveries settled (2.8.2).
+type SenderSettleMode uint8
+
+// Settle modes of a sender.
+const (
+	SenderUnsettled SenderSettleMode = 0
+	SenderSettled   SenderSettleMode = 1
+	SenderMixed     SenderSettleMode = 2
+)
+
+// ReceiverSettleMode says whether a receiver settles first (2.8.3).
+type ReceiverSettleMode uint8
+
+// Settle modes of a receiver.
+const (
+	ReceiverFirst  ReceiverSettleMode = 0
+	ReceiverSecond ReceiverSettleMode = 1
+)
+
+// TerminusDurability is what of a terminus outlasts its link (3.5.5).
+type TerminusDurability uint32
+
+// Durabilities.
+const (
+	DurabilityNone          TerminusDurability = 0
+	DurabilityConfiguration TerminusDurability = 1
+	DurabilityUnsettled     TerminusDurability = 2
+)
+
+// When a terminus begins to expire (3.5.6).
+const (
+	ExpiryLinkDetach      Symbol = "link-detach"
+	ExpirySessionEnd      Symbol = "session-end"
+	ExpiryConnectionClose Symbol = "connection-close"
+	ExpiryNever           Symbol = "never"
+)
