@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// delivery is one that was not settled by both sides.
+type delivery struct {
+	link     *Link // nil: nothing is here
+	ref      uint64
+	state    wire.DeliveryState
+	settled  bool // by the peer
+	answered bool // its state was sent, and the peer is to settle it
+}
+
+// deliveries are those of one direction of a session, by their numbers. Numbers are given out one by one, so that they
+// are kept in a ring; a few that stay for long while others come and go are moved to a map, so that they do not keep
+// the ring large.
+type deliveries struct {
+	ring []delivery // its length is a power of two
+	base uint32     // the number of the first one in the ring
+	n    int        // from base on, gaps included
+	live int        // in ring and old
+	old  map[uint32]*delivery
+}
+
+const minRing = 16
+
+// add makes room for a number, which comes after all that were added before.
+func (d *deliveries) add(id uint32) *delivery {
+	if d.n > 0 && uint32(d.n) != id-d.base { // numbers were left out
+		d.spill(d.n)
+		d.n = 0
+	}
+	if d.n == 0 {
+		d.base = id
+	}
+	if d.n == len(d.ring) {
+		d.makeRoom()
+	}
+	e := &d.ring[id&uint32(len(d.ring)-1)]
+	*e = delivery{}
+	d.n++
+	d.live++
+	return e
+}
+
+func (d *deliveries) makeRoom() {
+	if inRing := d.live - len(d.old); len(d.ring) > 0 && inRing <= len(d.ring)/4 {
+		d.spill(d.n / 2)
+		return
+	}
+	ring := make([]delivery, max(minRing, 2*len(d.ring)))
+	for i := range d.n {
+		id := d.base + uint32(i)
+		ring[id&uint32(len(ring)-1)] = d.ring[id&uint32(len(d.ring)-1)]
+	}
+	d.ring = ring
+}
+
+// spill moves the first n places of the ring to the map.
+func (d *deliveries) spill(n int) {
+	for range n {
+		e := &d.ring[d.base&uint32(len(d.ring)-1)]
+		if e.link != nil {
+			if d.old == nil {
+				d.old = make(map[uint32]*delivery)
+			}
+			moved := *e
+			d.old[d.base] = &moved
+			*e = delivery{}
+		}
+		d.base++
+		d.n--
+	}
+	d.trim()
+}
+
+// trim takes free places from the front.
+func (d *deliveries) trim() {
+	for d.n > 0 && d.ring[d.base&uint32(len(d.ring)-1)].link == nil {
+		d.base++
+		d.n--
+	}
+}
+
+func (d *deliveries) get(id uint32) *delivery {
+	if i := id - d.base; i < uint32(d.n) {
+		if e := &d.ring[id&uint32(len(d.ring)-1)]; e.link != nil {
+			return e
+		}
+		return nil
+	}
+	return d.old[id]
+}
+
+func (d *deliveries) remove(id uint32) {
+	if i := id - d.base; i < uint32(d.n) {
+		if e := &d.ring[id&uint32(len(d.ring)-1)]; e.link != nil {
+			*e = delivery{}
+			d.live--
+			d.trim()
+		}
+		return
+	}
+	if _, ok := d.old[id]; ok {
+		delete(d.old, id)
+		d.live--
+	}
+}
+
+// each calls f for those from first to last, both included, in their order; f may remove the one it is called for.
+func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
+	if distance(first, last) < 0 {
+		return
+	}
+	if len(d.old) > 0 {
+		var ids []uint32
+		for id := range d.old {
+			if id-first <= last-first {
+				ids = append(ids, id)
+			}
+		}
+		slices.SortFunc(ids, func(a, b uint32) int { return int(distance(b, a)) })
+		for _, id := range ids {
+			f(id, d.old[id])
+		}
+	}
+	start, end := d.base, d.base+uint32(d.n) // all that are in the ring
+	if distance(start, first) > 0 {
+		start = first
+	}
+	if distance(end, last+1) < 0 {
+		end = last + 1
+	}
+	for id := start; distance(id, end) > 0; id++ {
+		if e := d.get(id); e != nil {
+			f(id, e)
+		}
+	}
+}
+
+// forget removes all of a link.
+func (d *deliveries) forget(l *Link) {
+	for id, e := range d.old {
+		if e.link == l {
+			d.remove(id)
+		}
+	}
+	d.each(d.base, d.base+uint32(d.n)-1, func(id uint32, e *delivery) {
+		if e.link == l {
+			d.remove(id)
+		}
+	})
+}

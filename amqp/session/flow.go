@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import "github.com/lockstep-mq/lockstep/amqp/wire"
+
+// due has the session's flows and dispositions sent with the next output.
+func (s *Session) due() {
+	if !s.isDue && !s.over() {
+		s.isDue = true
+		s.conn.due = append(s.conn.due, s)
+	}
+}
+
+// oweFlow has the session's windows sent.
+func (s *Session) oweFlow() {
+	s.flowDue = true
+	s.due()
+}
+
+// flush writes what was put together.
+func (s *Session) flush() {
+	s.isDue = false
+	if s.over() {
+		return
+	}
+	s.flushSettling()
+	for _, l := range s.byFlow {
+		l.flowDue = false
+		if !l.gone && l.accepted {
+			s.writeFlow(l)
+		}
+	}
+	clear(s.byFlow)
+	s.byFlow = s.byFlow[:0]
+	if s.flowDue {
+		s.writeFlow(nil)
+	}
+}
+
+// writeFlow tells the peer the session's windows, and the state of a link.
+func (s *Session) writeFlow(l *Link) {
+	s.flowDue = false
+	s.incomingWindow = s.conn.o.IncomingWindow
+	f := &s.conn.flow
+	*f = wire.Flow{
+		NextIncomingID: wire.Some(s.nextIncoming), IncomingWindow: s.incomingWindow,
+		NextOutgoingID: s.nextOutgoing, OutgoingWindow: outgoingWindow,
+	}
+	if l != nil {
+		f.Handle = wire.Some(l.handle)
+		f.DeliveryCount, f.LinkCredit = wire.Some(l.deliveryCount), wire.Some(l.credit)
+		if l.Sender() {
+			f.Available = wire.Some(uint32(l.sender.count()))
+			f.Drain = l.sender.drain
+		}
+	}
+	s.conn.write(s.channel, f)
+}
+
+// rest is what is left of a window or a credit that the peer gave when it had seen one number, now that the number is
+// another one (2.5.6, 2.6.7).
+func rest(window, seen, now uint32) uint32 {
+	if used := distance(seen, now); used > 0 {
+		return window - min(window, uint32(used))
+	}
+	return window
+}
+
+func (s *Session) receiveFlow(f *wire.Flow) {
+	s.remoteWindow = rest(f.IncomingWindow, f.NextIncomingID.Or(s.conn.o.firstID), s.nextOutgoing)
+	if !f.Handle.Set {
+		if f.Echo {
+			s.oweFlow()
+		}
+		s.pump()
+		return
+	}
+	l := s.handles[f.Handle.Value]
+	if l == nil {
+		s.fail(SessionUnattachedHandle, "a flow for handle %d, which has no link", f.Handle.Value)
+		return
+	}
+	if !l.gone {
+		if l.Sender() {
+			l.receiveCredit(f)
+		} else {
+			l.receiveCount(f)
+		}
+		if f.Echo {
+			l.oweFlow()
+		}
+	}
+	s.pump()
+}
+
+// receiveCredit takes the state of the peer's end of a link on which messages are sent to it (2.6.7).
+func (l *Link) receiveCredit(f *wire.Flow) {
+	q := &l.sender
+	before, drain := l.credit, f.Drain && !q.drain
+	if f.LinkCredit.Set {
+		l.credit = rest(f.LinkCredit.Value, f.DeliveryCount.Or(l.session.conn.o.firstID), l.deliveryCount)
+	}
+	if q.drain = f.Drain; !f.Drain {
+		q.drained = false
+	}
+	l.beReady()
+	if f.Drain && l.credit == 0 { // there is nothing to use up, and the peer waits for the answer
+		l.oweFlow()
+		q.drained = false
+	}
+	if l.credit == before && !drain {
+		return
+	}
+	l.session.pump() // what waits uses the credit first
+	more := l.credit - min(l.credit, uint32(q.count()))
+	e := &l.session.conn.events
+	e.credit = Credit{Link: l, Credit: more, Drain: f.Drain}
+	e.push(&e.credit)
+}
+
+// receiveCount takes the state of the peer's end of a link on which the peer sends: it may have used up credit without
+// sending.
+func (l *Link) receiveCount(f *wire.Flow) {
+	if !f.DeliveryCount.Set {
+		return
+	}
+	if used := distance(l.deliveryCount, f.DeliveryCount.Value); used > 0 {
+		l.deliveryCount = f.DeliveryCount.Value
+		l.credit -= min(l.credit, uint32(used))
+		l.refill()
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bytes"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// receiver is what a link has on which messages come.
+type receiver struct {
+	maxMessage uint64 // bytes; 0: no limit
+	window     uint32 // of Link.Window
+	open       uint32 // deliveries that take a place of it
+
+	partial bool     // a delivery has begun, and not all of its frames have come
+	begun   Delivery // that one
+	buf     []byte   // its payload; the memory is used again
+	tag     []byte
+}
+
+// keptBuffer is how large a buffer a link keeps for the next message of more than one frame.
+const keptBuffer = 256 << 10
+
+// Grant lets the peer send so many messages from now on, in place of what it could send until now; 0 stops it. It is
+// the way of a caller that decides for itself; others use Window.
+func (l *Link) Grant(credit uint32) {
+	if l.gone || l.Sender() {
+		return
+	}
+	l.receiver.window, l.credit = 0, credit
+	l.oweFlow()
+}
+
+// Window lets the peer send messages while fewer than n of them are not settled by Settle. When half of the window is
+// free again, the peer is told. A smaller window takes effect as deliveries are settled.
+func (l *Link) Window(n uint32) {
+	if l.gone || l.Sender() {
+		return
+	}
+	l.receiver.window = n
+	l.credit = n - min(n, l.receiver.open)
+	l.oweFlow()
+}
+
+// refill gives credit for places in the window that have become free.
+func (l *Link) refill() {
+	r := &l.receiver
+	if used := r.open + l.credit; used < r.window && r.window-used >= (r.window+1)/2 {
+		l.credit = r.window - r.open
+		l.oweFlow()
+	}
+}
+
+func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
+	if s.incomingWindow == 0 {
+		s.fail(SessionWindowViolation, "a transfer came beyond the incoming-window of %d", s.conn.o.IncomingWindow)
+		return
+	}
+	s.nextIncoming++
+	s.incomingWindow--
+	if s.incomingWindow <= s.conn.o.IncomingWindow/2 {
+		s.oweFlow()
+	}
+	l := s.handles[t.Handle]
+	if l == nil {
+		s.fail(SessionUnattachedHandle, "a transfer for handle %d, which has no link", t.Handle)
+		return
+	}
+	if l.detached { // it crossed the Detach; its number is used up nevertheless
+		if t.DeliveryID.Set && t.DeliveryID.Value == s.nextIn {
+			s.nextIn++
+		}
+		return
+	}
+	if l.Sender() {
+		l.fail(NotAllowed, "a transfer came on a link whose sender is this node")
+		return
+	}
+	if l.receiver.partial {
+		l.receiveMore(t, payload)
+	} else {
+		l.receiveFirst(t, payload)
+	}
+}
+
+// receiveFirst takes the first frame of a delivery.
+func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
+	s := l.session
+	switch id := t.DeliveryID; {
+	case !id.Set:
+		s.fail(InvalidField, "the first transfer of a delivery has no delivery-id")
+		return
+	case s.anyIn && id.Value != s.nextIn:
+		s.fail(InvalidField, "delivery-id %d comes where %d is next", id.Value, s.nextIn)
+		return
+	case s.in.live >= s.conn.o.MaxUnsettled:
+		s.fail(ResourceLimitExceeded, "the session has %d unsettled deliveries, and may have no more", s.in.live)
+		return
+	}
+	s.nextIn, s.anyIn = t.DeliveryID.Value+1, true
+	if len(t.DeliveryTag) > maxTag {
+		l.fail(InvalidField, "a delivery-tag has %d bytes; %d are allowed", len(t.DeliveryTag), maxTag)
+		return
+	}
+	if l.credit == 0 {
+		l.fail(LinkTransferLimitExceeded, "a delivery came without credit")
+		return
+	}
+	l.credit--
+	l.deliveryCount++
+	d := Delivery{
+		Link: l, ID: t.DeliveryID.Value, Tag: t.DeliveryTag, Format: t.MessageFormat.Value,
+		Settled: t.Settled.Value, State: t.State, Resume: t.Resume, Payload: payload,
+	}
+	if !l.bounded(0, len(payload)) {
+		return
+	}
+	if t.Aborted {
+		l.refill()
+		return
+	}
+	s.in.add(d.ID).link = l
+	l.receiver.open++
+	if !t.More {
+		l.deliver(&d)
+		return
+	}
+	r := &l.receiver
+	r.partial, r.begun = true, d
+	r.tag = append(r.tag[:0], d.Tag...)
+	r.begun.Tag, r.begun.Payload = r.tag, nil
+	r.buf = append(r.buf[:0], payload...)
+	s.conn.partial += len(payload)
+}
+
+// maxTag is the longest delivery tag in bytes (2.8.7).
+const maxTag = 32
+
+// receiveMore takes a further frame of a delivery.
+func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
+	s, r := l.session, &l.receiver
+	if t.DeliveryID.Set && t.DeliveryID.Value != r.begun.ID {
+		s.fail(InvalidField, "delivery-id %d comes while delivery %d is not complete", t.DeliveryID.Value, r.begun.ID)
+		return
+	}
+	if t.DeliveryTag != nil && !bytes.Equal(t.DeliveryTag, r.tag) {
+		s.fail(InvalidField, "another delivery-tag comes while delivery %d is not complete", r.begun.ID)
+		return
+	}
+	if t.Aborted { // as if it had never been sent (2.7.5)
+		s.in.remove(r.begun.ID)
+		r.open--
+		r.drop(s.conn)
+		l.refill()
+		return
+	}
+	if !l.bounded(len(r.buf), len(payload)) {
+		return
+	}
+	r.buf = append(r.buf, payload...)
+	s.conn.partial += len(payload)
+	r.begun.Settled = r.begun.Settled || t.Settled.Value
+	if t.State != nil {
+		r.begun.State = t.State
+	}
+	if t.More {
+		return
+	}
+	d := r.begun
+	d.Payload = r.buf
+	r.drop(s.conn) // the memory stays as it is until the next frame comes
+	l.deliver(&d)
+}
+
+// bounded ends the link when a message grows beyond a limit.
+func (l *Link) bounded(have, more int) bool {
+	c := l.session.conn
+	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
+		l.fail(LinkMessageSizeExceeded, "a message has more than %d bytes (max-message-size)", limit)
+		return false
+	}
+	if c.partial+more > max(c.o.MaxPartial, int(c.o.MaxFrameSize)) {
+		l.fail(ResourceLimitExceeded, "messages that came in part have more than %d bytes on this connection", c.o.MaxPartial)
+		return false
+	}
+	return true
+}
+
+// drop forgets a delivery that has come in part.
+func (r *receiver) drop(c *Conn) {
+	if r.partial {
+		c.partial -= len(r.buf)
+	}
+	r.partial, r.begun = false, Delivery{}
+	r.buf = r.buf[:0]
+	if cap(r.buf) > keptBuffer {
+		r.buf = nil
+	}
+}
+
+func (l *Link) deliver(d *Delivery) {
+	if e := l.session.in.get(d.ID); e != nil {
+		d.Settled = d.Settled || e.settled
+		e.settled = d.Settled
+	}
+	q := &l.session.conn.events
+	q.delivery = *d
+	q.push(&q.delivery)
+}
+
+// settleReceived is Settle for a delivery that has come.
+func (l *Link) settleReceived(id uint32, state wire.DeliveryState) {
+	s := l.session
+	e := s.in.get(id)
+	if e == nil || e.link != l || e.answered {
+		return
+	}
+	if !e.settled {
+		final := l.receiverMode == wire.ReceiverFirst
+		s.dispose(wire.RoleReceiver, id, final, state)
+		if !final { // the sender settles first, and then it is done
+			e.answered = true
+			return
+		}
+	}
+	l.done(id)
+}
+
+// done frees a place in the window.
+func (l *Link) done(id uint32) {
+	l.session.in.remove(id)
+	l.receiver.open--
+	l.refill()
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// Errors of Link.Send.
+var (
+	// ErrGone is returned when the link takes no messages any more, or was not accepted.
+	ErrGone = errors.New("the link is gone")
+	// ErrFull is returned when as many bytes wait as Options.MaxUnsent allows. The message was not taken.
+	ErrFull = errors.New("too many bytes wait for the peer's credit and window")
+)
+
+// Message is what is sent on a link.
+type Message struct {
+	Ref     uint64             // what the caller knows it by; Disposed events name it
+	Tag     []byte             // the delivery tag, at most 32 bytes; nil: a number that the link counts up
+	Format  uint32             // 0 for messages as in part 3 of the specification
+	Settled bool               // nothing will be heard of it; the link's settle mode decides if it is not mixed
+	State   wire.DeliveryState // nil usually
+	Resume  bool               // it is an unsettled delivery of an earlier attachment
+	Payload []byte             // its sections (3.2)
+}
+
+// sender is what a link has on which messages are sent.
+type sender struct {
+	waiting []waiting // in their order; of the first one a part may be sent
+	head    int       // the first of them
+	tags    uint64
+	ready   bool // in session.ready
+	drain   bool // the peer wants its credit used up
+	drained bool // the caller has nothing more to send for now
+}
+
+// waiting is a message that cannot go yet, with memory of its own.
+type waiting struct {
+	Message
+	id   uint32
+	sent int  // bytes of the payload
+	part bool // it was begun
+}
+
+func (s *sender) count() int { return len(s.waiting) - s.head }
+
+// Send sends a message as soon as the peer's credit and the session's window allow it. Until then it waits, in a copy:
+// the caller may use the memory of m again.
+func (l *Link) Send(m *Message) error {
+	s := l.session
+	if l.gone || !l.accepted || !l.Sender() || len(m.Tag) > maxTag {
+		return ErrGone
+	}
+	if l.sender.count() == 0 && s.current == nil && len(s.ready) == 0 && s.mayBegin(l, m) &&
+		uint64(len(m.Payload)) <= uint64(s.remoteWindow)*uint64(s.room(m)) {
+		w := waiting{Message: *m}
+		s.begin(l, &w)
+		s.sendFrames(l, &w)
+		return nil
+	}
+	return l.wait(m)
+}
+
+func (l *Link) wait(m *Message) error {
+	c := l.session.conn
+	size := len(m.Payload) + len(m.Tag)
+	if c.unsent > 0 && c.unsent+size > c.o.MaxUnsent {
+		return ErrFull
+	}
+	c.unsent += size
+	memory := append(append(make([]byte, 0, size), m.Payload...), m.Tag...)
+	w := waiting{Message: *m}
+	w.Payload = memory[:len(m.Payload):len(m.Payload)]
+	if m.Tag != nil {
+		w.Tag = memory[len(m.Payload):]
+	}
+	q := &l.sender
+	if q.head > 0 && len(q.waiting) == cap(q.waiting) {
+		n := copy(q.waiting, q.waiting[q.head:])
+		clear(q.waiting[n:])
+		q.waiting, q.head = q.waiting[:n], 0
+	}
+	q.waiting = append(q.waiting, w)
+	l.beReady()
+	l.session.pump()
+	return nil
+}
+
+// Unsent tells how many messages wait for credit or for the session's window.
+func (l *Link) Unsent() int { return l.sender.count() }
+
+// Recall takes back the messages that wait and of which nothing was sent, and returns their Refs.
+func (l *Link) Recall() []uint64 {
+	q := &l.sender
+	var refs []uint64
+	keep := q.head
+	if q.count() > 0 && q.waiting[q.head].part {
+		keep++
+	}
+	for i := keep; i < len(q.waiting); i++ {
+		refs = append(refs, q.waiting[i].Ref)
+		l.session.conn.unsent -= q.waiting[i].size()
+	}
+	clear(q.waiting[keep:])
+	q.waiting = q.waiting[:keep]
+	l.finishDrain()
+	return refs
+}
+
+func (w *waiting) size() int { return len(w.Payload) + len(w.Tag) }
+
+func (l *Link) releaseUnsent() {
+	for _, w := range l.sender.waiting[l.sender.head:] {
+		l.session.conn.unsent -= w.size()
+	}
+	l.sender.waiting, l.sender.head = nil, 0
+	if l.session.current == l {
+		l.session.current = nil
+	}
+}
+
+// beReady puts the link among those whose turn to send comes.
+func (l *Link) beReady() {
+	if l.accepted && !l.gone && !l.sender.ready && l.sender.count() > 0 && l.credit > 0 {
+		l.sender.ready = true
+		l.session.ready = append(l.session.ready, l)
+	}
+}
+
+// mayBegin tells whether the first frame of a message may go now.
+func (s *Session) mayBegin(l *Link, m *Message) bool {
+	return l.credit > 0 && s.remoteWindow > 0 && (l.settles(m) || s.out.live < s.conn.o.MaxUnsettled)
+}
+
+func (l *Link) settles(m *Message) bool {
+	return l.senderMode == wire.SenderSettled || l.senderMode == wire.SenderMixed && m.Settled
+}
+
+// pump sends what waits, a message from each link in turn, while the window lasts.
+func (s *Session) pump() {
+	for s.remoteWindow > 0 && !s.over() && !s.told {
+		l := s.current
+		if l == nil {
+			if len(s.ready) == 0 {
+				return
+			}
+			l = s.ready[0]
+			if !l.gone && l.credit > 0 && l.sender.count() > 0 {
+				if !s.mayBegin(l, &l.sender.waiting[l.sender.head].Message) {
+					return
+				}
+				s.current = l
+				s.begin(l, &l.sender.waiting[l.sender.head])
+			}
+			s.ready = append(s.ready[:0], s.ready[1:]...)
+			l.sender.ready = false
+			if s.current == nil {
+				continue
+			}
+		}
+		w := &l.sender.waiting[l.sender.head]
+		if !s.sendFrames(l, w) {
+			return
+		}
+		s.conn.unsent -= w.size()
+		*w = waiting{}
+		if l.sender.head++; l.sender.count() == 0 {
+			l.sender.waiting, l.sender.head = l.sender.waiting[:0], 0
+		}
+		s.current = nil
+		l.beReady()
+		l.finishDrain()
+	}
+}
+
+// begin gives a message its number and uses a credit for it.
+func (s *Session) begin(l *Link, w *waiting) {
+	w.part = true
+	w.id = s.nextOut
+	w.Settled = l.settles(&w.Message)
+	s.nextOut++
+	l.credit--
+	l.deliveryCount++
+	if !w.Settled {
+		*s.out.add(w.id) = delivery{link: l, ref: w.Ref}
+	}
+}
+
+// frameOverhead bounds the bytes of a frame with a transfer that has no state, but for its tag and payload.
+const frameOverhead = 64
+
+// room is how many bytes of a message's payload go into a frame.
+func (s *Session) room(m *Message) int {
+	over := frameOverhead + max(len(m.Tag), 8)
+	if m.State != nil {
+		over += len(s.conn.encode(nil, 0, &wire.Transfer{State: m.State}, nil))
+	}
+	return max(s.conn.maxFrame()-over, 1)
+}
+
+// sendFrames sends what the window allows of a message, and tells whether that was the rest of it.
+func (s *Session) sendFrames(l *Link, w *waiting) bool {
+	c := s.conn
+	room := s.room(&w.Message)
+	for s.remoteWindow > 0 {
+		t := &c.transfer
+		*t = wire.Transfer{Handle: l.handle}
+		if w.sent == 0 {
+			t.DeliveryID = wire.Some(w.id)
+			t.MessageFormat = wire.Some(w.Format)
+			t.DeliveryTag = w.Tag
+			t.State, t.Resume = w.State, w.Resume
+			if w.Tag == nil {
+				l.sender.tags++
+				c.tag = binary.AppendUvarint(c.tag[:0], l.sender.tags)
+				t.DeliveryTag = c.tag
+			}
+		}
+		t.Settled = wire.Some(w.Settled)
+		part := w.Payload[w.sent:]
+		if len(part) > room {
+			part, t.More = part[:room], true
+		}
+		c.out = c.encode(c.out, s.channel, t, part)
+		s.nextOutgoing++
+		s.remoteWindow--
+		w.sent += len(part)
+		if !t.More {
+			return true
+		}
+	}
+	return false
+}
+
+// Drained tells the peer, which has asked for it by a Credit event with Drain, that there is nothing more to send: its
+// credit is used up once those have gone that wait.
+func (l *Link) Drained() {
+	if l.gone || !l.sender.drain {
+		return
+	}
+	l.sender.drained = true
+	l.finishDrain()
+}
+
+func (l *Link) finishDrain() {
+	if !l.sender.drained || l.gone || l.credit > 0 && l.sender.count() > 0 {
+		return
+	}
+	l.sender.drained = false
+	l.deliveryCount += l.credit
+	l.credit = 0
+	l.oweFlow()
+}
+
+// settleSent is Settle for a delivery that was sent.
+func (l *Link) settleSent(id uint32, state wire.DeliveryState) {
+	s := l.session
+	if e := s.out.get(id); e == nil || e.link != l {
+		return
+	}
+	s.dispose(wire.RoleSender, id, true, state)
+	s.out.remove(id)
+	s.pump()
+}

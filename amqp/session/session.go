@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import "github.com/lockstep-mq/lockstep/amqp/wire"
+
+// Session is a session that the peer has begun.
+type Session struct {
+	// Data is the caller's own.
+	Data any
+
+	conn    *Conn
+	peer    *wire.Begin
+	channel uint16 // the own one
+	remote  uint16 // the peer's
+
+	ended, peerEnded bool // End was sent; End was received
+	told             bool // the caller knows that it is gone
+	count            int  // links of which not both sides have sent a detach
+
+	nextIncoming   uint32 // transfers: the number of the next one that comes
+	incomingWindow uint32 // how many more are taken
+	nextOutgoing   uint32
+	remoteWindow   uint32 // how many more the peer takes
+
+	handles map[uint32]*Link // by the peer's handle
+	links   []*Link          // by the own handle
+	byFlow  []*Link          // that have a flow to be sent
+	ready   []*Link          // sender links that have a message waiting and credit for it, in turns
+	current *Link            // the sender link of which a message was sent in part
+
+	in, out        deliveries
+	nextIn         uint32 // the number that the next delivery of the peer has
+	anyIn          bool   // nextIn is known
+	nextOut        uint32
+	settle         settling
+	flowDue, isDue bool // the windows are to be sent; the session is in conn.due
+}
+
+// outgoingWindow is announced: what is sent is bounded by the peer's window, by credit, and by Options.MaxUnsettled.
+const outgoingWindow = 1<<31 - 1
+
+func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
+	switch {
+	case c.peer == nil:
+		return c.fail(IllegalState, "a begin came before an open")
+	case channel > c.o.ChannelMax:
+		return c.fail(ConnectionFramingError, "a session begins on channel %d; channel-max is %d", channel, c.o.ChannelMax)
+	case b.RemoteChannel.Set:
+		return c.fail(NotAllowed, "a begin answers one of channel %d, and none was sent", b.RemoteChannel.Value)
+	case c.remote[channel] != nil:
+		return c.fail(ConnectionFramingError, "channel %d has a session already", channel)
+	}
+	own, ok := c.freeChannel(channel)
+	if !ok {
+		return c.fail(ResourceLimitExceeded, "no channel is free for another session")
+	}
+	s := &Session{
+		conn: c, peer: b, channel: own, remote: channel,
+		nextIncoming: b.NextOutgoingID, incomingWindow: c.o.IncomingWindow,
+		nextOutgoing: c.o.firstID, remoteWindow: b.IncomingWindow,
+		handles: make(map[uint32]*Link), nextOut: c.o.firstID,
+	}
+	c.remote[channel], c.channels[own] = s, s
+	c.write(own, &wire.Begin{
+		RemoteChannel: wire.Some(channel), NextOutgoingID: s.nextOutgoing,
+		IncomingWindow: s.incomingWindow, OutgoingWindow: outgoingWindow, HandleMax: c.o.HandleMax,
+	})
+	c.events.push(&Began{Session: s})
+	return nil
+}
+
+// freeChannel finds a channel to send on: the peer's own number if that is free.
+func (c *Conn) freeChannel(wish uint16) (uint16, bool) {
+	limit := int(min(c.peer.ChannelMax, c.o.ChannelMax)) + 1
+	take := func(n int) (uint16, bool) {
+		for len(c.channels) <= n {
+			c.channels = append(c.channels, nil)
+		}
+		return uint16(n), true
+	}
+	if n := int(wish); n < limit && (n >= len(c.channels) || c.channels[n] == nil) {
+		return take(n)
+	}
+	for n := range limit {
+		if n >= len(c.channels) || c.channels[n] == nil {
+			return take(n)
+		}
+	}
+	return 0, false
+}
+
+// Conn returns the session's connection.
+func (s *Session) Conn() *Conn { return s.conn }
+
+// Peer returns what the peer has begun with.
+func (s *Session) Peer() *wire.Begin { return s.peer }
+
+// Channel returns the number of the peer's channel, which is unique among the connection's sessions of one moment.
+func (s *Session) Channel() uint16 { return s.remote }
+
+// over tells that no frame of the session may be sent any more.
+func (s *Session) over() bool { return s.ended || s.conn.closed || s.conn.peerClosed }
+
+func (s *Session) receive(f *wire.Frame) {
+	if s.ended { // all but the answer is thrown away (2.5.7)
+		if _, ok := f.Body.(*wire.End); ok {
+			delete(s.conn.remote, s.remote)
+			s.peerEnded = true
+			s.free()
+		}
+		return
+	}
+	switch body := f.Body.(type) {
+	case *wire.Transfer:
+		s.receiveTransfer(body, f.Payload)
+	case *wire.Disposition:
+		s.receiveDisposition(body)
+	case *wire.Flow:
+		s.receiveFlow(body)
+	case *wire.Attach:
+		s.receiveAttach(body)
+	case *wire.Detach:
+		s.receiveDetach(body)
+	case *wire.End:
+		s.peerEnded = true
+		delete(s.conn.remote, s.remote)
+		s.giveBack(body.Error)
+	default:
+		s.conn.fail(ConnectionFramingError, "a frame came that has no place in a session")
+	}
+}
+
+// End ends the session, with an error or nil, or answers an Ended event. Its links are gone without further events.
+func (s *Session) End(err *wire.Error) {
+	if s.over() {
+		return
+	}
+	c := s.conn
+	s.flush()
+	c.write(s.channel, &wire.End{Error: c.fitting(err)})
+	s.ended, s.told = true, true
+	muted := c.events.muted
+	c.events.muted = true
+	s.giveBackLinks()
+	c.events.muted = muted
+	if s.peerEnded {
+		s.free()
+	}
+}
+
+// fail ends the session for a rule that the peer has violated.
+func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
+	if s.over() || s.peerEnded {
+		return
+	}
+	e := Errorf(condition, format, args...)
+	s.giveBackLinks()
+	s.End(e)
+	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
+}
+
+// giveBack tells the caller that the session and its links are gone: the peer has ended it, or the connection closes.
+func (s *Session) giveBack(err *wire.Error) {
+	if s.told {
+		return
+	}
+	s.told = true
+	s.giveBackLinks()
+	s.conn.events.push(&Ended{Session: s, Err: err, Ended: !s.peerEnded})
+}
+
+func (s *Session) giveBackLinks() {
+	for _, l := range s.links {
+		if l != nil {
+			l.giveBack()
+		}
+	}
+	s.conn.links -= s.count
+	s.count = 0
+	s.links, s.handles, s.byFlow, s.ready, s.current = nil, nil, nil, nil, nil
+	s.in, s.out = deliveries{}, deliveries{}
+}
+
+// free lets another session have the own channel.
+func (s *Session) free() {
+	if int(s.channel) < len(s.conn.channels) && s.conn.channels[s.channel] == s {
+		s.conn.channels[s.channel] = nil
+	}
+}

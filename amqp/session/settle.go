@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import "github.com/lockstep-mq/lockstep/amqp/wire"
+
+// settling is a disposition that is put together from several.
+type settling struct {
+	active bool
+	wire.Disposition
+}
+
+// Settle tells the peer the state of a delivery and settles it: of one that has come, with its outcome; of one that was
+// sent, and for which the peer has told an outcome that it has not settled. Deliveries with numbers in a row and the
+// same state leave in one frame. States are compared as Go values, so that those behind a pointer are only taken
+// together if the pointer is the same.
+func (l *Link) Settle(id uint32, state wire.DeliveryState) {
+	if l.gone || l.session.over() {
+		return
+	}
+	if l.Sender() {
+		l.settleSent(id, state)
+	} else {
+		l.settleReceived(id, state)
+	}
+}
+
+// Update tells the peer the state of a delivery that has come, and leaves it unsettled.
+func (l *Link) Update(id uint32, state wire.DeliveryState) {
+	if l.gone || l.Sender() || l.session.over() {
+		return
+	}
+	if e := l.session.in.get(id); e != nil && e.link == l && !e.settled {
+		l.session.dispose(wire.RoleReceiver, id, false, state)
+	}
+}
+
+func (s *Session) dispose(role wire.Role, id uint32, settled bool, state wire.DeliveryState) {
+	p := &s.settle
+	if p.active && p.Role == role && p.Settled == settled && p.State == state {
+		switch id {
+		case p.Last + 1:
+			p.Last = id
+			return
+		case p.First - 1:
+			p.First = id
+			return
+		}
+	}
+	s.flushSettling()
+	p.active = true
+	p.Disposition = wire.Disposition{Role: role, First: id, Last: id, Settled: settled, State: state}
+	s.due()
+}
+
+func (s *Session) flushSettling() {
+	p := &s.settle
+	if !p.active {
+		return
+	}
+	s.conn.write(s.channel, &p.Disposition)
+	p.active, p.State = false, nil
+}
+
+func (s *Session) receiveDisposition(d *wire.Disposition) {
+	if d.Role == wire.RoleSender {
+		s.in.each(d.First, d.Last, func(id uint32, e *delivery) {
+			if !d.Settled {
+				return
+			}
+			e.settled = true
+			if e.answered {
+				e.link.done(id)
+			}
+		})
+		return
+	}
+	q := &s.conn.events
+	var last uint32
+	s.out.each(d.First, d.Last, func(id uint32, e *delivery) {
+		if !d.Settled && e.state != nil && e.state == d.State {
+			return // a repetition
+		}
+		n := len(q.disposed)
+		if n == 0 || q.disposed[n-1].Link != e.link || id != last+1 {
+			q.disposed = append(q.disposed, Disposed{Link: e.link, First: id, State: d.State, Settled: d.Settled})
+			q.runs = append(q.runs, len(q.refs))
+		}
+		q.refs = append(q.refs, e.ref)
+		last = id
+		if e.state = d.State; d.Settled {
+			s.out.remove(id)
+		}
+	})
+	for i := range q.disposed {
+		end := len(q.refs)
+		if i+1 < len(q.runs) {
+			end = q.runs[i+1]
+		}
+		q.disposed[i].Refs = q.refs[q.runs[i]:end:end]
+		q.push(&q.disposed[i])
+	}
+	s.pump()
+}
