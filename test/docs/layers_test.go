@@ -20,7 +20,7 @@ const hook = "store/mutate"
 
 // layers are the folders at the top, from above to below: a package may import what is in its own layer or below it.
 func layers() []string {
-	return []string{"test", "deploy", "cmd", "server", "client", "replication", "failover", "store", "proto"}
+	return []string{"test", "deploy", "cmd", "server", "amqp", "client", "replication", "failover", "store", "proto"}
 }
 
 // TestDrawingIsWhatIsImported: the drawing in ARCHITECTURE.md names every package, each arrow in it is an import, no
