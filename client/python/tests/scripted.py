@@ -150,6 +150,25 @@ def refusal(
     return queue_pb2.PublishStreamResponse(correlation=r.correlation, error=error)
 
 
+def unrolled(r: queue_pb2.PublishStreamRequest) -> list[queue_pb2.PublishStreamRequest]:
+    """A request and those that came with it."""
+    return [r, *r.more]
+
+
+async def bundles(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+    """As stores, by a node that takes several requests in one message; it refuses what goes to the queue `full`."""
+    async for r in requests:
+        answers = [
+            refusal(one, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+            if one.publish.queue == "full"
+            else answer(one, duplicate=one.publish.producer.retry)
+            for one in unrolled(r)
+        ]
+        answers[0].takes_more = True
+        answers[0].more.extend(answers[1:])
+        yield answers[0]
+
+
 async def stores(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
     """A stream that stores everything; what is repeated is a duplicate."""
     async for r in requests:

@@ -15,27 +15,31 @@ from lockstep_mq.message import Value
 
 
 async def test_nothing_is_lost_or_doubled_when_the_active_is_killed(pair: Pair) -> None:
-    """A producer pipelines and a consumer acknowledges while the active is killed: each message once."""
-    total = 4000
+    """A producer pipelines to two queues in turn, and consumers acknowledge, while the active is killed.
+
+    Each message is there once, in order.
+    """
+    total, queues = 4000, ("kill", "kill-too")
     await asyncio.to_thread(pair.wait_in_sync)
     async with Client(pair.addresses) as client:
-        await client.admin.create_queue("kill", subscriptions=["default", "audit"])
+        for q in queues:
+            await client.admin.create_queue(q, subscriptions=["default", "audit"])
         active = await client.wait_active(timeout=BOUND)
         duplicates = 0
-        seen: list[int] = []
+        seen: dict[str, list[int]] = {q: [] for q in queues}
 
-        async def consume() -> None:
-            async with await client.consume("kill") as consumer:
-                while len(seen) < total:
-                    d = await consumer.receive(timeout=BOUND)
-                    seen.append(int(d.text))
-                    d.ack()
+        async def consume(queue: str) -> None:
+            async with await client.consume(queue) as consumer:
+                while len(seen[queue]) < total // 2:
+                    for d in await consumer.receive_batch(100, timeout=BOUND):
+                        seen[queue].append(int(d.text))
+                        d.ack()
 
-        consuming = asyncio.create_task(consume())
+        consuming = [asyncio.create_task(consume(q)) for q in queues]
         async with client.producer() as producer:
             futures = []
             for i in range(total):
-                futures.append(await producer.send("kill", str(i)))
+                futures.append(await producer.send(queues[i % 2], str(i)))
                 if i == total // 3:
                     killing = asyncio.create_task(asyncio.to_thread(pair.kill, active))
                 if i % 50 == 0:
@@ -44,15 +48,17 @@ async def test_nothing_is_lost_or_doubled_when_the_active_is_killed(pair: Pair) 
         await killing
         receipts = [f.result() for f in futures]
         duplicates = sum(r.duplicate for r in receipts)
-        await asyncio.wait_for(consuming, BOUND)
+        await asyncio.wait_for(asyncio.gather(*consuming), BOUND)
 
-        assert sorted(r.sequence for r in receipts) == [r.sequence for r in receipts], "in the order of the calls"
-        stored = [int(m.text) async for m in client.browse("kill", subscription="audit")]
-        assert stored == list(range(total)), "each of them once, in order"
-        assert sorted(seen) == list(range(total)), "each of them delivered once: no other consumer was there"
         assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged something"
-        left = (await client.admin.get_queue("kill", timeout=BOUND)).subscriptions
-        assert {s.name: s.backlog for s in left} == {"default": 0, "audit": total}
+        for n, q in enumerate(queues):
+            of_queue, expected = receipts[n::2], list(range(n, total, 2))
+            assert sorted(r.sequence for r in of_queue) == [r.sequence for r in of_queue], "in the order of the calls"
+            stored = [int(m.text) async for m in client.browse(q, subscription="audit")]
+            assert stored == expected, "each of them once, in order"
+            assert sorted(seen[q]) == expected, "each of them delivered once: no other consumer was there"
+            left = (await client.admin.get_queue(q, timeout=BOUND)).subscriptions
+            assert {s.name: s.backlog for s in left} == {"default": 0, "audit": total // 2}
         print(f"{duplicates} of {total} were answered as duplicates")
     await asyncio.to_thread(pair.wait_in_sync)
 

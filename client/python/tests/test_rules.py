@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
-from scripted import Context, Node, abort, not_active, refuses, stores, takes
+from scripted import Context, Node, Requests, abort, answer, bundles, not_active, refuses, stores, takes, unrolled
 
-from lockstep_mq import Client, _failure, _reasons, errors
+from lockstep_mq import Client, Receipt, _failure, _reasons, errors
 from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2
 
 BOUND = 20.0
@@ -40,6 +41,80 @@ async def test_order_is_kept_over_a_broken_stream() -> None:
         assert flags == sorted(flags, reverse=True), "what was sent before goes first"
         assert all(flags[: len(node.seen[0])])
         assert not flags[-1], "not all were sent on the first stream"
+
+
+async def test_requests_go_together_when_the_node_takes_that() -> None:
+    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+        node.streams = [bundles]
+        await p.publish("q", b"first", timeout=BOUND)
+        queues = ["a", "b", "full", "c"]
+        futures = [await p.send(queues[i % 4], str(i)) for i in range(200)]
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), BOUND)
+        for i, r in enumerate(results):
+            assert isinstance(r, errors.LimitExceeded if queues[i % 4] == "full" else Receipt), "each has its own end"
+        assert all(r.takes_more for r in node.seen[0])
+        assert len(node.seen[0]) < 30, "200 requests went in few messages"
+        assert max(len(r.more) for r in node.seen[0]) == 200 // 4 - 1, "a part of the window goes together"
+        sent = [one for r in node.seen[0] for one in unrolled(r)]
+        assert [one.correlation for one in sent] == list(range(1, 202))
+        assert [one.publish.producer.sequence for one in sent] == list(range(1, 202))
+        assert [m.body for one in sent[1:] for m in one.publish.messages] == [str(i).encode() for i in range(200)]
+
+
+async def test_requests_go_one_by_one_to_a_node_that_does_not_take_more() -> None:
+    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+        node.streams = [stores]
+        futures = [await p.send("ab"[i % 2], str(i)) for i in range(40)]
+        await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        assert [len(r.more) for r in node.seen[0]] == [0] * 40
+
+
+async def test_what_went_together_is_repeated_in_order() -> None:
+    async def breaks(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+        """Answers the first request, and ends in the middle of the answers to a message with many."""
+        async for r in requests:
+            if len(r.more) >= 10:
+                some = [answer(one) for one in unrolled(r)[:3]]
+                some[0].more.extend(some[1:])
+                yield some[0]
+                break
+            first = answer(r)
+            first.takes_more = True
+            first.more.extend(answer(one) for one in r.more)
+            yield first
+        await abort(context, grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN")
+
+    greeted = asyncio.Event()
+
+    async def hesitates(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+        async for r in requests:
+            if not greeted.is_set():
+                await asyncio.wait_for(greeted.wait(), BOUND)
+            async for response in bundles(_only(r), context):
+                yield response
+
+    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+        node.streams = [breaks, hesitates]
+        await p.publish("a", b"first", timeout=BOUND)
+        futures = [await p.send("ab"[i % 2], str(i)) for i in range(100)]
+        while len(node.seen) < 2 or not node.seen[1]:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        greeted.set()
+        receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        assert [r.sequence for r in receipts] == list(range(102, 202)), "each has the sequence of its own request"
+        assert [len(r.more) for r in node.seen[1][:4]] == [0] * 4, "before the first answer the node may be another one"
+        assert any(r.more for r in node.seen[1]), "and after it, it may not"
+        again = [one.publish.producer for r in node.seen[1] for one in unrolled(r)]
+        assert [w.sequence for w in again] == list(range(again[0].sequence, 102))
+        before = {one.publish.producer.sequence for r in node.seen[0] for one in unrolled(r)}
+        assert all(w.retry for w in again if w.sequence in before), "the node has seen them before"
+        flags = [w.retry for w in again]
+        assert flags == sorted(flags, reverse=True), "what was sent before goes first"
+
+
+async def _only(r: queue_pb2.PublishStreamRequest) -> Requests:
+    yield r
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    PublishCall: TypeAlias = grpc.aio.StreamStreamCall[queue_pb2.PublishStreamRequest, queue_pb2.PublishStreamResponse]
+    PublishCall: TypeAlias = grpc.aio.StreamStreamCall[bytes, queue_pb2.PublishStreamResponse]
     ConsumeCall: TypeAlias = grpc.aio.StreamStreamCall[queue_pb2.ConsumeRequest, queue_pb2.ConsumeResponse]
     BrowseCall: TypeAlias = grpc.aio.UnaryStreamCall[queue_pb2.BrowseRequest, queue_pb2.BrowseResponse]
     WatchCall: TypeAlias = grpc.aio.UnaryStreamCall[admin_pb2.WatchStatusRequest, admin_pb2.WatchStatusResponse]
@@ -67,10 +67,9 @@ def browse(channel: grpc.aio.Channel, request: queue_pb2.BrowseRequest, metadata
 
 
 def publish_stream(channel: grpc.aio.Channel, metadata: Metadata) -> PublishCall:
-    """Open QueueService.PublishStream."""
-    call = channel.stream_stream(
+    """Open QueueService.PublishStream; what is written is encoded already."""
+    call: grpc.aio.StreamStreamMultiCallable[bytes, queue_pb2.PublishStreamResponse] = channel.stream_stream(
         QUEUE + "PublishStream",
-        request_serializer=_encoder(queue_pb2.PublishStreamRequest),
         response_deserializer=queue_pb2.PublishStreamResponse.FromString,
     )
     return call(metadata=metadata)

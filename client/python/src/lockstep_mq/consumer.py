@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from lockstep_mq import _failure, _options, _rpc, errors, message
-from lockstep_mq._calls import MAX_RENEWALS, Caller
+import grpc.aio
+
+from lockstep_mq import _options, _rpc, errors, message
+from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
-from lockstep_mq._locator import Target
 from lockstep_mq._proto import queue_pb2, types_pb2
+from lockstep_mq._stream import Streams
 from lockstep_mq.message import StoredMessage
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ _Kind = Literal["ack", "nack", "reject"]
 class Delivery(StoredMessage):
     """A message that was handed to the application and waits for its answer. Only the first answer counts."""
 
-    __slots__ = ("_answer", "consumer")
+    __slots__ = ("_acked", "_answer", "_generation", "consumer")
 
     def __init__(self, stored: types_pb2.StoredMessage, consumer: Consumer) -> None:
-        super().__init__(stored)
+        self._stored = stored
         self.consumer = consumer
         self._answer: str = ""
+        # What is known about the message while the consumer holds it, and this is the last delivery of it.
+        self._generation = 0  # of the stream that delivered it last
+        self._acked = False  # acknowledged by the application, not yet confirmed
 
     @property
     def queue(self) -> str:
@@ -82,14 +86,6 @@ class Delivery(StoredMessage):
 
 
 @dataclass
-class _Holding:
-    """What is known about a message that the application has."""
-
-    generation: int  # of the stream that delivered it last
-    acked: bool = False  # acknowledged by the application, not yet confirmed
-
-
-@dataclass
 class _Batch:
     """What one request answered."""
 
@@ -127,6 +123,7 @@ class Consumer:
             raise errors.InvalidRequest(f"a prefetch of {prefetch} messages: 1 to {MAX_PREFETCH} are possible")
         self.queue, self.subscription = queue, subscription
         self._caller, self._filter, self._prefetch = caller, filter, prefetch
+        self._refill = (prefetch + 1) // 2  # credit that is worth a request
         self._op = f"consume {queue}/{subscription}"
         self._error: errors.LockstepError | None = None  # why it has ended
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -134,7 +131,7 @@ class Consumer:
         self._queue_id = 0  # of the queue that was attached to first
         self._buffer: deque[Delivery] = deque()
         self._available = asyncio.Event()  # something can be received, or the consumer has ended
-        self._held: dict[int, _Holding] = {}
+        self._held: dict[int, Delivery] = {}  # by sequence
         self._credit = 0  # to be granted with the next request
         self._answers = _Answers()
         self._number = 0  # of the last request with answers
@@ -145,6 +142,8 @@ class Consumer:
         self._flushing = 0
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
+        self._first = queue_pb2.ConsumeRequest()  # of the present stream
+        self._streams = Streams(caller.locator)
         self._task = asyncio.create_task(self._run())
 
     async def __aenter__(self) -> Self:
@@ -159,13 +158,14 @@ class Consumer:
         finally:
             await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
-        while True:
-            try:
-                delivery = await self.receive()
-            except errors.Closed:
-                return
-            yield delivery
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        try:
+            return await self.receive()
+        except errors.Closed:
+            raise StopAsyncIteration from None
 
     @property
     def queue_id(self) -> int:
@@ -180,23 +180,48 @@ class Consumer:
             Closed: The consumer was closed.
             LockstepError: A node has ended the consumer for good, such as QueueNotFound; later calls say the same.
         """
+        if not self._buffer or self._error is not None:
+            await self._await_message(timeout)
+        d = self._buffer.popleft()
+        self._hand_out(d)
+        return d
+
+    async def receive_batch(self, limit: int = 1000, *, timeout: float | None = None) -> list[Delivery]:
+        """Return what has arrived, 1 to limit messages, in order; it waits as receive() does for the first one."""
+        if limit < 1:
+            raise errors.InvalidRequest(f"a batch of at most {limit} messages: 1 and more are possible")
+        if not self._buffer or self._error is not None:
+            await self._await_message(timeout)
+        buffer = self._buffer
+        batch = [buffer.popleft() for _ in range(min(limit, len(buffer)))]
+        for d in batch:
+            self._hand_out(d)
+        return batch
+
+    def _hand_out(self, d: Delivery) -> None:
+        d._generation = self._generation
+        self._held[d._stored.sequence] = d
+        self._credit += 1
+        if self._credit == self._refill:
+            self._wake.set()
+
+    async def _await_message(self, timeout: float | None) -> None:
+        """Wait until the buffer has something."""
         deadline = self._caller.deadline(timeout)
         while True:
             if self._error is not None:
                 raise self._error
             if self._buffer:
-                d = self._buffer.popleft()
-                self._held[d.sequence] = _Holding(self._generation)
-                self._credit += 1
-                if self._credit >= (self._prefetch + 1) // 2:
-                    self._wake.set()
-                return d
+                return
             self._available.clear()
             remaining = None if deadline is None else deadline - asyncio.get_running_loop().time()
-            if remaining is not None and remaining <= 0:
-                raise TimeoutError(f"{self._op}: no message came within {timeout} s")
             try:
-                await asyncio.wait_for(self._available.wait(), remaining)
+                if remaining is None:
+                    await self._available.wait()
+                elif remaining <= 0:
+                    raise asyncio.TimeoutError
+                else:
+                    await asyncio.wait_for(self._available.wait(), remaining)
             except asyncio.TimeoutError:
                 raise TimeoutError(f"{self._op}: no message came within {timeout} s") from None
 
@@ -248,63 +273,48 @@ class Consumer:
         if d._answer or self._error is not None:
             return
         d._answer = kind
-        held = self._held.get(d.sequence)
-        if held is None or held.acked:
+        sequence = d._stored.sequence
+        held = self._held.get(sequence)
+        if held is None or held._acked:
             return  # another delivery of the message was answered
         self._answered += 1
         if kind == "ack":
-            held.acked = True
-            self._answers.ack.append(d.sequence)
+            held._acked = True
+            self._answers.ack.append(sequence)
         else:
-            del self._held[d.sequence]
+            del self._held[sequence]
             if kind == "reject":
-                self._answers.reject.append(d.sequence)
+                self._answers.reject.append(sequence)
             elif delay is not None:
-                self._answers.later.append((d.sequence, delay))
+                self._answers.later.append((sequence, delay))
             else:
-                self._answers.nack.append(d.sequence)
+                self._answers.nack.append(sequence)
         self._wake.set()
 
     def _answered_elsewhere(self, d: Delivery, kind: _Kind) -> None:
         """Take note that a transaction has answered the delivery."""
         d._answer = d._answer or kind
         held = self._held.get(d.sequence)
-        if held is not None and not held.acked:
+        if held is not None and not held._acked:
             del self._held[d.sequence]
 
     async def _run(self) -> None:
         """Consume from one stream after another until a node says that it makes no sense."""
-        locator, retry, refusals = self._caller.locator, _options.Backoff(), 0
         while True:
             try:
-                target = await locator.wait()
+                ended = await self._streams.run(self._open_stream, self._send, self._receive)
             except Failure as refusal:
                 self._end(refusal.error(self._op))
                 return
             except errors.Closed:
                 self._end(errors.Closed(f"{self._op}: the client is closed"))
                 return
-            metadata: _rpc.Metadata = ()
-            attached = [False]
-            try:
-                metadata = await locator.tokens.metadata()
-                await self._session(target, metadata, attached)
-                f = _failure.lost(target.node.address, "the node ended the stream")
-            except Failure as err:
-                f = err
-            except Exception as err:  # the application's own source of tokens
-                f = _failure.lost(target.node.address, f"no token to show: {err}")
-            if attached[0]:
-                retry.reset()
-            if f.reason == "SUBSCRIPTION_MOVED":
+            if ended.failure.reason == "SUBSCRIPTION_MOVED":
                 self._forget()
-            refusals = refusals + 1 if f.unauthenticated else 0
-            fresh = f.unauthenticated and refusals <= MAX_RENEWALS and await locator.tokens.renewed(metadata)
-            if not f.retry and not fresh:
-                self._end(f.error(self._op))
+            if not ended.again:
+                self._end(ended.failure.error(self._op))
                 return
-            locator.failed(f)
-            await locator.pause(target, max(retry.next(), f.retry_after))
+            await self._streams.pause(ended)
 
     def _end(self, why: errors.LockstepError) -> None:
         if self._error is None:
@@ -322,23 +332,12 @@ class Consumer:
         self._progress.set_result(None)
         self._progress = asyncio.get_running_loop().create_future()
 
-    async def _session(self, target: Target, metadata: _rpc.Metadata, attached: list[bool]) -> None:
-        """Run one stream until it breaks."""
-        first = self._reattach()
-        target.node.users += 1
-        call = _rpc.consume(target.channel, metadata)
-        sender = asyncio.create_task(self._send(call, first))
-        sender.add_done_callback(lambda _: call.cancel())  # a write fails when the status is there, which stays
-        try:
-            await _rpc.bound(self._receive(call, attached), target.node.address, stop=target.gone)
-        finally:
-            target.node.users -= 1
-            sender.cancel()
-            call.cancel()
-            self._buffer.clear()  # the next active may give them to another consumer
-            await asyncio.gather(sender, return_exceptions=True)
+    def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.ConsumeCall:
+        self._first = self._reattach()
+        return _rpc.consume(channel, metadata)
 
-    async def _send(self, call: _rpc.ConsumeCall, request: queue_pb2.ConsumeRequest | None) -> None:
+    async def _send(self, call: _rpc.ConsumeCall) -> None:
+        request: queue_pb2.ConsumeRequest | None = self._first
         while True:
             if request is not None:
                 await call.write(request)
@@ -379,7 +378,7 @@ class Consumer:
         pending = len(self._answers)
         limit = _MAX_CONFIRMS if self._flushing else _EAGER_CONFIRMS
         answers = pending > 0 and (len(self._unconfirmed) < limit or pending >= _FULL)
-        if not answers and self._credit < (self._prefetch + 1) // 2:
+        if not answers and self._credit < self._refill:
             return None
         return self._request(answers=answers)
 
@@ -405,10 +404,13 @@ class Consumer:
         request.confirm = self._number
         return request
 
-    async def _receive(self, call: _rpc.ConsumeCall, attached: list[bool]) -> None:
-        async for response in call:
-            attached[0] = True
-            self._handle(response)
+    async def _receive(self, call: _rpc.ConsumeCall, _: str) -> None:
+        try:
+            async for response in call:
+                self._streams.progress()
+                self._handle(response)
+        finally:
+            self._buffer.clear()  # the next active may give them to another consumer
 
     def _handle(self, response: queue_pb2.ConsumeResponse) -> None:
         self._is_attached()
@@ -421,13 +423,13 @@ class Consumer:
             self._settle(batch.answered)
             self._wake.set()
         for stored in response.messages:
-            if self._known(stored.sequence):
+            if self._held and self._known(stored.sequence):
                 self._credit += 1
             else:
                 self._buffer.append(Delivery(stored, self))
         if self._buffer:
             self._available.set()
-        if self._credit >= (self._prefetch + 1) // 2:
+        if self._credit >= self._refill:
             self._wake.set()
 
     def _known(self, sequence: int) -> bool:
@@ -436,9 +438,9 @@ class Consumer:
         Within one stream a second delivery means that it was given back.
         """
         held = self._held.get(sequence)
-        if held is None or (not held.acked and held.generation == self._generation):
+        if held is None or (not held._acked and held._generation == self._generation):
             return False
-        held.generation = self._generation
+        held._generation = self._generation
         return True
 
     def _settle(self, n: int) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from lockstep_mq import errors
+from lockstep_mq import _wire, errors
 from lockstep_mq._proto import types_pb2
 
 Value: TypeAlias = str | bool | int | float | bytes
@@ -57,8 +57,7 @@ Publishable: TypeAlias = Message | bytes | str
 """A message, or its body; a str is encoded as UTF-8."""
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The answer to a publish that is durable on every in-sync node.
 
     Attributes:
@@ -232,6 +231,18 @@ def timestamp(t: datetime, what: str) -> Timestamp:
     out = Timestamp()
     out.FromDatetime(t)
     return out
+
+
+def pieces(m: Publishable, max_body: int) -> tuple[bytes, bytes]:
+    """Encode a message of a PublishRequest: what comes before it, and the message or its body."""
+    if isinstance(m, str):
+        m = m.encode()
+    if isinstance(m, bytes):
+        if len(m) > max_body:
+            _check_body(m, max_body)
+        return _wire.body_head(len(m)), m
+    raw = encode(m, max_body).SerializeToString()
+    return _wire.message_head(len(raw)), raw
 
 
 def encode(m: Publishable, max_body: int) -> types_pb2.Message:

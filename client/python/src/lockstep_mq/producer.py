@@ -10,15 +10,19 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from lockstep_mq import _failure, _options, _rpc, errors, message
-from lockstep_mq._calls import MAX_RENEWALS, Caller
+import grpc.aio
+
+from lockstep_mq import _failure, _rpc, _wire, errors, message
+from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
-from lockstep_mq._locator import Target
-from lockstep_mq._proto import queue_pb2, types_pb2
+from lockstep_mq._proto import queue_pb2
+from lockstep_mq._stream import Streams
 from lockstep_mq.message import Publishable, Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    _Future = asyncio.Future[Receipt]
 
 _MakeError = Callable[[bool], errors.LockstepError]
 """Makes the error of a request, which may have been carried out or not."""
@@ -26,33 +30,37 @@ _MakeError = Callable[[bool], errors.LockstepError]
 _MAX_WINDOW = 256  # the nodes remember the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
 _EAGER = 4
-"""So many requests go at once, for latency; later ones wait for an answer or a full batch, for throughput."""
+"""So many messages of the stream go at once, for latency; later ones wait for an answer or a full batch."""
+_OVERHEAD = 64  # bytes that a message is taken to need beside its body
 
 
 class _Entry:
     """One publish call."""
 
-    __slots__ = ("bytes", "future", "messages", "queue", "taken")
+    __slots__ = ("bytes", "count", "future", "pieces", "queue", "taken")
 
-    def __init__(self, queue: str, messages: list[types_pb2.Message], future: asyncio.Future[Receipt]) -> None:
+    def __init__(self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: _Future) -> None:
         self.queue = queue
-        self.messages = messages
-        self.bytes = sum(len(m.body) + 64 for m in messages)
+        self.pieces = pieces  # the messages, encoded
+        self.count = count  # of messages
+        self.bytes = size
         self.future = future
-        self.taken = False  # it is in a request, and may be carried out
+        self.taken = False  # it is in a request, and may be carried out, or needs nothing more
 
 
 class _Request:
     """What is sent, and repeated, as one."""
 
-    __slots__ = ("entries", "queue", "repeated", "sent", "sequence")
+    __slots__ = ("bytes", "count", "entries", "last", "queue", "repeated", "sent", "sequence")
 
-    def __init__(self, sequence: int, queue: str, entries: list[_Entry]) -> None:
+    def __init__(self, sequence: int, queue: str) -> None:
         self.sequence = sequence  # of the producer, and the correlation
         self.queue = queue
-        self.entries = entries
+        self.entries: list[_Entry] = []
+        self.count = self.bytes = 0  # of their messages
         self.sent = False  # under its present identity
         self.repeated = False  # more than once
+        self.last = False  # of those that were sent together
 
 
 class Producer:
@@ -88,6 +96,7 @@ class Producer:
                 f"window is 1 to {_MAX_WINDOW}, batch_messages 1 to {_MAX_BATCH}, max_pending_bytes at least 1"
             )
         self._caller = caller
+        self._loop = asyncio.get_running_loop()
         self._max_message_bytes = max_message_bytes
         self._own_id = bool(id)
         self._id, self._epoch = id or str(uuid.uuid4()), epoch or 1
@@ -100,6 +109,9 @@ class Producer:
             deque()
         )  # by sequence: first those sent on this stream, then those to be sent
         self._on_stream = 0  # how many of them
+        self._bursts = 0  # how many messages of the stream are not wholly answered
+        self._greeted = False  # something was answered on the present stream
+        self._bundles = False  # the node takes several requests in one message
         self._open = 0  # publishes that are not answered
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()  # held by the call that is the next one to get room
@@ -107,6 +119,7 @@ class Producer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._streams = Streams(caller.locator)
         self._task = asyncio.create_task(self._run())
 
     async def __aenter__(self) -> Self:
@@ -136,18 +149,17 @@ class Producer:
 
     async def publish_batch(self, queue: str, ms: Sequence[Publishable], *, timeout: float | None = None) -> Receipt:
         """Publish 1 to 10,000 messages, all or none; the receipt has the sequence of the first one."""
-        loop = asyncio.get_running_loop()
         deadline = self._caller.deadline(timeout)
-        entry = await self._enqueue(queue, ms, deadline)
+        entry = self._entry(queue, ms)
+        if not self._admit(entry):
+            await self._await_room(entry, deadline)
+        if deadline is None:
+            return await self._answer(entry)
+        timer = self._loop.call_at(deadline, self._time_out, entry)
         try:
-            await asyncio.wait({entry.future}, timeout=None if deadline is None else max(deadline - loop.time(), 0))
-        except asyncio.CancelledError:
-            self._withdraw(entry)
-            raise
-        if entry.future.done():
-            return entry.future.result()
-        unknown = not self._withdraw(entry)
-        raise self._caller.give_up(f"publish to {queue}", None, unknown=unknown)
+            return await self._answer(entry)
+        finally:
+            timer.cancel()
 
     async def send(self, queue: str, m: Publishable) -> asyncio.Future[Receipt]:
         """Put one message into the pipeline, and return a future with its receipt.
@@ -155,11 +167,17 @@ class Producer:
         It waits only for room. The order of the calls is the order in the queue. The message is repeated until it is
         answered or the producer closed; cancelling the future does not take it back.
         """
-        return (await self._enqueue(queue, [m], None)).future
+        entry = self._entry(queue, (m,))
+        if not self._admit(entry):
+            await self._await_room(entry, None)
+        return entry.future
 
     async def send_batch(self, queue: str, ms: Sequence[Publishable]) -> asyncio.Future[Receipt]:
         """send() for 1 to 10,000 messages, all or none."""
-        return (await self._enqueue(queue, ms, None)).future
+        entry = self._entry(queue, ms)
+        if not self._admit(entry):
+            await self._await_room(entry, None)
+        return entry.future
 
     async def flush(self) -> None:
         """Wait until everything that was published before is answered."""
@@ -174,167 +192,202 @@ class Producer:
         self._fail_pending(_closed)
         self._room.set()
 
-    async def _enqueue(self, queue: str, ms: Sequence[Publishable], deadline: float | None) -> _Entry:
+    def _entry(self, queue: str, ms: Sequence[Publishable]) -> _Entry:
+        """Check a publish, and encode it."""
         if not 1 <= len(ms) <= _MAX_BATCH:
             raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are possible")
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
-        loop = asyncio.get_running_loop()
-        entry = _Entry(queue, [message.encode(m, self._max_message_bytes) for m in ms], loop.create_future())
+        if len(ms) == 1:
+            pieces: Sequence[bytes] = message.pieces(ms[0], self._max_message_bytes)
+            size = len(pieces[1]) + _OVERHEAD
+        else:
+            pieces = [piece for m in ms for piece in message.pieces(m, self._max_message_bytes)]
+            size = sum(map(len, pieces)) + len(ms) * _OVERHEAD
         # One that is larger than the whole budget takes all of it.
-        entry.bytes = min(entry.bytes, self._max_pending_bytes)
-        await self._acquire(entry.bytes, deadline, queue)
+        return _Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), self._loop.create_future())
+
+    def _admit(self, entry: _Entry) -> bool:
+        """Put an entry at the end of the pipeline; False if there is no room, or an earlier call waits for it."""
+        if self._turn.locked() or self._budget < entry.bytes:
+            return False
+        self._budget -= entry.bytes
+        self._push(entry)
+        return True
+
+    def _push(self, entry: _Entry) -> None:
         if self._closed:
             raise _closed(doubt=False)
         self._pending.append(entry)
-        self._pending_messages += len(entry.messages)
+        self._pending_messages += entry.count
         self._pending_bytes += entry.bytes
         self._open += 1
-        self._idle.clear()
+        if self._open == 1:
+            self._idle.clear()
         self._wake.set()
-        return entry
 
-    async def _acquire(self, size: int, deadline: float | None, queue: str) -> None:
-        """Wait for room, in the order of the calls."""
-        if self._turn.locked() or self._budget < size:
-            timeout = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0)
-            try:
-                await asyncio.wait_for(self._await_room(size), timeout)
-            except asyncio.TimeoutError:
-                raise self._caller.give_up(f"publish to {queue}", None, unknown=False) from None
-        else:
-            self._budget -= size
+    async def _await_room(self, entry: _Entry, deadline: float | None) -> None:
+        """Wait for room, in the order of the calls, and put an entry at the end of the pipeline."""
+        timeout = None if deadline is None else max(deadline - self._loop.time(), 0)
+        try:
+            await asyncio.wait_for(self._take_room(entry.bytes), timeout)
+        except asyncio.TimeoutError:
+            raise self._caller.give_up(f"publish to {entry.queue}", None, unknown=False) from None
+        self._push(entry)
 
-    async def _await_room(self, size: int) -> None:
+    async def _take_room(self, size: int) -> None:
         async with self._turn:
             while self._budget < size and not self._closed:
                 self._room.clear()
                 await self._room.wait()
             self._budget -= size
 
+    async def _answer(self, entry: _Entry) -> Receipt:
+        try:
+            return await entry.future
+        except asyncio.CancelledError:
+            self._withdraw(entry)
+            raise
+
+    def _time_out(self, entry: _Entry) -> None:
+        if not entry.future.done():
+            unknown = not self._withdraw(entry)
+            entry.future.set_exception(self._caller.give_up(f"publish to {entry.queue}", None, unknown=unknown))
+
     def _withdraw(self, entry: _Entry) -> bool:
         """Give an entry up that is in no request yet; False if it is too late."""
-        if entry.taken or entry.future.done():
+        if entry.taken:
             return False
+        entry.taken = True
         self._pending.remove(entry)
-        self._pending_messages -= len(entry.messages)
+        self._pending_messages -= entry.count
         self._pending_bytes -= entry.bytes
-        self._settle(entry)
+        self._settle(1, entry.bytes)
         return True
 
-    def _settle(self, entry: _Entry) -> None:
-        """Give the room of an entry back that needs nothing more."""
-        self._open -= 1
-        self._budget += entry.bytes
+    def _settle(self, entries: int, size: int) -> None:
+        """Give the room of entries back that need nothing more."""
+        self._open -= entries
+        self._budget += size
         self._room.set()
         if self._open == 0:
             self._idle.set()
 
     async def _run(self) -> None:
         """Send what is to be sent, on one stream after another."""
-        locator, retry, refusals = self._caller.locator, _options.Backoff(), 0
         while True:
             while self._open == 0:
                 self._wake.clear()
                 await self._wake.wait()
             try:
-                target = await locator.wait()
+                ended = await self._streams.run(self._open_stream, self._send, self._receive)
             except Failure as refusal:
-                self._refuse_all(refusal)
+                self._fail_in_flight(_refused(refusal), None)
+                self._fail_pending(_refused(refusal))
                 continue
             except errors.Closed:
                 return
-            metadata: _rpc.Metadata = ()
-            progress = [False]
-            try:
-                metadata = await locator.tokens.metadata()
-                await self._session(target, metadata, progress)
-                f = _failure.lost(target.node.address, "the node ended the stream")
-            except Failure as err:
-                f = err
-            except Exception as err:  # the application's own source of tokens
-                f = _failure.lost(target.node.address, f"no token to show: {err}")
-            if progress[0]:
-                retry.reset()
-            refusals = refusals + 1 if f.unauthenticated else 0
-            if f.retry or (f.unauthenticated and refusals <= MAX_RENEWALS and await locator.tokens.renewed(metadata)):
-                self._take_back(f.submitted)
+            if ended.again:
+                self._take_back(ended.failure.submitted)
             else:
                 # The node refuses the stream as such. Which request it means, if any, is not known.
-                self._fail_in_flight(_refused(f), f.submitted)
-            locator.failed(f)
-            await locator.pause(target, max(retry.next(), f.retry_after))
+                self._fail_in_flight(_refused(ended.failure), ended.failure.submitted)
+            await self._streams.pause(ended)
 
-    async def _session(self, target: Target, metadata: _rpc.Metadata, progress: list[bool]) -> None:
-        """Run one stream on one node until it breaks."""
-        self._on_stream = 0  # all that is in flight is to be sent, again
-        target.node.users += 1
-        call = _rpc.publish_stream(target.channel, metadata)
-        sender = asyncio.create_task(self._send(call))
-        sender.add_done_callback(lambda _: call.cancel())  # a write fails when the status is there, which stays
-        try:
-            await _rpc.bound(self._receive(call, target.node.address, progress), target.node.address, stop=target.gone)
-        finally:
-            target.node.users -= 1
-            sender.cancel()
-            call.cancel()
-            await asyncio.gather(sender, return_exceptions=True)
+    def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.PublishCall:
+        self._on_stream = self._bursts = 0  # all that is in flight is to be sent, again
+        self._greeted = self._bundles = False
+        return _rpc.publish_stream(channel, metadata)
 
     async def _send(self, call: _rpc.PublishCall) -> None:
         """Send as long as the stream lives; the receiver says why it ended."""
         while True:
-            r = self._next_request()
-            if r is None:
+            burst = self._next_burst()
+            if burst is not None:
+                await call.write(burst)
+            else:
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            r.repeated, r.sent = r.sent, True
-            self._on_stream += 1
-            publish = queue_pb2.PublishRequest(
-                queue=r.queue,
-                messages=[m for e in r.entries for m in e.messages],
-                producer=types_pb2.Producer(id=self._id, epoch=self._epoch, sequence=r.sequence, retry=r.repeated),
-            )
-            await call.write(queue_pb2.PublishStreamRequest(correlation=r.sequence, publish=publish))
 
-    def _next_request(self) -> _Request | None:
-        """First what was sent on an earlier stream, in the same order; then new requests as far as the window goes."""
+    def _next_burst(self) -> bytes | None:
+        """What is to be sent next, encoded: a request, and those that may go with it; None when there is none."""
+        last = self._next_request(0, 0)
+        if last is None:
+            return None
+        self._bursts += 1
+        parts, count, size = [self._encode(last)], last.count, last.bytes
+        # A part of the window, so that there is always another burst on its way.
+        most = max(self._window // _EAGER, 1)
+        while self._bundles and len(parts) < most:
+            r = self._next_request(count, size)
+            if r is None:
+                break
+            parts.append(self._encode(r))
+            count, size, last = count + r.count, size + r.bytes, r
+        last.last = True
+        return _wire.bundle(parts)
+
+    def _encode(self, r: _Request) -> _wire.Request:
+        pieces = [piece for e in r.entries for piece in e.pieces]
+        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated)
+
+    def _next_request(self, count: int, size: int) -> _Request | None:
+        """What is to be sent beside so many messages and bytes: what was sent on an earlier stream comes first."""
         if self._on_stream < len(self._in_flight):
-            return self._in_flight[self._on_stream]
+            if not self._greeted and self._bursts >= _EAGER:
+                return None  # one by one they would be many; the first answer says whether that must be
+            r = self._in_flight[self._on_stream]
+            if count and not self._fits(count + r.count, size + r.bytes):
+                return None
+            r.repeated, r.sent, r.last = r.sent, True, False
+            self._on_stream += 1
+            return r
         if not self._pending or len(self._in_flight) >= self._window:
             return None
-        if (
-            self._on_stream >= _EAGER
-            and self._pending_messages < self._batch_messages
-            and self._pending_bytes < self._batch_bytes
-        ):
+        if count:
+            first = self._pending[0]
+            if not self._fits(count + first.count, size + first.bytes):
+                return None
+        elif self._bursts >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
             return None  # more will come along before the next answer does
-        r = _Request(self._next, self._pending[0].queue, [])
+        return self._form(count, size)
+
+    def _fits(self, count: int, size: int) -> bool:
+        """Whether so much may be sent together."""
+        return count <= self._batch_messages and size <= self._batch_bytes
+
+    def _form(self, count: int, size: int) -> _Request:
+        """Make a request of publishes to one queue, beside so many messages and bytes that go with it."""
+        pending = self._pending
+        entries: list[_Entry] = []
+        queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
+        r = _Request(self._next, queue)
         self._next += 1
         count = size = 0
-        while self._pending:
-            e = self._pending[0]
-            if r.entries and (
-                e.queue != r.queue
-                or count + len(e.messages) > self._batch_messages
-                or size + e.bytes > self._batch_bytes
-            ):
+        while pending:
+            e = pending[0]
+            if entries and (e.queue != queue or count + e.count > most or size + e.bytes > most_bytes):
                 break
-            self._pending.popleft()
+            pending.popleft()
             e.taken = True
-            r.entries.append(e)
-            count, size = count + len(e.messages), size + e.bytes
+            entries.append(e)
+            count, size = count + e.count, size + e.bytes
+        r.entries, r.count, r.bytes = entries, count, size
+        r.sent = True
         self._pending_messages -= count
         self._pending_bytes -= size
         self._in_flight.append(r)
+        self._on_stream += 1
         return r
 
-    async def _receive(self, call: _rpc.PublishCall, address: str, progress: list[bool]) -> None:
+    async def _receive(self, call: _rpc.PublishCall, address: str) -> None:
         async for response in call:
+            self._greeted = True
+            self._bundles = self._bundles or response.takes_more
             self._handle(response, address)
             for one in response.more:
                 self._handle(one, address)
-            progress[0] = True
+            self._streams.progress()
             self._wake.set()
 
     def _handle(self, response: queue_pb2.PublishStreamResponse, address: str) -> None:
@@ -350,26 +403,30 @@ class Producer:
             raise _failure.lost(address, refused.message)
         r = self._in_flight.popleft()
         self._on_stream -= 1
+        if r.last:
+            self._bursts -= 1
         done = response.published
         if refused is not None:
             self._fail(r.entries, refused.error(f"publish to {r.queue}", doubt=r.repeated))
-        elif done.duplicate and not r.repeated:
-            self._fail(
-                r.entries,
-                errors.SequenceReused(
-                    f"publish to {r.queue}: another producer of id {self._id!r} and epoch {self._epoch} has used "
-                    f"sequence {r.sequence}; the message was not stored",
-                    reason="SEQUENCE_REUSED",
-                    address=address,
-                ),
-            )
-        else:
-            sequence = done.first_sequence
-            for e in r.entries:
-                if not e.future.done():
-                    e.future.set_result(Receipt(sequence, done.lsn, done.duplicate, address))
-                self._settle(e)
-                sequence += len(e.messages)
+            return
+        duplicate = done.duplicate
+        if duplicate and not r.repeated:
+            self._fail(r.entries, self._reused(r, address))
+            return
+        sequence, lsn = done.first_sequence, done.lsn
+        for e in r.entries:
+            if not e.future.done():
+                e.future.set_result(Receipt(sequence, lsn, duplicate, address))
+            sequence += e.count
+        self._settle(len(r.entries), r.bytes)
+
+    def _reused(self, r: _Request, address: str) -> errors.SequenceReused:
+        return errors.SequenceReused(
+            f"publish to {r.queue}: another producer of id {self._id!r} and epoch {self._epoch} has used "
+            f"sequence {r.sequence}; the message was not stored",
+            reason="SEQUENCE_REUSED",
+            address=address,
+        )
 
     def _renew(self) -> bool:
         """Take another identity after a node forgot this one, if nothing of it is in doubt."""
@@ -401,12 +458,8 @@ class Producer:
             for e in reversed(r.entries):
                 e.taken = False
                 self._pending.appendleft(e)
-                self._pending_messages += len(e.messages)
-                self._pending_bytes += e.bytes
-
-    def _refuse_all(self, f: Failure) -> None:
-        self._fail_in_flight(_refused(f), None)
-        self._fail_pending(_refused(f))
+            self._pending_messages += r.count
+            self._pending_bytes += r.bytes
 
     def _fail_in_flight(self, error: _MakeError, through: int | None) -> None:
         certain = self._unsubmitted(through)
@@ -420,15 +473,18 @@ class Producer:
         entries = list(self._pending)
         self._pending.clear()
         self._pending_messages = self._pending_bytes = 0
-        for e in entries:
-            self._fail([e], error(False))
+        if entries:
+            self._fail(entries, error(False))
 
     def _fail(self, entries: list[_Entry], err: errors.LockstepError) -> None:
+        size = 0
         for e in entries:
+            e.taken = True
+            size += e.bytes
             if not e.future.done():
                 e.future.set_exception(err)
                 e.future.exception()  # what the application does not look at is no warning of asyncio's
-            self._settle(e)
+        self._settle(len(entries), size)
 
 
 def _closed(doubt: bool) -> errors.LockstepError:
