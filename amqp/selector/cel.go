@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package selector
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// MaxCELBytes is the greatest length of a translation: that of a filter.
+const MaxCELBytes = 4 << 10
+
+// ToCEL translates a selector to an expression in CEL over the variables of a filter. A selector that is empty, or all
+// blanks, selects everything: it gives "". The error wraps ErrInvalid, and tells the place as a character from 1: the
+// text is no selector, is longer than MaxBytes, stands deeper than MaxDepth, or becomes longer than MaxCELBytes.
+func ToCEL(selector string) (string, error) {
+	if strings.Trim(selector, " \t\r\n\f\v") == "" {
+		return "", nil
+	}
+	n, err := parse(selector)
+	if err != nil {
+		return "", err
+	}
+	w := writer{}
+	w.condition(n, false)
+	if w.Len() > MaxCELBytes {
+		return "", fmt.Errorf("%w: it is too long: it takes more than the %d bytes that a filter can have", ErrInvalid,
+			MaxCELBytes)
+	}
+	return w.String(), nil
+}
+
+// writer writes CEL. What is above MaxCELBytes is refused in the end; until then each node is written a bounded number
+// of times.
+type writer struct{ strings.Builder }
+
+func (w *writer) add(parts ...string) {
+	if w.Len() > MaxCELBytes {
+		return
+	}
+	for _, part := range parts {
+		w.WriteString(part)
+	}
+}
+
+// condition writes a truth value. Unless it is to be exact, it may give false for unknown.
+func (w *writer) condition(n node, exact bool) {
+	switch n := n.(type) {
+	case logical:
+		word := " && "
+		if n.or {
+			word = " || "
+		}
+		w.add("(")
+		for i, part := range n.parts {
+			if i > 0 {
+				w.add(word)
+			}
+			w.condition(part, exact)
+		}
+		w.add(")")
+	case negation:
+		w.add("!(")
+		w.condition(n.of, true)
+		w.add(")")
+	case truth:
+		w.add(strconv.FormatBool(bool(n)))
+	case name: // a property or a truth value, or parse would have refused it
+		w.add("(", identifierOf(n), " == true)")
+	case isNull:
+		w.isNull(n)
+	case oneOf:
+		w.oneOf(n)
+	case like:
+		w.like(n)
+	case comparison:
+		w.comparison(n, exact)
+	}
+}
+
+// isCondition tells a truth value from an operand.
+func isCondition(n node) bool {
+	switch n.(type) {
+	case logical, negation, truth, isNull, oneOf, like, comparison:
+		return true
+	}
+	return false
+}
+
+// identifierOf is a name in CEL; of a text header that is null it gives "".
+func identifierOf(n name) string {
+	if m, ok := headerNames[n.text]; ok {
+		return m.cel
+	}
+	return "properties[" + strconv.Quote(n.text) + "]"
+}
+
+// strictly is identifierOf, and an error if it is null.
+func strictly(n name) string {
+	if kindOf(n) != header {
+		return identifierOf(n)
+	}
+	return `(` + identifierOf(n) + ` == "" ? ` + null + ` : ` + identifierOf(n) + `)`
+}
+
+func (w *writer) isNull(n isNull) {
+	not := ""
+	switch kindOf(n.of) {
+	case property:
+		if !n.not {
+			not = "!"
+		}
+		w.add(not, "(", strconv.Quote(n.of.text), " in properties)")
+	case header:
+		op := " == "
+		if n.not {
+			op = " != "
+		}
+		w.add("(", identifierOf(n.of), op, `"")`)
+	default:
+		w.add(strconv.FormatBool(n.not))
+	}
+}
+
+// oneOf writes IN.
+func (w *writer) oneOf(n oneOf) {
+	if k := kindOf(n.of); k == number || k == durable {
+		w.add(strconv.FormatBool(n.not)) // of another type than each of them
+		return
+	}
+	if n.not {
+		w.add("!")
+	}
+	w.add("(")
+	w.add(strictly(n.of), " in [")
+	for i, v := range n.values {
+		if i > 0 {
+			w.add(", ")
+		}
+		w.add(literalFor(n.of, v))
+	}
+	w.add("])")
+}
+
+// noPrefix begins the JMSMessageID of a message whose message-id is a text that does not begin with "ID:".
+const noPrefix = "ID:AMQP_NO_PREFIX:"
+
+// literalFor writes a text that is compared with an identifier.
+func literalFor(n name, text string) string {
+	if n.text == "JMSMessageID" || n.text == "amqp.message_id" {
+		text = strings.TrimPrefix(text, noPrefix)
+	}
+	return strconv.Quote(text)
+}
+
+// like writes LIKE, by the cheapest means that does it.
+func (w *writer) like(n like) {
+	of := strictly(n.of)
+	if n.not {
+		w.add("!")
+	}
+	p := n.pattern
+	first, last := p[0], p[len(p)-1]
+	switch {
+	case len(p) == 1 && kindOf(n.of) == property: // startsWith is an error for what is no text, == is not
+		w.add("(", of, ".startsWith(", strconv.Quote(first.text), ") ? ", of, " == ", strconv.Quote(first.text), " : false)")
+	case len(p) == 1:
+		w.add("(", of, " == ", strconv.Quote(first.text), ")")
+	case len(p) == 2 && first.wildcard == '%' && last.text == "":
+		w.add(of, ".startsWith(", strconv.Quote(first.text), ")")
+	case len(p) == 2 && first.wildcard == '%' && first.text == "":
+		w.add(of, ".endsWith(", strconv.Quote(last.text), ")")
+	case len(p) == 3 && first.wildcard == '%' && first.text == "" && p[1].wildcard == '%' && last.text == "":
+		w.add(of, ".contains(", strconv.Quote(p[1].text), ")")
+	default:
+		var re strings.Builder
+		re.WriteString("^(?s:")
+		for _, part := range p {
+			re.WriteString(regexp.QuoteMeta(part.text))
+			switch part.wildcard {
+			case '%':
+				re.WriteString(".*")
+			case '_':
+				re.WriteString(".")
+			}
+		}
+		re.WriteString(")$")
+		w.add(of, ".matches(", strconv.Quote(re.String()), ")")
+	}
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package selector
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// isNumber is what the type of a number is one of.
+const isNumber = " in [int, double]"
+
+// comparison writes two operands and what is between them.
+func (w *writer) comparison(c comparison, exact bool) {
+	left, right, op := c.left, c.right, c.op
+	if isConstant(left) && !isConstant(right) { // the constant to the right
+		left, right, op = right, left, mirrored(op)
+	}
+	l, leftNamed := left.(name)
+	r, rightNamed := right.(name)
+	switch {
+	case isConstant(left):
+		w.add(strconv.FormatBool(constants(op, left, right)))
+	case leftNamed && isConstant(right):
+		w.nameAndConstant(op, l, right, exact)
+	case leftNamed && rightNamed:
+		w.names(op, l, r)
+	case isCondition(left) || isCondition(right):
+		w.truths(op, left, right)
+	default:
+		w.numbers(op, left, right)
+	}
+}
+
+func isConstant(n node) bool {
+	switch n.(type) {
+	case int64, float64, string, truth:
+		return true
+	}
+	return false
+}
+
+func isCalculated(n node) bool {
+	switch n.(type) {
+	case arithmetic, minus:
+		return true
+	}
+	return false
+}
+
+func mirrored(op string) string {
+	switch op[0] {
+	case '<':
+		if op == "<>" {
+			return op
+		}
+		return ">" + op[1:]
+	case '>':
+		return "<" + op[1:]
+	}
+	return op
+}
+
+// constants compares two constants. Those of different types are neither equal nor unequal.
+func constants(op string, left, right node) bool {
+	var order int
+	switch l := left.(type) {
+	case string:
+		r, ok := right.(string)
+		if !ok {
+			return false
+		}
+		order = cmp.Compare(l, r)
+	case truth:
+		r, ok := right.(truth)
+		if !ok {
+			return false
+		}
+		if l != r {
+			order = 1
+		}
+	default:
+		lf, _ := toFloat(left)
+		rf, ok := toFloat(right)
+		if !ok {
+			return false
+		}
+		order = cmp.Compare(lf, rf)
+		if li, ok := left.(int64); ok {
+			if ri, ok := right.(int64); ok {
+				order = cmp.Compare(li, ri)
+			}
+		}
+	}
+	switch op {
+	case "=":
+		return order == 0
+	case "<>":
+		return order != 0
+	case "<":
+		return order < 0
+	case "<=":
+		return order <= 0
+	case ">":
+		return order > 0
+	default:
+		return order >= 0
+	}
+}
+
+// celOperator is = or <> in CEL; the others are the same.
+func celOperator(op string) string {
+	switch op {
+	case "=":
+		return " == "
+	case "<>":
+		return " != "
+	}
+	return " " + op + " "
+}
+
+// celFloat writes a double so that CEL does not take it for an integer.
+func celFloat(v float64) string {
+	s := strconv.FormatFloat(v, 'g', -1, 64)
+	if !strings.ContainsAny(s, ".e") {
+		s += ".0"
+	}
+	return s
+}
+
+// constantFor writes a constant that is compared with an identifier.
+func constantFor(n name, constant node) string {
+	switch c := constant.(type) {
+	case string:
+		return literalFor(n, c)
+	case truth:
+		return strconv.FormatBool(bool(c))
+	case int64:
+		return strconv.FormatInt(c, 10)
+	default:
+		f, _ := toFloat(constant)
+		return celFloat(f)
+	}
+}
+
+// sameType writes the condition that an identifier has the type of a constant.
+func sameType(of string, constant node) string {
+	switch constant.(type) {
+	case string:
+		return "type(" + of + ") == string"
+	case truth:
+		return "type(" + of + ") == bool"
+	default:
+		return "type(" + of + ")" + isNumber
+	}
+}
+
+// truths compares a truth value with another one, an identifier, or what is none.
+func (w *writer) truths(op string, left, right node) {
+	if !isCondition(left) {
+		left, right = right, left
+	}
+	n, named := right.(name)
+	switch {
+	case named && kindOf(n) != property && kindOf(n) != durable, !named && !isCondition(right):
+		w.add("false")
+		return
+	case named && kindOf(n) == property && op == "<>":
+		w.add("(", sameType(identifierOf(n), truth(true)), " && ")
+	default:
+		w.add("(")
+	}
+	w.condition(left, true)
+	w.add(celOperator(op))
+	if named {
+		w.add(identifierOf(n), ")")
+		return
+	}
+	w.condition(right, true)
+	w.add(")")
+}
+
+// nameAndConstant compares an identifier with a literal.
+func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
+	kind := kindOf(n)
+	if kind == header {
+		w.headerAndConstant(op, n, constant, exact)
+		return
+	}
+	of, value := identifierOf(n), constantFor(n, constant)
+	if kind == property {
+		// == is false for another type; the others need to ask, where it matters that they are false and not unknown.
+		if op == "<>" || op != "=" && exact {
+			w.add("(", sameType(of, constant), " && ", of, celOperator(op), value, ")")
+		} else {
+			w.add("(", of, celOperator(op), value, ")")
+		}
+		return
+	}
+	same := false
+	switch constant.(type) {
+	case string:
+		same = kind == mode
+	case truth:
+		same = kind == durable
+	default:
+		same = kind == number
+	}
+	if !same {
+		w.add("false")
+		return
+	}
+	w.add("(dyn(", of, ")", celOperator(op), value, ")")
+}
+
+// headerAndConstant compares a text that the message has or has not with a literal.
+func (w *writer) headerAndConstant(op string, n name, constant node, exact bool) {
+	text, isText := constant.(string)
+	of := identifierOf(n)
+	switch value := constantFor(n, constant); {
+	case exact && (!isText || op == "="):
+		if !isText { // false, unless it is null: it is a text
+			op, value = "=", "0"
+		}
+		w.add("(dyn(", strictly(n), ")", celOperator(op), value, ")")
+	case exact:
+		w.add("(", strictly(n), " != ", value, ")")
+	case !isText, op == "=" && text == "":
+		w.add("false")
+	case op == "=":
+		w.add("(", of, " == ", value, ")")
+	default:
+		w.add("(", of, ` != "" && `, of, " != ", value, ")")
+	}
+}
+
+// names compares two identifiers.
+func (w *writer) names(op string, left, right name) {
+	l, r := "dyn("+strictly(left)+")", "dyn("+strictly(right)+")"
+	switch {
+	case op == "=":
+		w.add("(", l, " == ", r, ")")
+	case op == "<>":
+		w.add("((type(", l, ") == type(", r, ") || [", l, ", ", r, "].all(v, type(v)", isNumber, ")) && ", l, " != ", r,
+			")")
+	default:
+		w.add("([", l, ", ", r, "].all(v, type(v)", isNumber, ") && ", l, celOperator(op), r, ")")
+	}
+}
+
+// numbers compares what is calculated with a number or an identifier.
+func (w *writer) numbers(op string, left, right node) {
+	for _, n := range [...]node{left, right} {
+		if isConstant(n) {
+			if _, ok := toFloat(n); !ok {
+				w.notNumber(left, right)
+				return
+			}
+		}
+		if of, ok := n.(name); ok && kindOf(of) != property && kindOf(of) != number {
+			w.notNumber(left, right)
+			return
+		}
+	}
+	w.add("(")
+	for _, n := range [...]node{left, right} {
+		if of, ok := n.(name); ok && kindOf(of) == property && op != "=" {
+			w.add(sameType(identifierOf(of), int64(0)), " && ")
+		}
+	}
+	w.add("dyn(")
+	w.number(left)
+	w.add(")", celOperator(op), "dyn(")
+	w.number(right)
+	w.add("))")
+}
+
+// notNumber compares a number with what is none: false, unless one of them is unknown.
+func (w *writer) notNumber(left, right node) {
+	w.add("(dyn(")
+	w.operand(left)
+	w.add(") == b\"\" && dyn(")
+	w.operand(right)
+	w.add(") == b\"\")")
+}
+
+func (w *writer) operand(n node) {
+	switch n := n.(type) {
+	case name:
+		w.add(strictly(n))
+	case string:
+		w.add(strconv.Quote(n))
+	case truth:
+		w.add(strconv.FormatBool(bool(n)))
+	default:
+		w.number(n)
+	}
+}
+
+// number writes a number: with integers it is calculated as such, with anything else as doubles, as Java does it.
+func (w *writer) number(n node) {
+	switch n := n.(type) {
+	case int64:
+		w.add(strconv.FormatInt(n, 10))
+		return
+	case float64:
+		w.add(celFloat(n))
+		return
+	case name:
+		w.add(identifierOf(n))
+		return
+	}
+	if hasFloat(n) {
+		w.float(n)
+		return
+	}
+	condition := integersOnly(n)
+	if condition == "" {
+		w.integer(n)
+		return
+	}
+	w.add("(", condition, " ? dyn(")
+	w.integer(n)
+	w.add(") : dyn(")
+	w.allFloat(n)
+	w.add("))")
+}
+
+// hasFloat tells whether a constant makes the result a double.
+func hasFloat(n node) bool {
+	switch n := n.(type) {
+	case float64:
+		return true
+	case minus:
+		return hasFloat(n.of)
+	case arithmetic:
+		return hasFloat(n.left) || hasFloat(n.right)
+	}
+	return false
+}
+
+// integersOnly writes the condition that all properties in an expression are integers; "" if there are none.
+func integersOnly(n node) string {
+	var names []string
+	var visit func(node)
+	visit = func(n node) {
+		switch n := n.(type) {
+		case name:
+			if of := identifierOf(n); kindOf(n) == property && !slices.Contains(names, of) {
+				names = append(names, of)
+			}
+		case minus:
+			visit(n.of)
+		case arithmetic:
+			visit(n.left)
+			visit(n.right)
+		}
+	}
+	visit(n)
+	var b strings.Builder
+	for i, of := range names {
+		if i > 0 {
+			b.WriteString(" && ")
+		}
+		b.WriteString("type(" + of + ") == int")
+	}
+	return b.String()
+}
+
+// integer writes a number whose properties are integers.
+func (w *writer) integer(n node) {
+	switch n := n.(type) {
+	case minus:
+		w.add("-(")
+		w.integer(n.of)
+		w.add(")")
+	case arithmetic:
+		w.add("(")
+		w.integer(n.left)
+		w.add(" ", string(n.op), " ")
+		w.integer(n.right)
+		w.add(")")
+	case name:
+		w.add("int(", identifierOf(n), ")")
+	default:
+		w.number(n)
+	}
+}
+
+// float writes a number that has a double in it. What is calculated of integers before is calculated as such.
+func (w *writer) float(n node) {
+	if !hasFloat(n) && isCalculated(n) {
+		w.add("double(")
+		w.number(n)
+		w.add(")")
+		return
+	}
+	w.double(n, w.float)
+}
+
+// allFloat writes a number as doubles throughout.
+func (w *writer) allFloat(n node) { w.double(n, w.allFloat) }
+
+// double writes a number as a double, its operands by way of another function. What is no number gives an error.
+func (w *writer) double(n node, operand func(node)) {
+	switch n := n.(type) {
+	case int64:
+		w.add(celFloat(float64(n)))
+	case float64:
+		w.add(celFloat(n))
+	case name:
+		of := identifierOf(n)
+		if kindOf(n) == number {
+			w.add("double(", of, ")")
+		} else {
+			w.add("(type(", of, ")", isNumber, " ? double(", of, ") : double(", null, "))")
+		}
+	case minus:
+		w.add("-(")
+		operand(n.of)
+		w.add(")")
+	case arithmetic:
+		w.add("(")
+		operand(n.left)
+		w.add(" ", string(n.op), " ")
+		operand(n.right)
+		w.add(")")
+	}
+}

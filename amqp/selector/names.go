@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package selector
+
+// nameKind is what an identifier stands for.
+type nameKind uint8
+
+const (
+	property nameKind = iota // whatever the message has under that name
+	header                   // a text, which is null if it is empty
+	number                   // an integer, which is never null
+	mode                     // JMSDeliveryMode: a text, which is never null
+	durable                  // a truth value, which is never null
+)
+
+// Expressions in CEL.
+const (
+	// null is an error in any message: no property has an empty name.
+	null = `properties[""]`
+	// notDurable is true of a message that came by AMQP without `durable`: the first bit of what package message keeps
+	// beside it is 0 then.
+	notDurable = `("amqp.sections" in properties && properties["amqp.sections"] < b"\x80")`
+	// creationTime is when the message was accepted, in milliseconds since 1970.
+	creationTime = `(int(published_at) * 1000 + published_at.getMilliseconds())`
+)
+
+// meaning is what an identifier that is no property stands for.
+type meaning struct {
+	kind nameKind
+	cel  string
+}
+
+// headerNames are the identifiers that are no properties.
+var headerNames = map[string]meaning{
+	"JMSMessageID":        {header, "message_id"},
+	"JMSCorrelationID":    {header, "correlation_id"},
+	"JMSType":             {header, "subject"},
+	"JMSXGroupID":         {header, "group"},
+	"JMSPriority":         {number, "priority"},
+	"JMSTimestamp":        {number, creationTime},
+	"JMSDeliveryMode":     {mode, `(` + notDurable + ` ? "NON_PERSISTENT" : "PERSISTENT")`},
+	"amqp.message_id":     {header, "message_id"},
+	"amqp.correlation_id": {header, "correlation_id"},
+	"amqp.subject":        {header, "subject"},
+	"amqp.jms_type":       {header, "subject"},
+	"amqp.reply_to":       {header, "reply_to"},
+	"amqp.content_type":   {header, "content_type"},
+	"amqp.group_id":       {header, "group"},
+	"amqp.priority":       {number, "priority"},
+	"amqp.creation_time":  {number, creationTime},
+	"amqp.delivery_mode":  {mode, `(` + notDurable + ` ? "NON_PERSISTENT" : "PERSISTENT")`},
+	"amqp.durable":        {durable, `!` + notDurable},
+}
+
+const (
+	notByJMS    = "JMS allows for JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp, JMSCorrelationID and JMSType"
+	notConstant = "it changes while the message waits, and what a selector gives must not"
+)
+
+// refusedNames are the identifiers that would never be there, and why.
+var refusedNames = map[string]string{
+	"JMSDestination": notByJMS, "JMSReplyTo": notByJMS, "JMSExpiration": notByJMS, "JMSDeliveryTime": notByJMS,
+	"JMSRedelivered": notConstant, "JMSXDeliveryCount": notConstant, "JMSXRcvTimestamp": notConstant,
+	"JMSXState": notConstant, "amqp.redelivered": notConstant, "amqp.delivery_count": notConstant,
+	"amqp.to": "it is the queue itself", "amqp.absolute_expiry_time": notByJMS,
+	"amqp.sections": "it is kept for what came by AMQP",
+}
+
+func kindOf(n name) nameKind { return headerNames[n.text].kind }
