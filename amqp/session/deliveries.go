@@ -12,7 +12,8 @@ import (
 type delivery struct {
 	link     *Link // nil: nothing is here
 	ref      uint64
-	state    wire.DeliveryState
+	state    wire.DeliveryState // the last one that the peer has told, if known
+	known    bool
 	settled  bool // by the peer
 	answered bool // its state was sent, and the peer is to settle it
 }

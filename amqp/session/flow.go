@@ -97,17 +97,15 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 // receiveCredit takes the state of the peer's end of a link on which messages are sent to it (2.6.7).
 func (l *Link) receiveCredit(f *wire.Flow) {
 	q := &l.sender
-	before, drain := l.credit, f.Drain && !q.drain
+	before, drain := l.credit, f.Drain != q.drain
 	if f.LinkCredit.Set {
 		l.credit = rest(f.LinkCredit.Value, f.DeliveryCount.Or(l.session.conn.o.firstID), l.deliveryCount)
 	}
-	if q.drain = f.Drain; !f.Drain {
-		q.drained = false
-	}
+	q.drain, q.asked = f.Drain, f.Drain && l.credit > 0
+	q.drained = q.drained && q.asked
 	l.beReady()
 	if f.Drain && l.credit == 0 { // there is nothing to use up, and the peer waits for the answer
 		l.oweFlow()
-		q.drained = false
 	}
 	if l.credit == before && !drain {
 		return

@@ -114,11 +114,11 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 		Link: l, ID: t.DeliveryID.Value, Tag: t.DeliveryTag, Format: t.MessageFormat.Value,
 		Settled: t.Settled.Value, State: t.State, Resume: t.Resume, Payload: payload,
 	}
-	if !l.bounded(0, len(payload)) {
-		return
-	}
 	if t.Aborted {
 		l.refill()
+		return
+	}
+	if !l.bounded(0, len(payload), t.More) {
 		return
 	}
 	s.in.add(d.ID).link = l
@@ -130,7 +130,7 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	r := &l.receiver
 	r.partial, r.begun = true, d
 	r.tag = append(r.tag[:0], d.Tag...)
-	r.begun.Tag, r.begun.Payload = r.tag, nil
+	r.begun.Tag, r.begun.Payload, r.begun.State = r.tag, nil, cloned(t.State)
 	r.buf = append(r.buf[:0], payload...)
 	s.conn.partial += len(payload)
 }
@@ -156,14 +156,14 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 		l.refill()
 		return
 	}
-	if !l.bounded(len(r.buf), len(payload)) {
+	if !l.bounded(len(r.buf), len(payload), true) {
 		return
 	}
 	r.buf = append(r.buf, payload...)
 	s.conn.partial += len(payload)
 	r.begun.Settled = r.begun.Settled || t.Settled.Value
 	if t.State != nil {
-		r.begun.State = t.State
+		r.begun.State = cloned(t.State)
 	}
 	if t.More {
 		return
@@ -174,18 +174,31 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	l.deliver(&d)
 }
 
-// bounded ends the link when a message grows beyond a limit.
-func (l *Link) bounded(have, more int) bool {
+// bounded ends the link when a message, or what is kept of those in part, grows beyond a limit.
+func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
 	if limit := l.receiver.maxMessage; limit > 0 && uint64(have)+uint64(more) > limit {
 		l.fail(LinkMessageSizeExceeded, "a message has more than %d bytes (max-message-size)", limit)
 		return false
 	}
-	if c.partial+more > max(c.o.MaxPartial, int(c.o.MaxFrameSize)) {
+	if part && c.partial+more > max(c.o.MaxPartial, int(c.o.MaxFrameSize)) {
 		l.fail(ResourceLimitExceeded, "messages that came in part have more than %d bytes on this connection", c.o.MaxPartial)
 		return false
 	}
 	return true
+}
+
+// cloned copies the state that a transfer may have, whose memory is the reader's.
+func cloned(state wire.DeliveryState) wire.DeliveryState {
+	switch state := state.(type) {
+	case *wire.TransactionalState:
+		return &wire.TransactionalState{TxnID: bytes.Clone(state.TxnID), Outcome: cloned(state.Outcome)}
+	case *wire.Received:
+		c := *state
+		return &c
+	default: // outcomes: without memory of the reader, or without meaning for a delivery that is only sent
+		return state
+	}
 }
 
 // drop forgets a delivery that has come in part.

@@ -35,6 +35,7 @@ type sender struct {
 	tags    uint64
 	ready   bool // in session.ready
 	drain   bool // the peer wants its credit used up
+	asked   bool // its answer is owed
 	drained bool // the caller has nothing more to send for now
 }
 
@@ -239,7 +240,7 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 // Drained tells the peer, which has asked for it by a Credit event with Drain, that there is nothing more to send: its
 // credit is used up once those have gone that wait.
 func (l *Link) Drained() {
-	if l.gone || !l.sender.drain {
+	if l.gone || !l.sender.asked {
 		return
 	}
 	l.sender.drained = true
@@ -250,7 +251,7 @@ func (l *Link) finishDrain() {
 	if !l.sender.drained || l.gone || l.credit > 0 && l.sender.count() > 0 {
 		return
 	}
-	l.sender.drained = false
+	l.sender.asked, l.sender.drained = false, false
 	l.deliveryCount += l.credit
 	l.credit = 0
 	l.oweFlow()

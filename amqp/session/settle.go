@@ -13,7 +13,7 @@ type settling struct {
 // Settle tells the peer the state of a delivery and settles it: of one that has come, with its outcome; of one that was
 // sent, and for which the peer has told an outcome that it has not settled. Deliveries with numbers in a row and the
 // same state leave in one frame. States are compared as Go values, so that those behind a pointer are only taken
-// together if the pointer is the same.
+// together if the pointer is the same; what it points to must not change before the next Output.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	if l.gone || l.session.over() {
 		return
@@ -62,6 +62,16 @@ func (s *Session) flushSettling() {
 	p.active, p.State = false, nil
 }
 
+// hasFields tells whether a state is more than its type, and its memory the reader's.
+func hasFields(state wire.DeliveryState) bool {
+	switch state.(type) {
+	case nil, wire.Accepted, wire.Released:
+		return false
+	default:
+		return true
+	}
+}
+
 func (s *Session) receiveDisposition(d *wire.Disposition) {
 	if d.Role == wire.RoleSender {
 		s.in.each(d.First, d.Last, func(id uint32, e *delivery) {
@@ -78,7 +88,7 @@ func (s *Session) receiveDisposition(d *wire.Disposition) {
 	q := &s.conn.events
 	var last uint32
 	s.out.each(d.First, d.Last, func(id uint32, e *delivery) {
-		if !d.Settled && e.state != nil && e.state == d.State {
+		if !d.Settled && e.known && !hasFields(d.State) && e.state == d.State {
 			return // a repetition
 		}
 		n := len(q.disposed)
@@ -88,8 +98,10 @@ func (s *Session) receiveDisposition(d *wire.Disposition) {
 		}
 		q.refs = append(q.refs, e.ref)
 		last = id
-		if e.state = d.State; d.Settled {
+		if d.Settled {
 			s.out.remove(id)
+		} else if e.known = !hasFields(d.State); e.known {
+			e.state = d.State
 		}
 	})
 	for i := range q.disposed {

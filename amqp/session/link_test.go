@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+func TestSessionErrors(t *testing.T) {
+	for name, tc := range map[string]struct {
+		bodies    []wire.Performative
+		condition wire.Symbol
+	}{
+		"handle in use":        {[]wire.Performative{attach("a", 1, false), attach("b", 1, false)}, SessionHandleInUse},
+		"flow of no link":      {[]wire.Performative{credit(1, 0, 1)}, SessionUnattachedHandle},
+		"transfer for no link": {[]wire.Performative{transfer(1, 0)}, SessionUnattachedHandle},
+		"detach of no link":    {[]wire.Performative{&wire.Detach{Handle: 1}}, SessionUnattachedHandle},
+		"after its own detach": {
+			[]wire.Performative{attach("a", 1, false), &wire.Detach{Handle: 1}, transfer(1, 0)}, SessionUnattachedHandle,
+		},
+		"no delivery-id": {[]wire.Performative{attach("a", 1, false), &wire.Transfer{Handle: 1}}, InvalidField},
+		"a gap of delivery-ids": {
+			[]wire.Performative{attach("a", 1, false), transfer(1, 7), transfer(1, 9)}, InvalidField,
+		},
+		"a delivery-id again": {
+			[]wire.Performative{attach("a", 1, false), transfer(1, 7), transfer(1, 7)}, InvalidField,
+		},
+		"another delivery within one": {
+			[]wire.Performative{
+				attach("a", 1, false), &wire.Transfer{Handle: 1, DeliveryID: some(7), More: true}, transfer(1, 8),
+			},
+			InvalidField,
+		},
+		"another tag within one": {
+			[]wire.Performative{
+				attach("a", 1, false),
+				&wire.Transfer{Handle: 1, DeliveryID: some(7), DeliveryTag: []byte("a"), More: true},
+				&wire.Transfer{Handle: 1, DeliveryTag: []byte("b")},
+			},
+			InvalidField,
+		},
+		"too many links": {
+			[]wire.Performative{
+				attach("a", 1, false), attach("b", 2, false), attach("c", 3, false), attach("d", 4, false),
+				attach("e", 5, true), &wire.Detach{Handle: 9},
+			},
+			SessionUnattachedHandle,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := opened(t, Options{MaxLinks: 2})
+			for i, b := range tc.bodies {
+				if i == len(tc.bodies)-1 {
+					p.take()
+					require.Empty(t, happened[*Ended](p))
+				}
+				p.send(0, b)
+			}
+			p.requireEnded(tc.condition)
+
+			// What comes until the end is thrown away; then the channel has a session again.
+			p.send(0, transfer(1, 99))
+			p.send(0, attach("x", 1, false))
+			require.Empty(t, p.take())
+			p.send(0, &wire.End{})
+			p.send(0, begin())
+			require.NoError(t, p.err)
+			one[*wire.Begin](p)
+			require.Zero(t, p.c.links)
+			require.Empty(t, p.c.names)
+		})
+	}
+}
+
+func TestLinkErrors(t *testing.T) {
+	more := &wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: []byte("t"), More: true}
+	for name, tc := range map[string]struct {
+		options   Options
+		role      wire.Role
+		window    uint32
+		bodies    []wire.Performative
+		condition wire.Symbol
+	}{
+		"no credit": {
+			Options{}, wire.RoleSender, 0, []wire.Performative{transfer(1, 0)}, LinkTransferLimitExceeded,
+		},
+		"credit used up": {
+			Options{}, wire.RoleSender, 2, []wire.Performative{transfer(1, 0), transfer(1, 1), transfer(1, 2)},
+			LinkTransferLimitExceeded,
+		},
+		"a large message": {
+			Options{MaxMessageSize: 9}, wire.RoleSender, 5, []wire.Performative{transfer(1, 0)}, LinkMessageSizeExceeded,
+		},
+		"a large one in parts": {
+			Options{MaxMessageSize: 15}, wire.RoleSender, 5, []wire.Performative{more, &wire.Transfer{Handle: 1}},
+			LinkMessageSizeExceeded,
+		},
+		"too much in parts": {
+			Options{MaxPartial: 15, MaxFrameSize: 15}, wire.RoleSender, 5,
+			[]wire.Performative{more, &wire.Transfer{Handle: 1, More: true}}, ResourceLimitExceeded,
+		},
+		"a long tag": {
+			Options{}, wire.RoleSender, 5,
+			[]wire.Performative{&wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: make([]byte, 33)}}, InvalidField,
+		},
+		"the wrong direction": {
+			Options{}, wire.RoleReceiver, 0, []wire.Performative{transfer(1, 0)}, NotAllowed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := opened(t, tc.options)
+			p.on = func(e Event) bool {
+				if a, ok := e.(*Attached); ok {
+					a.Link.Accept(Reply{})
+					a.Link.Grant(tc.window)
+					return true
+				}
+				return false
+			}
+			p.send(0, attach("a", 1, tc.role))
+			p.take()
+			for _, b := range tc.bodies {
+				p.send(0, b, []byte("0123456789")...)
+			}
+			p.requireDetached(tc.condition)
+			require.Zero(t, p.c.partial)
+
+			// What crosses the detach is thrown away, and the next delivery's number is the one behind it.
+			next := len(tc.bodies)
+			if !of[*wire.Transfer]([]sent{{0, tc.bodies[next-1], ""}})[0].DeliveryID.Set {
+				next--
+			}
+			p.send(0, transfer(1, next))
+			p.send(0, credit(1, 0, 10))
+			p.send(0, &wire.Detach{Handle: 1, Closed: true})
+			p.events, p.on = nil, nil
+			p.sender("a", 1)
+			p.send(0, transfer(1, next+1), 'x')
+			p.requireOpen()
+			require.Len(t, happened[*Delivery](p), 1)
+			require.Equal(t, 1, p.c.links)
+		})
+	}
+}
+
+// TestDetach: each side's closed flag is answered with the same one.
+func TestDetach(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		p := opened(t, Options{})
+		l := p.receiver("a", 7)
+		p.send(0, &wire.Detach{Handle: 7, Closed: closed, Error: &wire.Error{Condition: "x"}})
+		e := happened[*Detached](p)[0]
+		require.Equal(t, closed, e.Closed)
+		require.False(t, e.Ended)
+		require.Equal(t, wire.Symbol("x"), e.Err.Condition)
+		require.Equal(t, &wire.Detach{Handle: 0, Closed: closed}, one[*wire.Detach](p))
+		require.True(t, l.Gone())
+		l.Detach(true, nil)
+		l.Refuse(nil)
+		require.False(t, l.Accept(Reply{}))
+		require.Empty(t, p.take())
+		require.Zero(t, p.c.links)
+	}
+}
+
+// TestDetachByCaller: the caller is told no more of a link that it has detached, and the peer's answer frees the handle.
+func TestDetachByCaller(t *testing.T) {
+	p := opened(t, Options{})
+	l := p.receiver("a", 7)
+	p.events = nil
+	l.Detach(true, Errorf(ResourceDeleted, "the queue was deleted"))
+	require.Equal(t, ResourceDeleted, one[*wire.Detach](p).Error.Condition)
+	p.send(0, credit(7, 0, 5)) // crosses it
+	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, Last: 100, Settled: true})
+	require.Empty(t, p.take())
+	require.Empty(t, p.events)
+	p.send(0, &wire.Detach{Handle: 7, Closed: true})
+	require.Empty(t, p.events)
+	require.Empty(t, p.take())
+	p.receiver("a", 7)
+	p.requireOpen()
+	require.Equal(t, 1, p.c.links)
+}
+
+// TestHandleAgainBeforeAnswer is what Proton does: it uses a handle again as soon as it has sent the detach.
+func TestHandleAgainBeforeAnswer(t *testing.T) {
+	p := opened(t, Options{})
+	var detached []*Link
+	p.receiver("a", 0)
+	p.on = func(e Event) bool {
+		if d, ok := e.(*Detached); ok {
+			detached = append(detached, d.Link)
+			return true
+		}
+		return false
+	}
+	p.send(0, &wire.Detach{Handle: 0, Closed: true})
+	p.send(0, attach("b", 0, wire.RoleReceiver)) // the same handle
+	p.send(0, credit(0, 0, 1))
+	p.send(0, &wire.Detach{Handle: 0})
+	p.send(0, attach("a", 0, wire.RoleReceiver)) // the same name, too
+	require.Len(t, detached, 2)
+	own := map[uint32]bool{}
+	for _, a := range of[*wire.Attach](p.take()) {
+		require.NotZero(t, a.Handle, "handle 0 still belongs to the first link")
+		own[a.Handle] = true
+	}
+	require.Len(t, own, 2)
+	for _, l := range detached {
+		l.Detach(false, nil)
+	}
+	got := of[*wire.Detach](p.take())
+	require.True(t, got[0].Closed)
+	require.False(t, got[1].Closed)
+	p.requireOpen()
+	require.Equal(t, 1, p.c.links)
+	require.NoError(t, p.links["a"].Send(&Message{}))
+}
+
+// TestChannelAgainBeforeAnswer: the same for sessions.
+func TestChannelAgainBeforeAnswer(t *testing.T) {
+	p := opened(t, Options{ChannelMax: 1})
+	var ended []*Session
+	p.on = func(e Event) bool {
+		if e, ok := e.(*Ended); ok {
+			ended = append(ended, e.Session)
+			return true
+		}
+		return false
+	}
+	p.send(0, &wire.End{})
+	p.send(0, begin())
+	got := p.take()
+	require.Equal(t, uint16(1), got[0].channel, "0 is still taken")
+	require.Equal(t, wire.Some(uint16(0)), got[0].body.(*wire.Begin).RemoteChannel)
+	p.send(0, &wire.End{})
+	ended[0].End(nil)
+	require.Equal(t, uint16(0), p.take()[0].channel)
+	p.send(0, begin())
+	require.Equal(t, uint16(0), p.take()[0].channel)
+	p.send(0, &wire.End{})
+	require.NoError(t, p.err)
+	p.send(1, begin())
+	p.requireClosed(ResourceLimitExceeded)
+}
+
+func TestRefuse(t *testing.T) {
+	for _, role := range []wire.Role{wire.RoleReceiver, wire.RoleSender} {
+		p := opened(t, Options{})
+		p.on = func(e Event) bool {
+			a, ok := e.(*Attached)
+			if ok {
+				a.Link.Refuse(Errorf(NotFound, "there is no queue"))
+				a.Link.Refuse(nil)
+				require.False(t, a.Link.Accept(Reply{}))
+			}
+			return ok
+		}
+		p.send(0, attach("a", 3, role))
+		got := p.take()
+		require.Len(t, got, 2)
+		a := got[0].body.(*wire.Attach)
+		require.Nil(t, a.Source)
+		require.Nil(t, a.Target)
+		require.Equal(t, !role, a.Role)
+		d := got[1].body.(*wire.Detach)
+		require.Equal(t, NotFound, d.Error.Condition)
+		require.True(t, d.Closed)
+		require.Equal(t, a.Handle, d.Handle)
+		p.send(0, credit(3, 0, 1)) // crosses it
+		p.send(0, &wire.Detach{Handle: 3, Closed: true})
+		require.Empty(t, happened[*Detached](p))
+		require.Zero(t, p.c.links)
+		p.requireOpen()
+	}
+}
+
+// TestDetachBeforeAnswer: the peer gives up a link before the broker has decided.
+func TestDetachBeforeAnswer(t *testing.T) {
+	p := opened(t, Options{})
+	var l *Link
+	p.on = func(e Event) bool {
+		a, ok := e.(*Attached)
+		if ok {
+			l = a.Link
+		}
+		return ok
+	}
+	p.send(0, attach("a", 3, wire.RoleReceiver))
+	p.send(0, &wire.Detach{Handle: 3, Closed: true})
+	got := p.take()
+	require.Len(t, got, 2)
+	require.IsType(t, &wire.Attach{}, got[0].body)
+	require.IsType(t, &wire.Detach{}, got[1].body)
+	require.True(t, happened[*Detached](p)[0].Ended)
+	require.False(t, l.Accept(Reply{}))
+	l.Refuse(nil)
+	l.Detach(true, nil)
+	require.Empty(t, p.take())
+	require.Zero(t, p.c.links)
+}
+
+// TestTooManyLinks: one more is refused and costs the others nothing; when detached ones have gone, there is room again.
+func TestTooManyLinks(t *testing.T) {
+	p := opened(t, Options{MaxLinks: 2})
+	p.sender("a", 0)
+	p.sender("b", 1)
+	p.send(0, attach("c", 2, wire.RoleSender))
+	require.Equal(t, ResourceLimitExceeded, one[*wire.Detach](p).Error.Condition)
+	p.send(0, transfer(0, 0))
+	p.send(0, &wire.Detach{Handle: 2, Closed: true})
+	p.send(0, &wire.Detach{Handle: 1, Closed: true})
+	require.NotNil(t, p.sender("d", 1))
+	p.requireOpen()
+	for i := range 2 + refusedLinks { // a flood of refused ones, none of them detached
+		p.send(0, attach("x", uint32(10+i), wire.RoleSender))
+	}
+	require.NoError(t, p.err)
+	require.Equal(t, ResourceLimitExceeded, happened[*Ended](p)[0].Err.Condition)
+	require.Zero(t, p.c.links)
+}
+
+// TestHandleMaxOfPeer: the answer to an attach needs a handle that the peer takes.
+func TestHandleMaxOfPeer(t *testing.T) {
+	p := newPeer(t, Options{})
+	p.send(0, &wire.Open{MaxFrameSize: 512})
+	p.send(0, &wire.Begin{HandleMax: 1})
+	p.sender("a", 0)
+	p.sender("b", 1)
+	p.requireOpen()
+	p.send(0, attach("c", 2, wire.RoleSender))
+	p.requireEnded(ResourceLimitExceeded)
+}
+
+// TestStolen: a link that is attached again under its name takes the place of the first one, in another session, too.
+// The two ends of one name do not (2.6.1).
+func TestStolen(t *testing.T) {
+	p := opened(t, Options{})
+	p.send(1, begin())
+	first := p.receiver("a", 0)
+	other := p.sender("a", 1)
+	p.events = nil
+	p.send(1, attach("a", 5, wire.RoleReceiver))
+	require.Len(t, p.events, 2)
+	gone := p.events[0].(*Detached)
+	require.Same(t, first, gone.Link)
+	require.True(t, gone.Ended)
+	require.Equal(t, LinkStolen, gone.Err.Condition)
+	require.Equal(t, LinkStolen, one[*wire.Detach](p).Error.Condition)
+	require.False(t, other.Gone())
+	p.send(0, &wire.Detach{Handle: 0, Closed: true})
+	p.send(1, credit(5, 0, 1))
+	require.NoError(t, p.links["a"].Send(&Message{}))
+	p.requireOpen()
+}
+
+// TestModesAndNames: the reply has what the peer has asked for, unless the caller says otherwise.
+func TestModesAndNames(t *testing.T) {
+	p := opened(t, Options{MaxMessageSize: 1000})
+	p.on = func(e Event) bool {
+		a, ok := e.(*Attached)
+		if ok && a.Link.Name() == "b" {
+			a.Link.Accept(Reply{
+				Source: &wire.Source{Address: "other"}, SenderSettleMode: wire.Some(wire.SenderSettled), MaxMessageSize: 5,
+				Unsettled: wire.Map{{Key: []byte("t"), Value: wire.Accepted{}}},
+			})
+		}
+		return ok && a.Link.Name() == "b"
+	}
+	a := attach("a", 0, wire.RoleReceiver)
+	a.ReceiverSettleMode, a.SenderSettleMode = wire.ReceiverSecond, wire.SenderUnsettled
+	p.send(0, a)
+	got := one[*wire.Attach](p)
+	require.Equal(t, wire.ReceiverSecond, got.ReceiverSettleMode)
+	require.Equal(t, wire.SenderUnsettled, got.SenderSettleMode)
+	require.Equal(t, "q", got.Source.Address)
+	require.Equal(t, uint64(1000), got.MaxMessageSize)
+	require.True(t, got.InitialDeliveryCount.Set)
+	b := attach("b", 1, wire.RoleReceiver)
+	p.send(0, b)
+	got = one[*wire.Attach](p)
+	require.Equal(t, wire.SenderSettled, got.SenderSettleMode)
+	require.Equal(t, "other", got.Source.Address)
+	require.Equal(t, uint64(5), got.MaxMessageSize)
+	require.Len(t, got.Unsettled, 1)
+}
+
+// TestReplyFitsFrame: an unsettled map that does not fit the peer's frame is left out, and told to be incomplete; a
+// reply that does not fit without it is refused.
+func TestReplyFitsFrame(t *testing.T) {
+	p := newPeer(t, Options{})
+	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
+	p.send(0, begin())
+	p.take()
+	many := make(wire.Map, 100)
+	for i := range many {
+		many[i] = wire.MapEntry{Key: []byte{byte(i), 1, 2, 3, 4, 5}, Value: wire.Accepted{}}
+	}
+	var ok bool
+	p.on = func(e Event) bool {
+		a, is := e.(*Attached)
+		if is && a.Link.Name() == "a" {
+			ok = a.Link.Accept(Reply{Unsettled: many})
+		} else if is {
+			for i := range many {
+				many[i].Key, many[i].Value = wire.Symbol([]byte{'a', byte('0' + i%10), byte('0' + i/10)}), "value"
+			}
+			ok = a.Link.Accept(Reply{Properties: wire.Fields(many)})
+		}
+		return is
+	}
+	p.send(0, attach("a", 0, wire.RoleReceiver))
+	require.True(t, ok)
+	a := one[*wire.Attach](p)
+	require.Empty(t, a.Unsettled)
+	require.True(t, a.IncompleteUnsettled)
+	p.send(0, attach("b", 1, wire.RoleReceiver))
+	require.False(t, ok)
+	require.Equal(t, FrameSizeTooSmall, one[*wire.Detach](p).Error.Condition)
+}
+
+// TestEndByCaller: links are gone without events, and the channel is free when the peer has answered.
+func TestEndByCaller(t *testing.T) {
+	p := opened(t, Options{})
+	l := p.receiver("a", 0)
+	p.events = nil
+	l.Session().End(Errorf(NotAllowed, "no"))
+	l.Session().End(nil)
+	require.Equal(t, NotAllowed, one[*wire.End](p).Error.Condition)
+	require.True(t, l.Gone())
+	require.Zero(t, p.c.links)
+	p.send(0, credit(0, 0, 9))
+	p.send(0, &wire.End{})
+	require.Empty(t, p.events)
+	p.send(0, begin())
+	require.Equal(t, uint16(0), p.take()[0].channel)
+	p.requireOpen()
+}
+
+// TestEndByPeer: the links are given back first, and nothing of them is sent after that.
+func TestEndByPeer(t *testing.T) {
+	p := opened(t, Options{})
+	l := p.receiver("a", 0)
+	p.events = nil
+	p.on = func(e Event) bool {
+		if e, ok := e.(*Ended); ok {
+			require.False(t, e.Ended)
+			require.ErrorIs(t, l.Send(&Message{}), ErrGone)
+			l.Settle(0, wire.Accepted{})
+			l.Detach(true, nil)
+			require.Empty(t, p.take())
+		}
+		return false
+	}
+	p.send(0, &wire.End{Error: &wire.Error{Condition: "x"}})
+	require.Len(t, p.events, 2)
+	require.True(t, p.events[0].(*Detached).Ended)
+	require.Equal(t, wire.Symbol("x"), p.events[1].(*Ended).Err.Condition)
+	require.IsType(t, &wire.End{}, p.take()[0].body)
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// manual has the broker of a test leave deliveries unsettled, and links without a window.
+func (p *peer) manual() *peer {
+	p.on = func(e Event) bool {
+		switch e := e.(type) {
+		case *Attached:
+			p.links[e.Link.Name()] = e.Link
+			e.Link.Accept(Reply{})
+			return true
+		case *Delivery, *Disposed:
+			return true
+		}
+		return false
+	}
+	return p
+}
+
+func TestReceive(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 4)
+	l.Grant(10)
+	require.Equal(t, some(10), one[*wire.Flow](p).LinkCredit)
+	p.send(0, &wire.Transfer{
+		Handle: 4, DeliveryID: some(70), DeliveryTag: []byte("tag"), MessageFormat: some(3), Resume: true,
+		State: &wire.TransactionalState{TxnID: []byte("x")},
+	}, 'm')
+	p.send(0, &wire.Transfer{Handle: 4, DeliveryID: some(71), Settled: wire.Some(true)}, 'n')
+	d := happened[*Delivery](p)
+	require.Equal(t, &Delivery{
+		Link: l, ID: 70, Tag: []byte("tag"), Format: 3, Resume: true,
+		State: &wire.TransactionalState{TxnID: []byte("x")}, Payload: []byte("m"),
+	}, d[0])
+	require.True(t, d[1].Settled)
+	require.Equal(t, uint32(8), l.Credit())
+	require.Empty(t, p.take())
+
+	l.Settle(71, wire.Accepted{}) // settled by the peer: nothing is said
+	require.Empty(t, p.take())
+	l.Update(70, &wire.Received{SectionNumber: 1})
+	got := one[*wire.Disposition](p)
+	require.False(t, got.Settled)
+	require.Equal(t, wire.RoleReceiver, got.Role)
+	rejected := &wire.Rejected{Error: Errorf(PreconditionFailed, "full")}
+	l.Settle(70, rejected)
+	got = one[*wire.Disposition](p)
+	require.True(t, got.Settled)
+	require.Equal(t, uint32(70), got.First)
+	require.Equal(t, rejected, got.State)
+	l.Settle(70, wire.Accepted{})
+	l.Update(70, wire.Accepted{})
+	l.Settle(12345, wire.Accepted{})
+	require.Empty(t, p.take())
+	require.Zero(t, l.session.in.live)
+}
+
+// TestParts: a message of several frames, interleaved with another link's.
+func TestParts(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	a, b := p.sender("a", 0), p.sender("b", 1)
+	a.Grant(3)
+	b.Grant(3)
+	part := func(handle uint32, id int, more bool, text string) {
+		tr := &wire.Transfer{Handle: handle, More: more}
+		if id >= 0 {
+			tr.DeliveryID, tr.DeliveryTag = some(id), []byte{byte(id)}
+		}
+		p.send(0, tr, []byte(text)...)
+	}
+	part(0, 0, true, "one ")
+	part(1, 1, true, "uno ")
+	part(0, -1, true, "two ")
+	part(1, 1, true, "due ") // a sender may repeat id and tag
+	require.Equal(t, 16, p.c.partial)
+	part(0, -1, false, "three")
+	part(1, -1, false, "")
+	part(0, 2, false, "four")
+	p.requireOpen()
+	d := happened[*Delivery](p)
+	require.Len(t, d, 3)
+	require.Equal(t, "one two three", string(d[0].Payload))
+	require.Equal(t, []byte{0}, d[0].Tag)
+	require.Equal(t, "uno due ", string(d[1].Payload))
+	require.Equal(t, "four", string(d[2].Payload))
+	require.Equal(t, uint32(1), a.Credit())
+	require.Zero(t, p.c.partial)
+}
+
+// TestPartsSettledAndState: settled in any frame settles the delivery (2.7.5), also by a disposition between.
+func TestPartsSettledAndState(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Grant(3)
+	txn := &wire.TransactionalState{TxnID: []byte("t1"), Outcome: wire.Accepted{}}
+	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(0), More: true, State: txn}, 'a')
+	txn.TxnID[0] = 'X' // the reader's memory
+	p.send(0, &wire.Transfer{Handle: 0, Settled: wire.Some(true)}, 'b')
+	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(1), More: true}, 'a')
+	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 1, Last: 1, Settled: true})
+	p.send(0, &wire.Transfer{Handle: 0}, 'b')
+	d := happened[*Delivery](p)
+	require.True(t, d[0].Settled)
+	require.Equal(t, "t1", string(d[0].State.(*wire.TransactionalState).TxnID))
+	require.True(t, d[1].Settled)
+}
+
+// TestAborted: it is as if the delivery had not been sent, but its number and its credit are used.
+func TestAborted(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Window(4)
+	p.take()
+	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(0), More: true}, 'a')
+	p.send(0, &wire.Transfer{Handle: 0, Aborted: true}, 'b')
+	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(1), Aborted: true}, 'b')
+	require.Equal(t, some(4), one[*wire.Flow](p).LinkCredit)
+	require.Zero(t, p.c.partial)
+	require.Zero(t, l.session.in.live)
+	p.send(0, transfer(0, 2), 'c')
+	p.requireOpen()
+	require.Len(t, happened[*Delivery](p), 1)
+	require.Equal(t, "c", string(happened[*Delivery](p)[0].Payload))
+}
+
+// TestDetachedWithinDelivery: the part is forgotten.
+func TestDetachedWithinDelivery(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	p.sender("a", 0).Grant(3)
+	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(0), More: true}, 'a')
+	p.send(0, &wire.Detach{Handle: 0})
+	require.Zero(t, p.c.partial)
+	p.sender("b", 0).Grant(1)
+	p.send(0, transfer(0, 1), 'c')
+	p.requireOpen()
+	require.Len(t, happened[*Delivery](p), 1)
+}
+
+// TestWindow: credit comes back as deliveries are settled, presettled ones too, half a window at a time.
+func TestWindow(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Window(10)
+	require.Equal(t, some(10), one[*wire.Flow](p).LinkCredit)
+	for id := range 10 {
+		tr := transfer(0, id)
+		tr.Settled = wire.Some(id%2 == 0)
+		p.send(0, tr)
+	}
+	require.Zero(t, l.Credit())
+	for id := range 4 {
+		l.Settle(uint32(id), wire.Accepted{})
+	}
+	require.Empty(t, of[*wire.Flow](p.take()))
+	l.Settle(4, wire.Accepted{})
+	f := one[*wire.Flow](p)
+	require.Equal(t, some(5), f.LinkCredit)
+	require.Equal(t, some(10), f.DeliveryCount)
+	l.Window(3) // five are open: nothing until fewer are
+	require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
+	for id := 5; id < 9; id++ {
+		l.Settle(uint32(id), wire.Accepted{})
+	}
+	require.Equal(t, some(2), one[*wire.Flow](p).LinkCredit)
+	l.Grant(0)
+	require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
+	l.Settle(9, wire.Accepted{})
+	require.Empty(t, of[*wire.Flow](p.take()))
+}
+
+// TestCreditUsedWithoutSending: the peer, as a sender, moves its delivery-count on.
+func TestCreditUsedWithoutSending(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Grant(10)
+	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(6), Available: some(2)})
+	require.Equal(t, uint32(6), l.Credit())
+	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(4), LinkCredit: some(99)}) // not the sender's to give
+	p.send(0, &wire.Flow{Handle: some(0)})
+	require.Equal(t, uint32(6), l.Credit())
+	p.send(0, &wire.Flow{Handle: some(0), DeliveryCount: some(50)})
+	require.Zero(t, l.Credit())
+	p.requireOpen()
+}
+
+// TestReceiverSecond: with rcv-settle-mode second the receiver tells the outcome, and the sender settles.
+func TestReceiverSecond(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	a := attach("a", 0, wire.RoleSender)
+	a.ReceiverSettleMode = wire.ReceiverSecond
+	p.send(0, a)
+	l := p.links["a"]
+	l.Window(2)
+	p.take()
+	p.send(0, transfer(0, 0))
+	p.send(0, transfer(0, 1))
+	l.Settle(0, wire.Accepted{})
+	l.Settle(0, wire.Accepted{})
+	d := one[*wire.Disposition](p)
+	require.False(t, d.Settled)
+	require.Equal(t, wire.Accepted{}, d.State)
+	require.Equal(t, 2, l.session.in.live)
+	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 0, Last: 1, Settled: true})
+	require.Equal(t, 1, l.session.in.live, "1 has its place until the broker is done with it")
+	require.Equal(t, some(1), one[*wire.Flow](p).LinkCredit)
+	l.Settle(1, wire.Accepted{})
+	require.Empty(t, of[*wire.Disposition](p.take()))
+	require.Zero(t, l.session.in.live)
+}
+
+// TestSettlesTogether: rows of deliveries with one state leave in one frame, in any order that makes a row.
+func TestSettlesTogether(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	a, b := p.sender("a", 0), p.sender("b", 1)
+	a.Grant(100)
+	b.Grant(100)
+	for id := range 40 {
+		p.send(0, transfer(id%2, id))
+	}
+	p.take()
+	links := []*Link{a, b}
+	for id := range 20 {
+		links[id%2].Settle(uint32(id), wire.Accepted{})
+	}
+	a.Settle(20, wire.Released{})
+	for id := 30; id > 22; id-- {
+		links[id%2].Settle(uint32(id), wire.Accepted{})
+	}
+	a.Settle(38, wire.Accepted{})
+	got := of[*wire.Disposition](p.take())
+	require.Len(t, got, 4)
+	require.Equal(t, wire.Disposition{Role: true, First: 0, Last: 19, Settled: true, State: wire.Accepted{}}, *got[0])
+	require.Equal(t, wire.Disposition{Role: true, First: 20, Last: 20, Settled: true, State: wire.Released{}}, *got[1])
+	require.Equal(t, wire.Disposition{Role: true, First: 23, Last: 30, Settled: true, State: wire.Accepted{}}, *got[2])
+	require.Equal(t, uint32(38), got[3].First)
+}
+
+// TestDispositionBeforeDetach: what was settled is told before the link goes.
+func TestDispositionBeforeDetach(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Grant(1)
+	p.send(0, transfer(0, 0))
+	p.take()
+	l.Settle(0, wire.Accepted{})
+	l.Detach(true, nil)
+	got := p.take()
+	require.Len(t, got, 2)
+	require.IsType(t, &wire.Disposition{}, got[0].body)
+}
+
+// TestIncomingWindow: the peer is told to go on at half of the window; one that does not wait for that ends its session.
+func TestIncomingWindow(t *testing.T) {
+	p := opened(t, Options{IncomingWindow: 4})
+	p.sender("a", 0)
+	p.send(0, transfer(0, 0))
+	require.Empty(t, of[*wire.Flow](p.take()))
+	p.send(0, transfer(0, 1))
+	f := one[*wire.Flow](p)
+	require.Equal(t, some(2), f.NextIncomingID)
+	require.Equal(t, uint32(4), f.IncomingWindow)
+	for id := range 4 {
+		p.send(0, transfer(0, 2+id))
+	}
+	p.requireOpen()
+	p.send(0, transfer(0, 6)) // the flow that is due was never taken
+	require.Equal(t, SessionWindowViolation, happened[*Ended](p)[0].Err.Condition)
+}
+
+func TestTooManyUnsettled(t *testing.T) {
+	p := opened(t, Options{MaxUnsettled: 3}).manual()
+	p.sender("a", 0).Grant(100)
+	for id := range 3 {
+		p.send(0, transfer(0, id))
+	}
+	p.requireOpen()
+	p.take()
+	p.send(0, transfer(0, 3))
+	p.requireEnded(ResourceLimitExceeded)
+}
+
+// TestEcho: a flow that asks for one is answered once for each output, whatever came.
+func TestEcho(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	p.receiver("a", 0)
+	p.sender("b", 1).Grant(7)
+	p.take()
+	for range 100 {
+		p.send(0, &wire.Flow{IncomingWindow: 10, Echo: true})
+	}
+	f := one[*wire.Flow](p)
+	require.False(t, f.Handle.Set)
+	for range 100 {
+		p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(3), Echo: true})
+		p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(1), DeliveryCount: some(0), Echo: true})
+	}
+	flows := of[*wire.Flow](p.take())
+	require.Len(t, flows, 2)
+	require.Equal(t, some(3), flows[0].LinkCredit)
+	require.Equal(t, some(0), flows[0].Available)
+	require.Equal(t, some(7), flows[1].LinkCredit)
+	for _, f := range flows {
+		require.False(t, f.Echo, "an echo of an echo would never end")
+	}
+}
