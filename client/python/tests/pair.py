@@ -77,12 +77,16 @@ class Pair:
 
     def kill(self, address: str) -> None:
         """kill -9 of the node there; `lockstep dev` starts it again after 5 seconds."""
+        self.signal(address, signal.SIGKILL)
+
+    def signal(self, address: str, number: signal.Signals) -> None:
+        """Send a signal to the process of the node there."""
         listing = subprocess.run(
             ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="], capture_output=True, text=True, check=True
         )
         for line in listing.stdout.splitlines():
             pid, parent, command = line.split(None, 2)
             if int(parent) == self._dev.pid and " serve " in command and f"listen={address}" in command:
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(int(pid), number)
                 return
         raise AssertionError(f"no process of a node listens on {address}")

@@ -29,6 +29,9 @@ class Node:
         self.streams: list[Stream] = []
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # what each stream was sent
         self.commits: list[queue_pb2.CommitRequest] = []
+        self.purges: list[queue_pb2.PurgeQueueRequest] = []
+        self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
+        self.replays = 0
         self.on_commit: Callable[[int, Context], Awaitable[queue_pb2.CommitResponse]] | None = None
         self.tokens: list[str] = []
         self.believes: Callable[[str], bool] = lambda _: True
@@ -50,6 +53,8 @@ class Node:
                 self._publish, queue_pb2.PublishStreamRequest.FromString, _serialize
             ),
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
+            "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
+            "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
         }
         self._server.add_generic_rpc_handlers(
             (
@@ -112,6 +117,22 @@ class Node:
         self.commits.append(request)
         assert self.on_commit is not None
         return await self.on_commit(len(self.commits), context)
+
+    async def _purge(self, request: queue_pb2.PurgeQueueRequest, context: Context) -> queue_pb2.PurgeQueueResponse:
+        self.purges.append(request)
+        assert self.on_purge is not None
+        return await self.on_purge(len(self.purges), context)
+
+    async def _replay(
+        self, _: queue_pb2.ReplayDeadLettersRequest, context: Context
+    ) -> queue_pb2.ReplayDeadLettersResponse:
+        """Refuses the first attempt, which is no doubt, and does not answer the second one."""
+        self.replays += 1
+        if self.replays == 1:
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "NOT_ACTIVE", details=[not_active("")])
+        if self.replays == 2:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, "")
+        return queue_pb2.ReplayDeadLettersResponse(moved=3)
 
 
 def _serialize(m: Any) -> bytes:

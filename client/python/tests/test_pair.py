@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from pair import BOUND, Pair
 
-from lockstep_mq import Client, Delivery, Message, QueueConfig, errors
+from lockstep_mq import Client, Delivery, Message, PreparedQueue, QueueConfig, errors
 from lockstep_mq.message import Value
 
 
@@ -108,9 +108,10 @@ async def test_two_phases(client: Client) -> None:
     await client.admin.create_queue("2pc")
     for xid, decide in (("tx-1", client.admin.commit_prepared), ("tx-2", client.admin.rollback_prepared)):
         await client.transaction().publish("2pc", xid).prepare(xid, timeout=BOUND)
-        assert [x async for x in client.admin.list_prepared()] == [xid]
-        await decide(xid, timeout=BOUND)
-        await decide(xid, timeout=BOUND)
+        (waits,) = [x async for x in client.admin.list_prepared()]
+        assert (waits.xid, waits.queues) == (xid, (PreparedQueue("2pc", publishes=1, acks=0),))
+        assert not await decide(xid, timeout=BOUND)
+        assert not await decide(xid, timeout=BOUND)
     assert [m.text async for m in client.browse("2pc")] == ["tx-1"]
     with pytest.raises(errors.Decided):
         await client.admin.rollback_prepared("tx-1")

@@ -15,10 +15,12 @@ async with Client(["a:7420", "b:7420"]) as client:
 What an error promises is its class: NotDone or OutcomeUnknown (lockstep_mq.errors).
 """
 
+from lockstep_mq._calls import Request
 from lockstep_mq._options import TokenSource
 from lockstep_mq._version import __version__
-from lockstep_mq.admin import Admin, NodeStatus, Queue, QueueConfig, Subscription
+from lockstep_mq.admin import Admin, NodeStatus
 from lockstep_mq.client import Client
+from lockstep_mq.connections import Connection, ConnectionStream, Traffic
 from lockstep_mq.consumer import Consumer, Delivery
 from lockstep_mq.errors import (
     AlreadyExists,
@@ -50,14 +52,30 @@ from lockstep_mq.errors import (
 )
 from lockstep_mq.message import DeadLetter, Message, Publishable, Receipt, StoredMessage, Value
 from lockstep_mq.producer import Producer
+from lockstep_mq.queues import (
+    ActiveConsumer,
+    Forward,
+    Moved,
+    PreparedQueue,
+    PreparedTransaction,
+    Queue,
+    QueueActivity,
+    QueueConfig,
+    QueueList,
+    RedeliveryPolicy,
+    Subscription,
+)
 from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
 
 __all__ = [
+    "ActiveConsumer",
     "Admin",
     "AlreadyExists",
     "Busy",
     "Client",
     "Closed",
+    "Connection",
+    "ConnectionStream",
     "Consumer",
     "DataLoss",
     "DeadLetter",
@@ -65,11 +83,13 @@ __all__ = [
     "Delivery",
     "Denied",
     "Fenced",
+    "Forward",
     "Heuristic",
     "InvalidRequest",
     "LimitExceeded",
     "LockstepError",
     "Message",
+    "Moved",
     "NoTransaction",
     "NodeFailed",
     "NodeStatus",
@@ -78,20 +98,27 @@ __all__ = [
     "OperationResult",
     "OutcomeLost",
     "OutcomeUnknown",
+    "PreparedQueue",
+    "PreparedTransaction",
     "Processed",
     "Producer",
     "Publishable",
     "Queue",
+    "QueueActivity",
     "QueueConfig",
+    "QueueList",
     "QueueNotFound",
     "Receipt",
+    "RedeliveryPolicy",
     "Refused",
+    "Request",
     "SequenceReused",
     "StoredMessage",
     "Subscription",
     "SubscriptionNotFound",
     "TokenSource",
     "TooOld",
+    "Traffic",
     "Transaction",
     "TransactionResult",
     "Unauthenticated",

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -65,6 +66,52 @@ class Identity:
         lane.next += 1
 
 
+class Request:
+    """Makes an administrative call one that can be made again after OutcomeUnknown.
+
+    With the same Request, the call is answered with the original result, and is carried out once at most. Without one,
+    a call that ended with OutcomeUnknown and is made again is another request, which may purge what was published
+    meanwhile, or delete a queue that was made anew.
+
+        request = Request()
+        while True:
+            try:
+                await client.admin.purge_queue("orders", request=request, timeout=5)
+                break
+            except OutcomeLost:
+                raise
+            except OutcomeUnknown:
+                pass
+
+    It is for one call and its repetitions, with the same arguments, of one client, one at a time; one that was refused
+    may be made again, as a new attempt.
+    """
+
+    def __init__(self) -> None:
+        self._identity = Identity()
+        self._caller: Caller | None = None
+        self._sent: tuple[str, bytes] | None = None  # while its outcome is in doubt
+        self._busy = self._done = False
+
+    @contextlib.contextmanager
+    def _made(self, caller: Caller, op: str, method: str, raw: bytes) -> Iterator[None]:
+        """Have one call made under this identity, if that may be; raw is the call's content."""
+        if self._done or self._busy:
+            state = "was carried out already" if self._done else "is under way"
+            raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
+        if self._identity.doubt.unknown and (self._caller is not caller or self._sent != (method, raw)):
+            raise errors.InvalidRequest(
+                f"{op}: the Request is in use for another call, whose outcome is unknown: repeat that, or use another "
+                "Request"
+            )
+        self._caller, self._sent, self._busy = caller, (method, raw), True
+        try:
+            yield
+            self._done = True
+        finally:
+            self._busy = False
+
+
 class Caller:
     """Makes the calls of a client."""
 
@@ -97,8 +144,13 @@ class Caller:
         finally:
             target.node.users -= 1
 
-    async def do(self, op: str, fn: Attempt[T], *, deadline: float | None, doubt: Doubt | None = None) -> T:
-        """Make attempts on the active node until one is answered. doubt: None for a request that changes nothing."""
+    async def do(
+        self, op: str, fn: Attempt[T], *, deadline: float | None, doubt: Doubt | None = None, again: bool = True
+    ) -> T:
+        """Make attempts on the active node until one is answered.
+
+        doubt: None for a request that changes nothing. again: False for one that is not repeated when it is in doubt.
+        """
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
         last: Failure | None = None
@@ -134,6 +186,8 @@ class Caller:
                 doubt.unknown = True
             if deadline is not None and loop.time() >= deadline and not f.answered:
                 raise self.give_up(op, last, unknown=unknown.unknown)
+            if unknown.unknown and not again:
+                raise f.error(op, doubt=True)
             refusals = refusals + 1 if f.unauthenticated else 0
             if not f.retry and not (
                 f.unauthenticated and refusals <= MAX_RENEWALS and await self.locator.tokens.renewed(metadata)
@@ -149,29 +203,72 @@ class Caller:
         """Make a call that changes nothing."""
         return await self.do(op, fn, deadline=self.deadline(timeout))
 
+    async def ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
+        """Make a call with one answer that changes nothing."""
+
+        def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
+            return _rpc.unary(channel, method, request, response, metadata)
+
+        return await self.read(op, send, timeout)
+
+    async def decide(
+        self,
+        op: str,
+        method: str,
+        request: Message,
+        response: type[Resp],
+        timeout: float | None,
+        *,
+        again: bool = True,
+    ) -> Resp:
+        """Make a call that changes something and needs no identity.
+
+        again: it is carried out once however often it is made, so that it is repeated until it is answered; one that is
+        not ends with OutcomeUnknown when an attempt is not answered.
+        """
+
+        def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
+            return _rpc.unary(channel, method, request, response, metadata)
+
+        return await self.do(op, send, deadline=self.deadline(timeout), doubt=Doubt(), again=again)
+
     async def change(
         self,
         op: str,
-        make: Callable[[types_pb2.Producer], tuple[str, Message, type[Resp]]],
+        method: str,
+        request: Message,
+        response: type[Resp],
         *,
         timeout: float | None,
         identity: Identity | None = None,
+        under: Request | None = None,
     ) -> Resp:
-        """Make a call that changes something, under an identity of its own or the given one."""
-        who = identity if identity is not None else Identity()
+        """Make a call that changes something, under an identity of its own or the given one.
+
+        The request is one with a field `producer`, which is set here.
+        """
+        if under is None:
+            return await self._change(op, method, request, response, timeout, identity or Identity())
+        raw = request.SerializeToString(deterministic=True)
+        with under._made(self, op, method, raw):
+            return await self._change(op, method, request, response, timeout, under._identity)
+
+    async def _change(
+        self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None, who: Identity
+    ) -> Resp:
         if who.lost is not None:
             raise who.lost
         deadline = self.deadline(timeout)
         try:
             try:
-                return await self._attempts_as(op, make, who, deadline)
+                return await self._attempts_as(op, method, request, response, who, deadline)
             except errors.TooOld as err:
                 if err.reason != "PRODUCER_FORGOTTEN" or who.doubt.unknown:
                     raise
                 # The lane was idle for too long. Nothing was carried out, so the request may go under another identity.
                 who.lane = None
                 who.take(Lane(str(uuid.uuid4())))
-                return await self._attempts_as(op, make, who, deadline)
+                return await self._attempts_as(op, method, request, response, who, deadline)
         except errors.OutcomeLost as err:
             who.lost = err
             raise
@@ -181,21 +278,17 @@ class Caller:
                 who.lane = None
 
     async def _attempts_as(
-        self,
-        op: str,
-        make: Callable[[types_pb2.Producer], tuple[str, Message, type[Resp]]],
-        who: Identity,
-        deadline: float | None,
+        self, op: str, method: str, request: Message, response: type[Resp], who: Identity, deadline: float | None
     ) -> Resp:
         if who.lane is None:
             who.take(self._lanes.pop() if self._lanes else Lane(str(uuid.uuid4())))
         lane = who.lane
         assert lane is not None  # noqa: S101 # taken above
+        producer: types_pb2.Producer = cast("Any", request).producer
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
-            method, request, response = make(
-                types_pb2.Producer(id=lane.id, epoch=1, sequence=who.sequence, retry=who.doubt.unknown)
-            )
+            producer.id, producer.epoch, producer.sequence = lane.id, 1, who.sequence
+            producer.retry = who.doubt.unknown
             return _rpc.unary(channel, method, request, response, metadata)
 
         return await self.do(op, send, deadline=deadline, doubt=who.doubt)

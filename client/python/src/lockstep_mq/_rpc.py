@@ -30,6 +30,7 @@ Resp = TypeVar("Resp", bound="Message")
 
 QUEUE = "/lockstep.v1.QueueService/"
 ADMIN = "/lockstep.v1.AdminService/"
+CONNECTION = "/lockstep.v1.ConnectionService/"
 
 
 def _encoder(kind: type[Req]) -> Callable[[Req], bytes]:

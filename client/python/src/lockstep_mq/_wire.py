@@ -69,7 +69,7 @@ class Request:
 
     __slots__ = ("pieces", "size")
 
-    def __init__(  # noqa: PLR0917 # the fields of the request, in their order
+    def __init__(
         self, queue: str, messages: Iterable[bytes], producer: str, epoch: int, sequence: int, retry: bool
     ) -> None:
         who = _field(_PRODUCER_ID, producer.encode()) + _number(_PRODUCER_EPOCH, epoch)

@@ -1,83 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, subscriptions, prepared transactions, and the status of the pair."""
+"""Queues, subscriptions, prepared transactions, connections, and the status of the pair."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
-from google.protobuf.field_mask_pb2 import FieldMask
-
-from lockstep_mq import _rpc, errors, message
-from lockstep_mq._calls import Caller
+from lockstep_mq import _rpc, connections, errors, message, queues
+from lockstep_mq._calls import Request
 from lockstep_mq._failure import Failure
-from lockstep_mq._proto import admin_pb2, queue_pb2, types_pb2
+from lockstep_mq._locator import Node
+from lockstep_mq._proto import admin_pb2, connection_pb2, queue_pb2
+from lockstep_mq._queue_calls import QueueCalls
+from lockstep_mq.connections import Connection
+from lockstep_mq.queues import Moved, PreparedTransaction, Queue, QueueConfig, Subscription
 
-Overflow = Literal["reject", "drop-head", "dead-letter-head"]
-Start = Literal["latest", "earliest"]
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
-_OVERFLOW: dict[Overflow, types_pb2.Overflow] = {
-    "reject": types_pb2.OVERFLOW_REJECT,
-    "drop-head": types_pb2.OVERFLOW_DROP_HEAD,
-    "dead-letter-head": types_pb2.OVERFLOW_DEAD_LETTER_HEAD,
-}
-_START: dict[Start, types_pb2.StartPosition] = {
-    "latest": types_pb2.START_POSITION_LATEST,
-    "earliest": types_pb2.START_POSITION_EARLIEST,
-}
-
-
-@dataclass(frozen=True)
-class QueueConfig:
-    """What can be altered on a queue. The default has no limits; docs/queues.md has the meaning of each."""
-
-    max_messages: int = 0
-    max_bytes: int = 0
-    max_deliveries: int = 0
-    dead_letter: str = ""
-    ttl: timedelta = timedelta()
-    delay: timedelta = timedelta()
-    redelivery_delay: timedelta = timedelta()
-    redelivery_multiplier: float = 0
-    redelivery_max_delay: timedelta = timedelta()
-    retention_age: timedelta = timedelta()
-    retention_bytes: int = 0
-    retention_messages: int = 0
-    overflow: Overflow = "reject"
-    priorities: bool = False
-    exclusive: bool = False
-    dead_letter_expired: bool = False
-    temporary_grace: timedelta = timedelta()
-
-
-@dataclass(frozen=True)
-class Subscription:
-    """A durable cursor on a queue. `backlog` is what it has still to acknowledge, an upper bound if it has a filter."""
-
-    name: str
-    floor: int
-    backlog: int
-    in_flight: int
-    consumers: int
-    filter: str
-
-
-@dataclass(frozen=True)
-class Queue:
-    """A queue as it is now."""
-
-    name: str
-    id: int
-    config: QueueConfig
-    next_sequence: int
-    messages: int
-    bytes: int
-    delayed: int
-    dropped: int
-    expired: int
-    subscriptions: tuple[Subscription, ...] = field(default=())
+_Answer = TypeVar("_Answer", bound="Message")
+_Decided = TypeVar("_Decided", queue_pb2.CommitPreparedResponse, queue_pb2.RollbackPreparedResponse)
 
 
 @dataclass(frozen=True)
@@ -93,298 +37,188 @@ class NodeStatus:
     conditions: tuple[str, ...]
 
 
-def _encode_config(c: QueueConfig) -> types_pb2.QueueConfig:
-    out = types_pb2.QueueConfig()
-    for f in fields(c):
-        value = getattr(c, f.name)
-        if f.name == "overflow":
-            if value not in _OVERFLOW:
-                raise errors.InvalidRequest(f"overflow {value!r} is none of {', '.join(_OVERFLOW)}")
-            out.overflow = _OVERFLOW[value]
-        elif isinstance(value, timedelta):
-            if value:
-                getattr(out, f.name).CopyFrom(message.duration(value))
-        elif value:
-            setattr(out, f.name, value)
-    return out
+class Admin(QueueCalls):
+    """Queues, subscriptions, messages, connections and status, as Client.admin.
 
-
-def _decode_config(c: types_pb2.QueueConfig) -> QueueConfig:
-    out = QueueConfig()
-    for f in fields(out):
-        value = getattr(c, f.name)
-        if f.name == "overflow":
-            names = {number: name for name, number in _OVERFLOW.items()}
-            out = replace(out, overflow=names.get(value, "reject"))
-        elif isinstance(getattr(out, f.name), timedelta):
-            out = replace(out, **{f.name: value.ToTimedelta()})
-        else:
-            out = replace(out, **{f.name: value})
-    return out
-
-
-def _decode_queue(q: types_pb2.Queue) -> Queue:
-    return Queue(
-        name=q.name,
-        id=q.id,
-        config=_decode_config(q.config),
-        next_sequence=q.next_sequence,
-        messages=q.messages,
-        bytes=q.bytes,
-        delayed=q.delayed,
-        dropped=q.dropped,
-        expired=q.expired,
-        subscriptions=tuple(_decode_subscription(s) for s in q.subscriptions),
-    )
-
-
-def _decode_subscription(s: types_pb2.Subscription) -> Subscription:
-    return Subscription(s.name, s.floor, s.backlog, s.in_flight, s.consumers, s.filter)
-
-
-class Admin:
-    """Queues, subscriptions and status, as Client.admin.
-
-    What changes something is repeated with its own sequence until it is answered, so that it is done once. Errors are
-    those of lockstep_mq.errors; a timeout is in seconds.
+    What changes something is repeated until it is answered, so that it is done once. Errors are those of
+    lockstep_mq.errors; a timeout is in seconds.
     """
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    async def create_queue(
-        self,
-        name: str,
-        config: QueueConfig | None = None,
-        *,
-        subscriptions: Iterable[str] = (),
-        topic: bool = False,
-        if_not_exists: bool = False,
-        timeout: float | None = None,
-    ) -> Queue:
-        """Make a queue with its first subscriptions: "default" if none is named; `topic` begins with none."""
-        encoded, names = _encode_config(config or QueueConfig()), list(subscriptions)
-        response = await self._caller.change(
-            f"create queue {name}",
-            lambda producer: (
-                _rpc.QUEUE + "CreateQueue",
-                queue_pb2.CreateQueueRequest(
-                    name=name,
-                    config=encoded,
-                    subscriptions=names,
-                    topic=topic,
-                    if_not_exists=if_not_exists,
-                    producer=producer,
-                ),
-                queue_pb2.CreateQueueResponse,
-            ),
-            timeout=timeout,
-        )
-        return _decode_queue(response.queue)
-
-    async def alter_queue(
-        self, name: str, config: QueueConfig, change: Iterable[str], *, timeout: float | None = None
-    ) -> Queue:
-        """Change those fields of a queue's configuration that `change` names; "*" is all of them."""
-        encoded, mask = _encode_config(config), FieldMask(paths=list(change))
-        response = await self._caller.change(
-            f"alter queue {name}",
-            lambda producer: (
-                _rpc.QUEUE + "AlterQueue",
-                queue_pb2.AlterQueueRequest(name=name, config=encoded, update_mask=mask, producer=producer),
-                queue_pb2.AlterQueueResponse,
-            ),
-            timeout=timeout,
-        )
-        return _decode_queue(response.queue)
-
-    async def delete_queue(self, name: str, *, if_empty: bool = False, timeout: float | None = None) -> int:
-        """Remove a queue with its messages; returns how many there were."""
-        response = await self._caller.change(
-            f"delete queue {name}",
-            lambda producer: (
-                _rpc.QUEUE + "DeleteQueue",
-                queue_pb2.DeleteQueueRequest(name=name, if_empty=if_empty, producer=producer),
-                queue_pb2.DeleteQueueResponse,
-            ),
-            timeout=timeout,
-        )
-        return response.messages
-
-    async def purge_queue(self, name: str, subscription: str = "", *, timeout: float | None = None) -> int:
-        """Acknowledge everything that a subscription, or all of them, have still to acknowledge."""
-        response = await self._caller.change(
-            f"purge {name}",
-            lambda producer: (
-                _rpc.QUEUE + "PurgeQueue",
-                queue_pb2.PurgeQueueRequest(name=name, subscription=subscription, producer=producer),
-                queue_pb2.PurgeQueueResponse,
-            ),
-            timeout=timeout,
-        )
-        return response.messages
-
-    async def get_queue(self, name: str, *, timeout: float | None = None) -> Queue:
-        """Describe a queue."""
-        response = await self._caller.read(
-            f"get queue {name}",
-            lambda channel, metadata: _rpc.unary(
-                channel,
-                _rpc.QUEUE + "GetQueue",
-                queue_pb2.GetQueueRequest(name=name),
-                queue_pb2.GetQueueResponse,
-                metadata,
-            ),
-            timeout,
-        )
-        return _decode_queue(response.queue)
-
-    async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
-        """Describe queues in the order of their names, page by page."""
-        request = queue_pb2.ListQueuesRequest(prefix=prefix)
-        while True:
-            response = await self._caller.read(
-                "list queues",
-                lambda channel, metadata: _rpc.unary(
-                    channel, _rpc.QUEUE + "ListQueues", request, queue_pb2.ListQueuesResponse, metadata
-                ),
-                timeout,
-            )
-            for q in response.queues:
-                yield _decode_queue(q)
-            if not response.next_page_token:
-                return
-            request.page_token = response.next_page_token
-
-    async def create_subscription(
+    async def replay_dead_letters(
         self,
         queue: str,
-        name: str,
-        *,
-        start: Start | int | datetime = "latest",
-        filter: str = "",  # noqa: A002 # the protocol's name
-        if_not_exists: bool = False,
-        timeout: float | None = None,
-    ) -> Subscription:
-        """Add a durable cursor, which begins with the next message, the oldest one, a sequence or a time."""
-        request = queue_pb2.CreateSubscriptionRequest(
-            queue=queue, name=name, filter=filter, if_not_exists=if_not_exists
-        )
-        if isinstance(start, datetime):
-            request.start_time.CopyFrom(message.timestamp(start, "start"))
-        elif isinstance(start, int):
-            request.start_sequence = start
-        else:
-            request.start = _START[start]
-
-        def make(
-            producer: types_pb2.Producer,
-        ) -> tuple[str, queue_pb2.CreateSubscriptionRequest, type[queue_pb2.CreateSubscriptionResponse]]:
-            request.producer.CopyFrom(producer)
-            return _rpc.QUEUE + "CreateSubscription", request, queue_pb2.CreateSubscriptionResponse
-
-        response = await self._caller.change(f"create subscription {queue}/{name}", make, timeout=timeout)
-        return _decode_subscription(response.subscription)
-
-    async def delete_subscription(self, queue: str, name: str, *, timeout: float | None = None) -> None:
-        """Remove a cursor; messages that only it had still to read are gone."""
-        await self._caller.change(
-            f"delete subscription {queue}/{name}",
-            lambda producer: (
-                _rpc.QUEUE + "DeleteSubscription",
-                queue_pb2.DeleteSubscriptionRequest(queue=queue, name=name, producer=producer),
-                queue_pb2.DeleteSubscriptionResponse,
-            ),
-            timeout=timeout,
-        )
-
-    async def seek(
-        self,
-        queue: str,
-        to: Start | int | datetime,
         *,
         subscription: str = "default",
+        to: str = "",
+        start: int = 0,
+        limit: int = 0,
+        filter: str = "",  # noqa: A002 # the protocol's name
+        timeout: float | None = None,
+    ) -> Moved:
+        """Move messages from a dead-letter queue back to the queues that they come from, or to another one.
+
+        Also those that a consumer holds. A message that is moved back is a new one there, at the end, for all
+        subscriptions. Each is moved once at most, together with some others in one transaction, and what was moved
+        stays moved when the call fails. An attempt that was not answered is not made again, since it could move more
+        than limit: it ends with OutcomeUnknown, and another call moves what is left.
+
+        Args:
+            queue: The queue that holds them.
+            subscription: Of it, that they are taken from.
+            to: The queue that they are moved to; empty: each to the one that it comes from. Messages that are no dead
+                letters are moved only if this is set.
+            start: First sequence to move; 0 is the oldest.
+            limit: At most so many; 0 is all.
+            filter: Only messages that match this expression in CEL.
+            timeout: Seconds to wait for a node.
+        """
+        response = await self._caller.decide(
+            f"replay dead letters of {queue}",
+            _rpc.QUEUE + "ReplayDeadLetters",
+            queue_pb2.ReplayDeadLettersRequest(
+                queue=queue, subscription=subscription, to=to, from_sequence=start, limit=limit, filter=filter
+            ),
+            queue_pb2.ReplayDeadLettersResponse,
+            timeout,
+            again=False,
+        )
+        return Moved(response.moved, response.skipped)
+
+    async def move_messages(
+        self,
+        queue: str,
+        sequences: Iterable[int | tuple[int, int]],
+        *,
+        to: str = "",
+        subscription: str = "",
+        queue_id: int = 0,
+        timeout: float | None = None,
+    ) -> Moved:
+        """Move chosen messages of a queue to another one, or dead letters back; at most 10,000, in one transaction.
+
+        Also those that a consumer holds. A message that is moved is a new one at the end of its queue, for all
+        subscriptions. The call may be made again after any error: each message is moved once at most.
+
+        Args:
+            queue: The queue that they are in.
+            sequences: Sequences, and inclusive ranges of them as pairs.
+            to: The queue that they are moved to; empty: each to the one that it comes from as a dead letter.
+            subscription: That they are taken from; the others keep theirs. Empty: all of them, and the target gets each
+                message once.
+            queue_id: If not 0, the number that the queue must have: another one of its name is left alone.
+            timeout: Seconds to wait for a node.
+        """
+        response = await self._caller.decide(
+            f"move messages of {queue}",
+            _rpc.QUEUE + "MoveMessages",
+            queue_pb2.MoveMessagesRequest(
+                queue=queue,
+                subscription=subscription,
+                to=to,
+                sequences=queues.encode_sequences(sequences),
+                queue_id=queue_id,
+            ),
+            queue_pb2.MoveMessagesResponse,
+            timeout,
+        )
+        return Moved(response.moved, response.skipped)
+
+    async def remove_messages(
+        self,
+        queue: str,
+        sequences: Iterable[int | tuple[int, int]],
+        *,
+        subscription: str = "",
+        queue_id: int = 0,
         timeout: float | None = None,
     ) -> int:
-        """Move a subscription; returns the sequence of the first message that it gets."""
-        request = queue_pb2.SeekSubscriptionRequest(queue=queue, subscription=subscription)
-        if isinstance(to, datetime):
-            request.time.CopyFrom(message.timestamp(to, "to"))
-        elif isinstance(to, int):
-            request.sequence = to
-        else:
-            request.position = _START[to]
+        """Acknowledge chosen messages for a subscription, or for all; returns how many the answered attempt removed.
 
-        def make(
-            producer: types_pb2.Producer,
-        ) -> tuple[str, queue_pb2.SeekSubscriptionRequest, type[queue_pb2.SeekSubscriptionResponse]]:
-            request.producer.CopyFrom(producer)
-            return _rpc.QUEUE + "SeekSubscription", request, queue_pb2.SeekSubscriptionResponse
+        The arguments are those of move_messages(), and it may be made again after any error, too.
+        """
+        response = await self._caller.decide(
+            f"remove messages of {queue}",
+            _rpc.QUEUE + "RemoveMessages",
+            queue_pb2.RemoveMessagesRequest(
+                queue=queue,
+                subscription=subscription,
+                sequences=queues.encode_sequences(sequences),
+                queue_id=queue_id,
+            ),
+            queue_pb2.RemoveMessagesResponse,
+            timeout,
+        )
+        return response.removed
 
-        response = await self._caller.change(f"seek {queue}/{subscription}", make, timeout=timeout)
-        return response.sequence
+    async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
+        """Carry a prepared transaction out, and return whether an operator had decided so before. It may be repeated.
 
-    async def commit_prepared(self, xid: str, *, timeout: float | None = None) -> None:
-        """Carry a prepared transaction out. It may be repeated."""
-        await self._caller.read(
+        heuristic: an operator decides in the coordinator's place, which will be told.
+
+        Raises:
+            NoTransaction: None of that xid is prepared, nor among the last 10,000 that were decided.
+            Decided: The coordinator has rolled it back.
+            Heuristic: An operator, or the time-out, has rolled it back.
+            OutcomeUnknown: It is to be called again.
+        """
+        response = await self._decide(
             f"commit {xid}",
-            lambda channel, metadata: _rpc.unary(
-                channel,
-                _rpc.QUEUE + "CommitPrepared",
-                queue_pb2.CommitPreparedRequest(xid=xid),
-                queue_pb2.CommitPreparedResponse,
-                metadata,
-            ),
+            "CommitPrepared",
+            queue_pb2.CommitPreparedRequest(xid=xid, heuristic=heuristic),
+            queue_pb2.CommitPreparedResponse,
             timeout,
         )
+        return response.heuristic
 
-    async def rollback_prepared(self, xid: str, *, timeout: float | None = None) -> None:
-        """Drop a prepared transaction. It may be repeated."""
-        await self._caller.read(
+    async def rollback_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
+        """Drop a prepared transaction. As commit_prepared(), the other way round."""
+        response = await self._decide(
             f"roll back {xid}",
-            lambda channel, metadata: _rpc.unary(
-                channel,
-                _rpc.QUEUE + "RollbackPrepared",
-                queue_pb2.RollbackPreparedRequest(xid=xid),
-                queue_pb2.RollbackPreparedResponse,
-                metadata,
-            ),
+            "RollbackPrepared",
+            queue_pb2.RollbackPreparedRequest(xid=xid, heuristic=heuristic),
+            queue_pb2.RollbackPreparedResponse,
             timeout,
         )
+        return response.heuristic
 
-    async def list_prepared(self, *, timeout: float | None = None) -> AsyncIterator[str]:
-        """Name the transactions that wait for a decision, the oldest first."""
-        request = queue_pb2.ListPreparedRequest()
+    async def _decide(
+        self, op: str, method: str, request: Message, response: type[_Decided], timeout: float | None
+    ) -> _Decided:
+        try:
+            return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout)
+        except errors.OutcomeUnknown as err:
+            if isinstance(err.refusal, errors.Decided | errors.Heuristic):
+                raise err.refusal from None  # that it was decided otherwise is true of every attempt
+            raise
+
+    async def list_prepared(self, *, timeout: float | None = None) -> AsyncIterator[PreparedTransaction]:
+        """Describe the transactions that wait for a decision, the oldest first."""
+        asked = queue_pb2.ListPreparedRequest()
         while True:
-            response = await self._caller.read(
-                "list prepared transactions",
-                lambda channel, metadata: _rpc.unary(
-                    channel, _rpc.QUEUE + "ListPrepared", request, queue_pb2.ListPreparedResponse, metadata
-                ),
-                timeout,
+            response = await self._ask(
+                "list prepared transactions", "ListPrepared", asked, queue_pb2.ListPreparedResponse, timeout
             )
             for t in response.transactions:
-                yield t.xid
+                yield queues.decode_prepared(t)
             if not response.more or not response.transactions:
                 return
-            request.after_lsn = response.transactions[-1].lsn
+            asked.after_lsn = response.transactions[-1].lsn
 
     async def status(self, *, timeout: float = 5.0) -> dict[str, NodeStatus | errors.LockstepError]:
         """Ask each known node for its status: by address, the status or why there is none."""
         out: dict[str, NodeStatus | errors.LockstepError] = {}
-        locator = self._caller.locator
-        for node in locator.nodes:
+        for node in list(self._caller.locator.nodes):
             try:
-                call = _rpc.unary(
-                    node.channel,
+                s = await self._once(
+                    "status",
+                    node,
                     _rpc.ADMIN + "GetStatus",
                     admin_pb2.GetStatusRequest(),
                     admin_pb2.GetStatusResponse,
-                    await locator.tokens.metadata(),
+                    timeout,
                 )
-                s = await _rpc.bound(call, node.address, deadline=self._caller.deadline(timeout))
-            except Failure as f:
-                out[node.address] = f.error("status")
+            except errors.LockstepError as err:
+                out[node.address] = err
                 continue
             out[node.address] = NodeStatus(
                 address=node.address,
@@ -397,6 +231,59 @@ class Admin:
             )
         return out
 
+    async def list_connections(
+        self, address: str, *, queue: str = "", timeout: float = 5.0
+    ) -> AsyncIterator[Connection]:
+        """Describe the connections to one node, the oldest first. It needs the right to operate.
+
+        Args:
+            address: Of the node, as status() names it.
+            queue: Only connections with a stream that uses this queue.
+            timeout: Seconds to wait for each page.
+
+        Raises:
+            Denied: This client may not operate.
+            Unavailable: The node does not answer.
+        """
+        node = self._node(address)
+        asked = connection_pb2.ListConnectionsRequest(queue=queue)
+        while True:
+            response = await self._once(
+                "list connections",
+                node,
+                _rpc.CONNECTION + "ListConnections",
+                asked,
+                connection_pb2.ListConnectionsResponse,
+                timeout,
+            )
+            for c in response.connections:
+                yield connections.decode(c)
+            if not response.more or not response.connections:
+                return
+            asked.after_id = response.connections[-1].id
+
+    async def close_connection(self, address: str, id: int, *, timeout: float = 5.0) -> Connection:  # noqa: A002
+        """Close a connection to a node by its number, and return what it was. It needs the right to operate.
+
+        A client connects again by itself: to keep it away, take its rights or its token.
+
+        Raises:
+            WrongState: There is no such connection.
+            InvalidRequest: It is the connection of the other node.
+            Denied: This client may not operate.
+            OutcomeUnknown: The node did not answer.
+        """
+        response = await self._once(
+            "close connection",
+            self._node(address),
+            _rpc.CONNECTION + "CloseConnection",
+            connection_pb2.CloseConnectionRequest(id=id),
+            connection_pb2.CloseConnectionResponse,
+            timeout,
+            doubt=True,
+        )
+        return connections.decode(response.connection)
+
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
         """Hand the active role to the other node, or to the one named; returns the address of the active.
 
@@ -404,33 +291,51 @@ class Admin:
         """
         limit = 2 * timeout
         if not to:
-            status = await self._caller.read(
+            status = await self._caller.ask(
                 "switchover",
-                lambda channel, metadata: _rpc.unary(
-                    channel,
-                    _rpc.ADMIN + "GetStatus",
-                    admin_pb2.GetStatusRequest(),
-                    admin_pb2.GetStatusResponse,
-                    metadata,
-                ),
+                _rpc.ADMIN + "GetStatus",
+                admin_pb2.GetStatusRequest(),
+                admin_pb2.GetStatusResponse,
                 limit,
             )
             others = [n.node_id for n in status.pair.nodes if not n.active]
             if not others:
                 raise errors.WrongState("switchover: the pair has no other node", reason="NO_PARTNER")
             to = others[0]
-        response = await self._caller.read(
+        response = await self._caller.decide(
             "switchover",
-            lambda channel, metadata: _rpc.unary(
-                channel,
-                _rpc.ADMIN + "Switchover",
-                admin_pb2.SwitchoverRequest(to=to, timeout=message.duration(timedelta(seconds=timeout))),
-                admin_pb2.SwitchoverResponse,
-                metadata,
-            ),
+            _rpc.ADMIN + "Switchover",
+            admin_pb2.SwitchoverRequest(to=to, timeout=message.duration(timedelta(seconds=timeout))),
+            admin_pb2.SwitchoverResponse,
             limit,
         )
         return response.active_address
 
+    def _node(self, address: str) -> Node:
+        known = {n.address: n for n in self._caller.locator.nodes}
+        if address not in known:
+            raise errors.InvalidRequest(f"this client knows no node at {address}; it knows {', '.join(known)}")
+        return known[address]
 
-__all__ = ["Admin", "NodeStatus", "Overflow", "Queue", "QueueConfig", "Start", "Subscription"]
+    async def _once(
+        self,
+        op: str,
+        node: Node,
+        method: str,
+        request: Message,
+        response: type[_Answer],
+        timeout: float,
+        *,
+        doubt: bool = False,
+    ) -> _Answer:
+        """Ask one node, once. doubt: the call changes something."""
+        deadline = self._caller.deadline(timeout)
+        metadata = await self._caller.locator.tokens.metadata()
+        call: Awaitable[_Answer] = _rpc.unary(node.channel, method, request, response, metadata)
+        try:
+            return await _rpc.bound(call, node.address, deadline=deadline)
+        except Failure as f:
+            raise f.error(op, doubt=doubt and not f.answered) from None
+
+
+__all__ = ["Admin", "Connection", "NodeStatus", "Queue", "QueueConfig", "Request", "Subscription"]

@@ -114,7 +114,7 @@ class StoredMessage:
     @property
     def published_at(self) -> datetime:
         """When the active accepted it."""
-        return self._stored.published_at.ToDatetime(tzinfo=timezone.utc)
+        return when(self._stored.published_at)
 
     @property
     def delivery_count(self) -> int:
@@ -190,7 +190,7 @@ class StoredMessage:
             sequence=d.sequence,
             reason=types_pb2.DeadLetterReason.Name(d.reason).removeprefix("DEAD_LETTER_REASON_").lower(),
             deliveries=d.deliveries,
-            moved_at=d.moved_at.ToDatetime(tzinfo=timezone.utc),
+            moved_at=when(d.moved_at),
         )
 
     def message(self) -> Message:
@@ -210,11 +210,16 @@ class StoredMessage:
         )
 
 
+def when(t: Timestamp) -> datetime:
+    """Decode a time."""
+    return t.ToDatetime(tzinfo=timezone.utc)
+
+
 def _datetime(m: types_pb2.Message, name: str) -> datetime | None:
     if not m.HasField(name):
         return None
     value: Timestamp = getattr(m, name)
-    return value.ToDatetime(tzinfo=timezone.utc)
+    return when(value)
 
 
 def duration(d: timedelta) -> Duration:

@@ -61,6 +61,7 @@ class Transaction:
         self._taken: list[Delivery] = []
         self._identity = Identity()
         self._ended = False
+        self._xid: str | None = None  # of the last prepare(); None for commit()
         self.result: TransactionResult | None = None
 
     async def __aenter__(self) -> Self:
@@ -134,15 +135,13 @@ class Transaction:
             OutcomeUnknown: It may or may not be stored. It may be called again: it asks for the same transaction, which
                 is committed once at most.
         """
-        operations = self._ready()
+        operations = self._ready(None)
         try:
             response = await self._caller.change(
                 "commit",
-                lambda producer: (
-                    _rpc.QUEUE + "Commit",
-                    queue_pb2.CommitRequest(operations=operations, producer=producer),
-                    queue_pb2.CommitResponse,
-                ),
+                _rpc.QUEUE + "Commit",
+                queue_pb2.CommitRequest(operations=operations),
+                queue_pb2.CommitResponse,
                 timeout=self._timeout if timeout is None else timeout,
                 identity=self._identity,
             )
@@ -163,14 +162,12 @@ class Transaction:
         Only publish and take (or ack) are possible. Repeat it after OutcomeUnknown, until it is answered; then call
         Admin.commit_prepared or Admin.rollback_prepared. Returns the log sequence number.
         """
-        operations = self._ready()
+        operations = self._ready(xid)
         response = await self._caller.change(
             f"prepare {xid}",
-            lambda producer: (
-                _rpc.QUEUE + "Prepare",
-                queue_pb2.PrepareRequest(xid=xid, operations=operations, producer=producer),
-                queue_pb2.PrepareResponse,
-            ),
+            _rpc.QUEUE + "Prepare",
+            queue_pb2.PrepareRequest(xid=xid, operations=operations),
+            queue_pb2.PrepareResponse,
             timeout=self._timeout if timeout is None else timeout,
             identity=self._identity,
         )
@@ -193,9 +190,14 @@ class Transaction:
                 "the outcome of commit() is not known: call it again, and take another transaction for what is new"
             )
 
-    def _ready(self) -> list[queue_pb2.Operation]:
+    def _ready(self, xid: str | None) -> list[queue_pb2.Operation]:
+        """What to send: to be committed, or to be prepared under an xid."""
         if self._ended:
             raise errors.InvalidRequest("the transaction has ended")
+        if self._identity.doubt.unknown and self._xid != xid:
+            earlier = f"prepare({self._xid!r})" if self._xid is not None else "commit()"
+            raise errors.InvalidRequest(f"the outcome of {earlier} is not known: call it again")
+        self._xid = xid
         if not self._operations:
             raise errors.InvalidRequest("the transaction is empty")
         return self._operations

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of Client.admin about queues and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from lockstep_mq import _rpc, errors, message, queues
+from lockstep_mq._calls import Caller, Request
+from lockstep_mq._proto import queue_pb2
+from lockstep_mq.queues import Forward, Order, Queue, QueueConfig, QueueList, RedeliveryPolicy, Start, Subscription
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from google.protobuf.message import Message
+
+    Resp = TypeVar("Resp", bound=Message)
+
+
+class QueueCalls:
+    """Queues and subscriptions. Each call that changes something takes a Request, with which it can be made again."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def _change(
+        self,
+        op: str,
+        method: str,
+        request: Message,
+        response: type[Resp],
+        under: Request | None,
+        timeout: float | None,
+    ) -> Resp:
+        return await self._caller.change(op, _rpc.QUEUE + method, request, response, timeout=timeout, under=under)
+
+    async def _ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
+        return await self._caller.ask(op, _rpc.QUEUE + method, request, response, timeout)
+
+    async def create_queue(
+        self,
+        name: str,
+        config: QueueConfig | None = None,
+        *,
+        subscriptions: Iterable[str] = (),
+        topic: bool = False,
+        if_not_exists: bool = False,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """Make a queue with its first subscriptions: "default" if none is named; `topic` begins with none."""
+        asked = queue_pb2.CreateQueueRequest(
+            name=name,
+            config=queues.encode_config(config or QueueConfig()),
+            subscriptions=list(subscriptions),
+            topic=topic,
+            if_not_exists=if_not_exists,
+        )
+        response = await self._change(
+            f"create queue {name}", "CreateQueue", asked, queue_pb2.CreateQueueResponse, request, timeout
+        )
+        return queues.decode_queue(response.queue)
+
+    async def alter_queue(
+        self,
+        name: str,
+        config: QueueConfig,
+        change: Iterable[str],
+        *,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """Change those fields of a queue's configuration that `change` names; "*" is all of them."""
+        asked = queue_pb2.AlterQueueRequest(
+            name=name, config=queues.encode_config(config), update_mask=FieldMask(paths=list(change))
+        )
+        response = await self._change(
+            f"alter queue {name}", "AlterQueue", asked, queue_pb2.AlterQueueResponse, request, timeout
+        )
+        return queues.decode_queue(response.queue)
+
+    async def delete_queue(
+        self, name: str, *, if_empty: bool = False, request: Request | None = None, timeout: float | None = None
+    ) -> int:
+        """Remove a queue with its messages; returns how many there were."""
+        asked = queue_pb2.DeleteQueueRequest(name=name, if_empty=if_empty)
+        response = await self._change(
+            f"delete queue {name}", "DeleteQueue", asked, queue_pb2.DeleteQueueResponse, request, timeout
+        )
+        return response.messages
+
+    async def purge_queue(
+        self, name: str, subscription: str = "", *, request: Request | None = None, timeout: float | None = None
+    ) -> int:
+        """Acknowledge everything that a subscription, or all of them, have still to acknowledge."""
+        asked = queue_pb2.PurgeQueueRequest(name=name, subscription=subscription)
+        response = await self._change(
+            f"purge {name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, request, timeout
+        )
+        return response.messages
+
+    async def set_forwards(
+        self,
+        queue: str,
+        forwards: Iterable[Forward],
+        *,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """Replace the forwards of a queue, up to 16, each to another queue; none ends them.
+
+        Messages that are there already stay as they are.
+        """
+        asked = queue_pb2.SetForwardsRequest(queue=queue, forwards=[queues.encode_forward(f) for f in forwards])
+        response = await self._change(
+            f"forward {queue}", "SetForwards", asked, queue_pb2.SetForwardsResponse, request, timeout
+        )
+        return queues.decode_queue(response.queue)
+
+    async def get_queue(self, name: str, *, timeout: float | None = None) -> Queue:
+        """Describe a queue."""
+        response = await self._ask(
+            f"get queue {name}",
+            "GetQueue",
+            queue_pb2.GetQueueRequest(name=name),
+            queue_pb2.GetQueueResponse,
+            timeout,
+        )
+        return queues.decode_queue(response.queue)
+
+    async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
+        """Describe queues in the order of their names, page by page."""
+        asked = queue_pb2.ListQueuesRequest(prefix=prefix)
+        while True:
+            response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
+            for q in response.queues:
+                yield queues.decode_queue(q)
+            if not response.next_page_token:
+                return
+            asked.page_token = response.next_page_token
+
+    async def queue_table(
+        self,
+        prefix: str = "",
+        *,
+        contains: str = "",
+        order: Order = "name",
+        descending: bool = False,
+        offset: int = 0,
+        limit: int = 1000,
+        timeout: float | None = None,
+    ) -> QueueList:
+        """List queues with what happens in them, in any order.
+
+        It is made for tables: the node looks at all of its queues for it, once a second for all that ask.
+
+        Args:
+            prefix: That the names begin with.
+            contains: A text that they contain, whatever the case of its letters.
+            order: What they are sorted by.
+            descending: The largest, the oldest or the last name first.
+            offset: How many to leave out.
+            limit: How many to return at most, 1 to 1,000.
+            timeout: Seconds to wait for a node.
+        """
+        asked = queue_pb2.ListQueuesRequest(
+            prefix=prefix,
+            contains=contains,
+            order=queues.encode_order(order),
+            descending=descending,
+            offset=offset,
+            page_size=limit,
+            activity=True,
+        )
+        response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
+        return QueueList(
+            queues=tuple(queues.decode_queue(q) for q in response.queues),
+            total=response.total,
+            uncertain=response.order_uncertain,
+        )
+
+    async def create_subscription(
+        self,
+        queue: str,
+        name: str,
+        *,
+        start: Start | int | datetime = "latest",
+        filter: str = "",  # noqa: A002 # the protocol's name
+        redelivery: RedeliveryPolicy | None = None,
+        if_not_exists: bool = False,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """Add a durable cursor, which begins with the next message, the oldest one, a sequence or a time.
+
+        redelivery is what it has for itself of the queue's configuration.
+        """
+        asked = queue_pb2.CreateSubscriptionRequest(queue=queue, name=name, filter=filter, if_not_exists=if_not_exists)
+        if isinstance(start, datetime):
+            asked.start_time.CopyFrom(message.timestamp(start, "start"))
+        elif isinstance(start, int):
+            asked.start_sequence = start
+        else:
+            asked.start = queues.START[start]
+        if redelivery is not None:
+            asked.redelivery.CopyFrom(queues.encode_policy(redelivery)[0])
+        response = await self._change(
+            f"create subscription {queue}/{name}",
+            "CreateSubscription",
+            asked,
+            queue_pb2.CreateSubscriptionResponse,
+            request,
+            timeout,
+        )
+        return queues.decode_subscription(response.subscription)
+
+    async def alter_subscription(
+        self,
+        queue: str,
+        name: str = "default",
+        *,
+        filter: str | None = None,  # noqa: A002 # the protocol's name
+        redelivery: RedeliveryPolicy | None = None,
+        inherit: Iterable[str] = (),
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """Change a subscription; what is not given stays as it is.
+
+        Args:
+            queue: Name of the queue.
+            name: Name of the subscription.
+            filter: Replaces the filter; empty: it gets all messages. What was read for a consumer before and did not
+                match the old one is acknowledged, and does not come back.
+            redelivery: What it has for itself from then on.
+            inherit: What is as the queue has it from then on: names of RedeliveryPolicy's fields.
+            request: Makes the call one that can be made again after OutcomeUnknown.
+            timeout: Seconds to wait for a node.
+        """
+        policy, named = queues.encode_policy(redelivery or RedeliveryPolicy())
+        inherited = list(inherit)
+        for both in set(named) & set(inherited):
+            raise errors.InvalidRequest(f"{both} is to be set, and to be as the queue has it")
+        paths = ([] if filter is None else ["filter"]) + [f"redelivery.{path}" for path in named + inherited]
+        asked = queue_pb2.AlterSubscriptionRequest(
+            queue=queue, name=name, filter=filter or "", redelivery=policy, update_mask=FieldMask(paths=paths)
+        )
+        response = await self._change(
+            f"alter subscription {queue}/{name}",
+            "AlterSubscription",
+            asked,
+            queue_pb2.AlterSubscriptionResponse,
+            request,
+            timeout,
+        )
+        return queues.decode_subscription(response.subscription)
+
+    async def delete_subscription(
+        self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
+    ) -> None:
+        """Remove a cursor; messages that only it had still to read are gone."""
+        await self._change(
+            f"delete subscription {queue}/{name}",
+            "DeleteSubscription",
+            queue_pb2.DeleteSubscriptionRequest(queue=queue, name=name),
+            queue_pb2.DeleteSubscriptionResponse,
+            request,
+            timeout,
+        )
+
+    async def seek(
+        self,
+        queue: str,
+        to: Start | int | datetime,
+        *,
+        subscription: str = "default",
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Move a subscription; returns the sequence of the first message that it gets."""
+        asked = queue_pb2.SeekSubscriptionRequest(queue=queue, subscription=subscription)
+        if isinstance(to, datetime):
+            asked.time.CopyFrom(message.timestamp(to, "to"))
+        elif isinstance(to, int):
+            asked.sequence = to
+        else:
+            asked.position = queues.START[to]
+        response = await self._change(
+            f"seek {queue}/{subscription}",
+            "SeekSubscription",
+            asked,
+            queue_pb2.SeekSubscriptionResponse,
+            request,
+            timeout,
+        )
+        return response.sequence

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues, subscriptions and prepared transactions, as they are configured and described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from google.protobuf.duration_pb2 import Duration
+
+from lockstep_mq import errors, message
+from lockstep_mq._proto import queue_pb2, types_pb2
+
+Overflow = Literal["reject", "drop-head", "dead-letter-head"]
+Start = Literal["latest", "earliest"]
+
+Order = Literal["name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers"]
+"""What a list of queues is sorted by; ties are by name."""
+
+_ORDER: dict[Order, queue_pb2.QueueOrder] = {
+    "name": queue_pb2.QUEUE_ORDER_NAME,
+    "messages": queue_pb2.QUEUE_ORDER_MESSAGES,
+    "bytes": queue_pb2.QUEUE_ORDER_BYTES,
+    "age": queue_pb2.QUEUE_ORDER_AGE,
+    "published": queue_pb2.QUEUE_ORDER_PUBLISHED,
+    "delivered": queue_pb2.QUEUE_ORDER_DELIVERED,
+    "acknowledged": queue_pb2.QUEUE_ORDER_ACKNOWLEDGED,
+    "consumers": queue_pb2.QUEUE_ORDER_CONSUMERS,
+}
+
+_OVERFLOW: dict[Overflow, types_pb2.Overflow] = {
+    "reject": types_pb2.OVERFLOW_REJECT,
+    "drop-head": types_pb2.OVERFLOW_DROP_HEAD,
+    "dead-letter-head": types_pb2.OVERFLOW_DEAD_LETTER_HEAD,
+}
+START: dict[Start, types_pb2.StartPosition] = {
+    "latest": types_pb2.START_POSITION_LATEST,
+    "earliest": types_pb2.START_POSITION_EARLIEST,
+}
+
+
+@dataclass(frozen=True)
+class QueueConfig:
+    """What can be altered on a queue. The default has no limits; docs/queues.md has the meaning of each."""
+
+    max_messages: int = 0
+    max_bytes: int = 0
+    max_deliveries: int = 0
+    dead_letter: str = ""
+    ttl: timedelta = timedelta()
+    delay: timedelta = timedelta()
+    redelivery_delay: timedelta = timedelta()
+    redelivery_multiplier: float = 0
+    redelivery_max_delay: timedelta = timedelta()
+    retention_age: timedelta = timedelta()
+    retention_bytes: int = 0
+    retention_messages: int = 0
+    overflow: Overflow = "reject"
+    priorities: bool = False
+    exclusive: bool = False
+    dead_letter_expired: bool = False
+    temporary_grace: timedelta = timedelta()
+
+
+@dataclass(frozen=True)
+class RedeliveryPolicy:
+    """What a subscription has for itself of its queue's configuration; what is None is as the queue has it."""
+
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
+    redelivery_delay: timedelta | None = None
+    redelivery_multiplier: float | None = None
+    redelivery_max_delay: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class ActiveConsumer:
+    """The consumer of an exclusive queue's subscription that gets messages: its address, and since when."""
+
+    address: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """A durable cursor on a queue. `backlog` is what it has still to acknowledge, an upper bound if it has a filter."""
+
+    name: str
+    floor: int
+    backlog: int
+    in_flight: int
+    consumers: int
+    filter: str
+    redelivery: RedeliveryPolicy = RedeliveryPolicy()
+    active_consumer: ActiveConsumer | None = None
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A rule of a queue: what is published to it also goes to another queue, in the same transaction.
+
+    Attributes:
+        to: The other queue; it must not forward itself.
+        move: The messages go to the other queue only.
+        filter: Only messages that match this expression in CEL, of at most 4 KiB; empty: all.
+    """
+
+    to: str
+    move: bool = False
+    filter: str = ""
+
+
+@dataclass(frozen=True)
+class QueueActivity:
+    """What happens in a queue.
+
+    Attributes:
+        published: Messages published, moved or forwarded to it, per second, lately. None: not known, because no client
+            has asked for activity in the 10 seconds before.
+        delivered: Messages given to consumers, redelivered ones among them, per second.
+        acknowledged: Messages that all subscriptions were done with, per second.
+        oldest_at: When the oldest message was accepted that has still to be acknowledged; None if there is none, or
+            while it is not known.
+        consumers: Of all subscriptions.
+    """
+
+    published: float | None
+    delivered: float | None
+    acknowledged: float | None
+    oldest_at: datetime | None
+    consumers: int
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue as it is now."""
+
+    name: str
+    id: int
+    config: QueueConfig
+    next_sequence: int
+    messages: int
+    bytes: int
+    delayed: int
+    dropped: int
+    expired: int
+    subscriptions: tuple[Subscription, ...] = field(default=())
+    forwards: tuple[Forward, ...] = field(default=())
+    activity: QueueActivity | None = None
+
+
+@dataclass(frozen=True)
+class QueueList:
+    """A part of a list of queues.
+
+    Attributes:
+        queues: With their activity.
+        total: How many there are of those that were asked for, with those that were left out.
+        uncertain: Ordered by age, and some ages were not known yet, so that the order may be wrong; asking again helps.
+    """
+
+    queues: tuple[Queue, ...]
+    total: int
+    uncertain: bool
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What moving messages did.
+
+    Attributes:
+        moved: How many were moved by the attempt that was answered.
+        skipped: How many of the chosen ones were not: they were acknowledged, held by a prepared transaction, damaged,
+            or no dead letters although no target was given; or an attempt that was not answered had moved them.
+    """
+
+    moved: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class PreparedQueue:
+    """What a prepared transaction will do in one queue: messages that it publishes, and that it acknowledges."""
+
+    queue: str
+    publishes: int
+    acks: int
+
+
+@dataclass(frozen=True)
+class PreparedTransaction:
+    """One that waits for a decision.
+
+    Attributes:
+        xid: Its name.
+        lsn: Log sequence number of its Prepare.
+        prepared_at: By the clock of the active.
+        queues: By name.
+        bytes: What is kept for it.
+    """
+
+    xid: str
+    lsn: int
+    prepared_at: datetime
+    queues: tuple[PreparedQueue, ...]
+    bytes: int
+
+
+def encode_config(c: QueueConfig) -> types_pb2.QueueConfig:
+    """Encode what a queue is to have."""
+    out = types_pb2.QueueConfig()
+    for f in fields(c):
+        value = getattr(c, f.name)
+        if f.name == "overflow":
+            if value not in _OVERFLOW:
+                raise errors.InvalidRequest(f"overflow {value!r} is none of {', '.join(_OVERFLOW)}")
+            out.overflow = _OVERFLOW[value]
+        elif isinstance(value, timedelta):
+            if value:
+                getattr(out, f.name).CopyFrom(message.duration(value))
+        elif value:
+            setattr(out, f.name, value)
+    return out
+
+
+def decode_config(c: types_pb2.QueueConfig) -> QueueConfig:
+    """Decode what a queue has."""
+    out = QueueConfig()
+    for f in fields(out):
+        value = getattr(c, f.name)
+        if f.name == "overflow":
+            names = {number: name for name, number in _OVERFLOW.items()}
+            out = replace(out, overflow=names.get(value, "reject"))
+        elif isinstance(getattr(out, f.name), timedelta):
+            out = replace(out, **{f.name: value.ToTimedelta()})
+        else:
+            out = replace(out, **{f.name: value})
+    return out
+
+
+def decode_queue(q: types_pb2.Queue) -> Queue:
+    """Decode a queue."""
+    return Queue(
+        name=q.name,
+        id=q.id,
+        config=decode_config(q.config),
+        next_sequence=q.next_sequence,
+        messages=q.messages,
+        bytes=q.bytes,
+        delayed=q.delayed,
+        dropped=q.dropped,
+        expired=q.expired,
+        subscriptions=tuple(decode_subscription(s) for s in q.subscriptions),
+        forwards=tuple(Forward(f.to, f.move, f.filter) for f in q.forwards),
+        activity=_decode_activity(q.activity) if q.HasField("activity") else None,
+    )
+
+
+def decode_subscription(s: types_pb2.Subscription) -> Subscription:
+    """Decode a subscription."""
+    active = s.active_consumer
+    return Subscription(
+        name=s.name,
+        floor=s.floor,
+        backlog=s.backlog,
+        in_flight=s.in_flight,
+        consumers=s.consumers,
+        filter=s.filter,
+        redelivery=_decode_policy(s.redelivery),
+        active_consumer=(
+            ActiveConsumer(active.address, message.when(active.since)) if s.HasField("active_consumer") else None
+        ),
+    )
+
+
+def _decode_activity(a: types_pb2.QueueActivity) -> QueueActivity:
+    known = a.HasField("published_per_second")
+    return QueueActivity(
+        published=a.published_per_second if known else None,
+        delivered=a.delivered_per_second if known else None,
+        acknowledged=a.acknowledged_per_second if known else None,
+        oldest_at=message.when(a.oldest_at) if a.HasField("oldest_at") else None,
+        consumers=a.consumers,
+    )
+
+
+def encode_policy(p: RedeliveryPolicy) -> tuple[types_pb2.RedeliveryPolicy, list[str]]:
+    """Encode what a subscription is to have for itself, and name what that is."""
+    out, names = types_pb2.RedeliveryPolicy(), []
+    for f in fields(p):
+        value = getattr(p, f.name)
+        if value is None:
+            continue
+        names.append(f.name)
+        if isinstance(value, timedelta):
+            getattr(out, f.name).CopyFrom(message.duration(value))
+        else:
+            setattr(out, f.name, value)
+    return out, names
+
+
+def _decode_policy(p: types_pb2.RedeliveryPolicy) -> RedeliveryPolicy:
+    has: dict[str, Any] = {}
+    for descriptor, value in p.ListFields():
+        has[descriptor.name] = value.ToTimedelta() if isinstance(value, Duration) else value
+    return RedeliveryPolicy(**has)
+
+
+def encode_forward(f: Forward) -> types_pb2.Forward:
+    """Encode a forward."""
+    return types_pb2.Forward(to=f.to, move=f.move, filter=f.filter)
+
+
+def decode_prepared(t: queue_pb2.PreparedTransaction) -> PreparedTransaction:
+    """Decode a prepared transaction."""
+    return PreparedTransaction(
+        xid=t.xid,
+        lsn=t.lsn,
+        prepared_at=message.when(t.prepared_at),
+        queues=tuple(PreparedQueue(q.queue, q.publishes, q.acks) for q in t.queues),
+        bytes=t.bytes,
+    )
+
+
+def encode_order(order: Order) -> queue_pb2.QueueOrder:
+    """Encode what a list of queues is sorted by."""
+    if order not in _ORDER:
+        raise errors.InvalidRequest(f"order {order!r} is none of {', '.join(_ORDER)}")
+    return _ORDER[order]
+
+
+def encode_sequences(sequences: Iterable[int | tuple[int, int]]) -> list[types_pb2.SequenceRange]:
+    """Encode sequences, and inclusive ranges of them."""
+    out = []
+    for s in sequences:
+        first, last = (s, s) if isinstance(s, int) else s
+        if not 1 <= first <= last:
+            raise errors.InvalidRequest(
+                f"sequences {first} to {last}: the first is at least 1, and the last not below it"
+            )
+        out.append(types_pb2.SequenceRange(first=first, last=last))
+    if not out:
+        raise errors.InvalidRequest("no sequence given")
+    return out

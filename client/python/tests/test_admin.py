@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of Client.admin, against a real pair; and the rules of asking again, against a scripted node."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from datetime import timedelta
+
+import grpc
+import pytest
+from pair import BOUND, Pair
+from scripted import Context, Node, abort
+
+from lockstep_mq import Client, Forward, Message, QueueConfig, RedeliveryPolicy, Request, errors
+from lockstep_mq._proto import queue_pb2
+
+
+async def bodies(client: Client, queue: str, subscription: str = "") -> list[str]:
+    return [m.text async for m in client.browse(queue, subscription=subscription, timeout=BOUND)]
+
+
+async def test_subscriptions_are_altered(client: Client) -> None:
+    admin = client.admin
+    await admin.create_queue("sub-dead")
+    own = RedeliveryPolicy(max_deliveries=2, redelivery_delay=timedelta(milliseconds=1500), redelivery_multiplier=2.5)
+    await admin.create_queue("sub", QueueConfig(max_deliveries=9), topic=True)
+    made = await admin.create_subscription("sub", "s", redelivery=own, filter="size > 1")
+    assert (made.redelivery, made.filter) == (own, "size > 1")
+
+    altered = await admin.alter_subscription(
+        "sub", "s", filter="", redelivery=RedeliveryPolicy(dead_letter="sub-dead", max_deliveries=1)
+    )
+    assert altered.filter == ""
+    assert altered.redelivery == RedeliveryPolicy(1, "sub-dead", own.redelivery_delay, 2.5, None)
+    altered = await admin.alter_subscription("sub", "s", inherit=["redelivery_delay", "redelivery_multiplier"])
+    assert altered.redelivery == RedeliveryPolicy(1, "sub-dead")
+    (described,) = (await admin.get_queue("sub")).subscriptions
+    assert described == altered
+
+    await client.publish("sub", b"x")
+    async with await client.consume("sub", subscription="s") as consumer:
+        (await consumer.receive(timeout=BOUND)).nack()
+        await consumer.flush(timeout=BOUND)
+    assert await bodies(client, "sub-dead") == ["x"], "after one delivery"
+
+    with pytest.raises(errors.InvalidRequest, match="max_deliveries"):
+        await admin.alter_subscription(
+            "sub", "s", redelivery=RedeliveryPolicy(max_deliveries=1), inherit=["max_deliveries"]
+        )
+    with pytest.raises(errors.InvalidRequest):
+        await admin.alter_subscription("sub", "s")
+    with pytest.raises(errors.InvalidRequest):
+        await admin.alter_subscription("sub", "s", filter="no such thing")
+    with pytest.raises(errors.SubscriptionNotFound):
+        await admin.alter_subscription("sub", "t", filter="")
+
+
+async def test_forwards(client: Client) -> None:
+    for q in ("f-from", "f-all", "f-some"):
+        await client.admin.create_queue(q)
+    rules = (Forward("f-all"), Forward("f-some", move=True, filter="size == 2"))
+    assert (await client.admin.set_forwards("f-from", rules)).forwards == rules
+    for body in ("1", "22", "333"):
+        await client.publish("f-from", body)
+    assert await bodies(client, "f-from") == ["1", "333"]
+    assert await bodies(client, "f-all") == ["1", "22", "333"]
+    assert await bodies(client, "f-some") == ["22"]
+    with pytest.raises(errors.InvalidRequest):
+        await client.admin.set_forwards("f-all", [Forward("f-from")])  # a chain
+    with pytest.raises(errors.QueueNotFound):
+        await client.admin.set_forwards("f-from", [Forward("f-none")])
+    assert (await client.admin.set_forwards("f-from", [])).forwards == ()
+
+
+async def test_dead_letters_are_replayed(client: Client) -> None:
+    await client.admin.create_queue("r-dead")
+    await client.admin.create_queue("r", QueueConfig(dead_letter="r-dead"))
+    await client.publish_batch("r", [Message(f"{i}".encode(), properties={"n": i}) for i in range(6)])
+    async with await client.consume("r") as consumer:
+        for _ in range(6):
+            (await consumer.receive(timeout=BOUND)).reject()
+        await consumer.flush(timeout=BOUND)
+    await client.publish("r-dead", b"no dead letter")
+    some = await client.admin.replay_dead_letters("r-dead", filter="has(properties.n) && properties.n > 3")
+    assert (some.moved, some.skipped) == (2, 0)
+    one = await client.admin.replay_dead_letters("r-dead", start=2, limit=1)
+    assert one.moved == 1
+    rest = await client.admin.replay_dead_letters("r-dead")
+    assert (rest.moved, rest.skipped) == (3, 1)
+    assert await bodies(client, "r", "default") == ["4", "5", "1", "0", "2", "3"]
+    assert (await client.admin.replay_dead_letters("r-dead", to="r")).moved == 1
+    with pytest.raises(errors.QueueNotFound):
+        await client.admin.replay_dead_letters("r-none")
+    with pytest.raises(errors.SubscriptionNotFound):
+        await client.admin.replay_dead_letters("r-dead", subscription="none")
+
+
+async def test_messages_are_moved_and_removed(client: Client) -> None:
+    made = await client.admin.create_queue("m-from", subscriptions=["a", "b"])
+    await client.admin.create_queue("m-to")
+    await client.publish_batch("m-from", [str(i) for i in range(1, 11)])
+    moved = await client.admin.move_messages("m-from", [1, (3, 4)], to="m-to", queue_id=made.id)
+    assert (moved.moved, moved.skipped) == (3, 0)
+    again = await client.admin.move_messages("m-from", [1, (3, 4)], to="m-to")
+    assert (again.moved, again.skipped) == (0, 3), "each once"
+    assert (await client.admin.move_messages("m-from", [5], to="m-to", subscription="a")).moved == 1
+    assert await client.admin.remove_messages("m-from", [(6, 8)]) == 3
+    assert await client.admin.remove_messages("m-from", [9], subscription="b") == 1
+    assert await bodies(client, "m-to") == ["1", "3", "4", "5"]
+    assert await bodies(client, "m-from", "a") == ["2", "9", "10"]
+    assert await bodies(client, "m-from", "b") == ["2", "5", "10"]
+    for wrong in ([], [0], [(2, 1)]):
+        with pytest.raises(errors.InvalidRequest):
+            await client.admin.move_messages("m-from", wrong, to="m-to")
+    with pytest.raises(errors.LimitExceeded):
+        await client.admin.remove_messages("m-from", [(1, 10_001)])
+    with pytest.raises(errors.QueueNotFound):
+        await client.admin.remove_messages("m-from", [2], queue_id=made.id + 1000)
+
+
+async def test_the_table_of_queues(client: Client) -> None:
+    for i, q in enumerate(("tbl/Aa", "tbl/bb", "tbl/cA")):
+        await client.admin.create_queue(q)
+        await client.publish_batch(q, [b"x"] * (i + 1))
+    largest = await client.admin.queue_table("tbl/", order="messages", descending=True, limit=2)
+    assert [q.name for q in largest.queues] == ["tbl/cA", "tbl/bb"]
+    assert largest.total == 3
+    assert largest.queues[0].activity is not None
+    with_a = await client.admin.queue_table("tbl/", contains="A", offset=1)
+    assert ([q.name for q in with_a.queues], with_a.total) == (["tbl/cA"], 2)
+    with pytest.raises(errors.InvalidRequest, match="none of name"):
+        await client.admin.queue_table(order="size")  # type: ignore[arg-type] # the mistake
+
+
+async def test_connections_are_shown_and_closed(pair: Pair, client: Client) -> None:
+    await client.admin.create_queue("conn")
+    active = await client.wait_active(timeout=BOUND)
+    async with Client(pair.addresses) as other, await other.consume("conn", timeout=BOUND) as consumer:
+        (mine,) = [c async for c in client.admin.list_connections(active, queue="conn")]
+        (stream,) = mine.streams
+        assert (stream.kind, stream.queues, stream.subscription) == ("consume", ("conn",), "default")
+        assert "grpc-python" in mine.client
+        assert not mine.peer
+        closed = await client.admin.close_connection(active, mine.id)
+        assert closed.id == mine.id
+        with pytest.raises(errors.WrongState):
+            await client.admin.close_connection(active, mine.id)
+        await client.publish("conn", b"after", timeout=BOUND)
+        d = await consumer.receive(timeout=BOUND)
+        assert d.text == "after", "the consumer connects again by itself"
+        d.ack()
+        everything = [c async for c in client.admin.list_connections(active)]
+        assert any(c.peer for c in everything), "the standby is connected"
+    with pytest.raises(errors.InvalidRequest, match="knows no node"):
+        await client.admin.close_connection("127.0.0.1:1", 1)
+
+
+async def test_a_call_that_was_given_up_can_be_asked_for_again(pair: Pair, client: Client) -> None:
+    await asyncio.to_thread(pair.wait_in_sync)
+    await client.admin.create_queue("ask-again")
+    await client.publish_batch("ask-again", [b"x"] * 5)
+    active, request = await client.wait_active(timeout=BOUND), Request()
+    pair.signal(active, signal.SIGSTOP)
+    try:
+        with pytest.raises(errors.OutcomeUnknown):
+            await client.admin.purge_queue("ask-again", request=request, timeout=0.3)
+        with pytest.raises(errors.InvalidRequest, match="in use for another call"):
+            await client.admin.delete_queue("ask-again", request=request)
+    finally:
+        pair.signal(active, signal.SIGCONT)
+    await client.publish("ask-again", b"later", timeout=BOUND)
+    purged = await client.admin.purge_queue("ask-again", request=request, timeout=BOUND)
+    assert purged in {5, 6}, "the first attempt was carried out, or not"
+    assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "and no other one"
+    with pytest.raises(errors.InvalidRequest, match="carried out already"):
+        await client.admin.purge_queue("ask-again", request=request)
+    await asyncio.to_thread(pair.wait_in_sync)
+
+
+async def test_a_request_keeps_its_identity_over_calls() -> None:
+    async def purge(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
+        if n == 1:
+            await asyncio.sleep(BOUND)  # the client gives up
+        if n == 2:
+            await abort(context, grpc.StatusCode.NOT_FOUND, "QUEUE_NOT_FOUND")
+        return queue_pb2.PurgeQueueResponse(messages=7)
+
+    async with Node() as node, Client([node.address]) as client, Client([node.address]) as other:
+        node.on_purge, request = purge, Request()
+        with pytest.raises(errors.OutcomeUnknown):
+            await client.admin.purge_queue("q", request=request, timeout=0.3)
+        for wrong in (
+            client.admin.purge_queue("another", request=request),
+            client.admin.delete_queue("q", request=request),
+            other.admin.purge_queue("q", request=request),
+        ):
+            with pytest.raises(errors.InvalidRequest, match="in use for another call"):
+                await wrong
+        with pytest.raises(errors.OutcomeUnknown) as caught:  # the first attempt may have been carried out before
+            await client.admin.purge_queue("q", request=request, timeout=BOUND)
+        assert isinstance(caught.value.refusal, errors.QueueNotFound)
+        assert await client.admin.purge_queue("q", request=request, timeout=BOUND) == 7
+        await client.admin.purge_queue("q", timeout=BOUND)
+        sent = [p.producer for p in node.purges]
+        assert len({p.id for p in sent}) == 1
+        assert [(p.sequence, p.retry) for p in sent] == [(1, False), (1, True), (1, True), (2, False)]
+
+
+async def test_a_replay_is_not_repeated_in_doubt() -> None:
+    async with Node() as node, Client([node.address]) as client:
+        with pytest.raises(errors.OutcomeUnknown):
+            await client.admin.replay_dead_letters("q", timeout=BOUND)
+        assert node.replays == 2, "what was refused by a standby is repeated, what was not answered is not"
+        assert (await client.admin.replay_dead_letters("q", timeout=BOUND)).moved == 3
+
+
+async def test_a_transaction_in_doubt_is_one_thing() -> None:
+    async def silent(_: int, context: Context) -> queue_pb2.CommitResponse:
+        await asyncio.sleep(BOUND)
+        return queue_pb2.CommitResponse()
+
+    async with Node() as node, Client([node.address]) as client:
+        node.on_commit = silent
+        t = client.transaction().publish("q", b"1")
+        with pytest.raises(errors.OutcomeUnknown):
+            await t.commit(timeout=0.3)
+        with pytest.raises(errors.InvalidRequest, match=r"commit\(\) is not known"):
+            await t.prepare("xid", timeout=0.3)
