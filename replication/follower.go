@@ -95,6 +95,8 @@ type Follower struct {
 	told   LostCause
 	status FollowerStatus
 	link   *link
+	// conn is the present connection to the active, nil if there is none.
+	conn Conn
 }
 
 // FollowerStatus is a snapshot of what a follower does.
@@ -260,7 +262,11 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("connect to the active at %s: %w", f.o.Address, err)
 	}
-	defer func() { _ = conn.Close() }()
+	f.use(conn)
+	defer func() {
+		f.use(nil)
+		_ = conn.Close()
+	}()
 	if reason := f.resync.Load(); reason != nil {
 		err = fmt.Errorf("%w: %w", errSnapshot, *reason)
 	} else {
@@ -275,6 +281,13 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 		return true, nil
 	}
 	return worked, err
+}
+
+// use says which connection is looked at for what flows over it.
+func (f *Follower) use(conn Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.conn = conn
 }
 
 // room asks whether there is room for so many bytes more, unless little has come since it was asked last.
@@ -297,19 +310,28 @@ func (f *Follower) room(bytes int) error {
 // watch looks after silence and a stalled disk.
 func (f *Follower) watch(ctx context.Context) {
 	defer f.wg.Done()
-	step := max(f.o.ActiveTimeout/20, time.Millisecond)
-	t := time.NewTicker(step)
+	active := newDetector(f.o.ActiveTimeout, activeFloor, f.o.FixedTimeouts)
+	t := time.NewTicker(active.tick())
 	defer t.Stop()
-	var quiet silence
 	stalled := false
+	var conn Conn
+	var received uint64
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			if d := quiet.step(now, step, f.heard.Swap(false) || f.busy.Load()); d >= f.o.ActiveTimeout {
-				quiet.quiet = 0
-				f.silent(d)
+			heard := f.heard.Swap(false) || f.busy.Load()
+			if c := f.connection(); c != conn {
+				conn, received = c, 0
+				active.restart()
+			} else if c != nil {
+				before := received
+				received = c.Received()
+				heard = heard || received >= before+flowBytes
+			}
+			if err := active.step(now, heard); err != nil {
+				f.silent(err)
 			}
 			if s := f.io.stalled(f.o.DiskStallTimeout); s != stalled {
 				if stalled = s; s {
@@ -325,9 +347,16 @@ func (f *Follower) watch(ctx context.Context) {
 	}
 }
 
+// connection is the present one to the active, or nil.
+func (f *Follower) connection() Conn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.conn
+}
+
 // silent ends what is under way and reports it.
-func (f *Follower) silent(d time.Duration) {
-	err := fmt.Errorf("%w: nothing from the active for %v", ErrSilent, d)
+func (f *Follower) silent(err error) {
+	err = fmt.Errorf("nothing from the active: %w", err)
 	f.mu.Lock()
 	cancel := f.cancel
 	f.mu.Unlock()

@@ -6,7 +6,7 @@ import "time"
 
 // Defaults of Tuning.
 const (
-	DefaultHeartbeat         = 100 * time.Millisecond
+	DefaultHeartbeat         = 40 * time.Millisecond
 	DefaultStandbyTimeout    = 600 * time.Millisecond
 	DefaultActiveTimeout     = time.Second
 	DefaultAckTimeout        = 5 * time.Second
@@ -30,6 +30,9 @@ type Tuning struct {
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
+	// FixedTimeouts: StandbyTimeout and ActiveTimeout are waited for in any case. Otherwise they are the most that is
+	// waited: an end that was always heard from in time is missed sooner (see detector).
+	FixedTimeouts bool
 	// AckTimeout is how long a standby that lives may leave records without an ack before it is dropped as slow.
 	AckTimeout time.Duration
 	// DiskStallTimeout is how long a write or sync of the log may take before the node stops its heartbeats.
@@ -83,22 +86,4 @@ func setDefault[T int | int64 | time.Duration](v *T, def T) {
 	if *v <= 0 {
 		*v = def
 	}
-}
-
-// silence measures how long the other end has been quiet, in steps of a ticker. A step counts no more than twice its
-// nominal length: when this process was itself stopped for a while, it must not blame the other end.
-type silence struct {
-	quiet time.Duration
-	last  time.Time
-}
-
-// step returns the silence so far. heard tells whether anything came since the last step.
-func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Duration {
-	if heard || s.last.IsZero() {
-		s.quiet = 0
-	} else {
-		s.quiet += min(now.Sub(s.last), 2*nominal)
-	}
-	s.last = now
-	return s.quiet
 }

@@ -353,10 +353,10 @@ func causeOf(err error) LostCause {
 
 // watch returns when the session has ended: by itself, by silence, or by slowness.
 func (s *session) watch(ctx context.Context) {
-	step := max(s.p.o.StandbyTimeout/8, time.Millisecond)
+	standby := newDetector(s.p.o.StandbyTimeout, standbyFloor, s.p.o.FixedTimeouts)
+	step := standby.tick()
 	t := time.NewTicker(step)
 	defer t.Stop()
-	var quiet silence
 	var slow silence
 	for {
 		select {
@@ -366,8 +366,8 @@ func (s *session) watch(ctx context.Context) {
 			s.end(fmt.Errorf("connection of the standby: %w", ctx.Err()))
 			return
 		case now := <-t.C:
-			if d := quiet.step(now, step, s.heard.Swap(false)); d >= s.p.o.StandbyTimeout {
-				s.end(fmt.Errorf("%w: nothing from the standby for %v", ErrSilent, d))
+			if err := standby.step(now, s.heard.Swap(false)); err != nil {
+				s.end(fmt.Errorf("nothing from the standby: %w", err))
 				return
 			}
 			if d := slow.step(now, step, s.window.progressed(now.Add(-2*step))); d >= s.p.o.AckTimeout {

@@ -71,6 +71,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
+	counted := &countedConn{Conn: tcp}
 	var used atomic.Bool
 	options := slices.Concat(codec.DialOptions(), []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -78,7 +79,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 			if used.Swap(true) {
 				return nil, errors.New("connection ended")
 			}
-			return tcp, nil
+			return counted, nil
 		}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2 * windowBytes),
@@ -90,14 +91,28 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 		_ = tcp.Close()
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	return &grpcConn{cc: cc, tcp: tcp, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
+	return &grpcConn{cc: cc, tcp: counted, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
+}
+
+// countedConn counts what is read from it.
+type countedConn struct {
+	net.Conn
+	received atomic.Uint64
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.received.Add(uint64(n))
+	return n, err //nolint:wrapcheck // gRPC looks at it
 }
 
 type grpcConn struct {
 	cc     *grpc.ClientConn
-	tcp    net.Conn
+	tcp    *countedConn
 	client lockstepv1.ReplicationServiceClient
 }
+
+func (c *grpcConn) Received() uint64 { return c.tcp.received.Load() }
 
 func (c *grpcConn) Close() error {
 	err := c.cc.Close()

@@ -178,6 +178,8 @@ type Conn interface {
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
 	// Meet introduces this process to the one at the other end, and returns who that is.
 	Meet(ctx context.Context, me Introduction) (Introduction, error)
+	// Received is how many bytes have come over the connection, parts of messages among them; 0 where messages come whole.
+	Received() uint64
 	// Close ends everything on the connection.
 	Close() error
 }

@@ -290,6 +290,9 @@ func (c *conn) Meet(context.Context, replication.Introduction) (replication.Intr
 	return replication.Introduction{}, replication.ErrNotActive
 }
 
+// Received is 0: messages come whole.
+func (*conn) Received() uint64 { return 0 }
+
 // FetchSnapshot calls the listener's service.
 func (c *conn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
 	service, err := c.l.active()

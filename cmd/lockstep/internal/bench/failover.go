@@ -27,6 +27,8 @@ const (
 type FailoverOptions struct {
 	Fault string
 	Times int
+	// Settle is how long the pair serves in sync before each fault.
+	Settle time.Duration
 	// Coordinator is for the result only.
 	Coordinator string
 }
@@ -115,7 +117,7 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 		go func() { ended <- p.run(runCtx, t, names[0]) }()
 		h, start := newHistogram(), time.Now()
 		for range o.Times {
-			d, err := failOnce(ctx, t, p, o.Fault)
+			d, err := failOnce(ctx, t, p, o)
 			if err != nil {
 				return err
 			}
@@ -138,11 +140,16 @@ func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogra
 }
 
 // failOnce does it once, and returns when the pair is in sync again.
-func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time.Duration, err error) {
-	limit, cancel := context.WithTimeout(ctx, readyBound)
+func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d time.Duration, err error) {
+	limit, cancel := context.WithTimeout(ctx, readyBound+o.Settle)
 	defer cancel()
 	if err := t.Pair.WaitReady(limit, nil); err != nil {
 		return 0, err
+	}
+	select {
+	case <-time.After(o.Settle):
+	case <-limit.Done():
+		return 0, fmt.Errorf("wait before the fault: %w", limit.Err())
 	}
 	if _, err := p.next(limit, time.Now(), ""); err != nil {
 		return 0, err
@@ -151,11 +158,11 @@ func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time
 	if err != nil {
 		return 0, err
 	}
-	if fault == FaultSwitchover {
+	if o.Fault == FaultSwitchover {
 		return switchOver(limit, t, p, active)
 	}
 	since := time.Now()
-	undo, err := strike(t, active, fault)
+	undo, err := strike(t, active, o.Fault)
 	if err != nil {
 		return 0, err
 	}

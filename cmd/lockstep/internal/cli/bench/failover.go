@@ -4,6 +4,7 @@ package bench
 
 import (
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,7 +20,10 @@ func failoverCommand(env *cli.Env) *cobra.Command {
 		Long: `Starts a pair, publishes one message after the other, and does something to the active, again and again: kill (SIGKILL), freeze
 (SIGSTOP until the other node serves), cut (neither the other node nor etcd hears of it or is heard by it, until the other node serves; its
 clients still reach it) or switchover (planned). A latency is the time from the fault to the next acknowledgement by the
-other node; of a switchover, the longest time between two acknowledgements.`,
+other node; of a switchover, the longest time between two acknowledgements.
+
+Nodes that have been connected for some seconds miss each other sooner than those that have just met (failover.detection), so that for freeze
+and cut the pair serves for 5 s before each fault, unless --settle says otherwise.`,
 		Example: `  lockstep bench failover --kills 50
   lockstep bench failover --kills 50 --coordinator raft
   lockstep bench failover --fault cut --kills 10
@@ -33,7 +37,12 @@ other node; of a switchover, the longest time between two acknowledgements.`,
 			if f.raft, err = cli.WantsRaft(o.Coordinator); err != nil {
 				return err
 			}
+			if !cmd.Flags().Changed("settle") && (o.Fault == bench.FaultFreeze || o.Fault == bench.FaultCut) {
+				o.Settle = 5 * time.Second
+			}
 			switch {
+			case o.Settle < 0:
+				return cli.Usage("--settle must not be negative")
 			case o.Times < 1:
 				return cli.Usage("--kills must be at least 1")
 			case !slices.Contains([]string{bench.FaultKill, bench.FaultFreeze, bench.FaultCut, bench.FaultSwitchover},
@@ -63,6 +72,8 @@ other node; of a switchover, the longest time between two acknowledgements.`,
 	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
 	cmd.Flags().IntVar(&o.Times, "kills", 50, "how often")
+	cmd.Flags().DurationVar(&o.Settle, "settle", 0,
+		"how long the pair serves, in sync, before each fault; default: 5s for freeze and cut, otherwise 0")
 	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
 		"what is done to the active: kill, freeze, cut or switchover")
 	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd",
