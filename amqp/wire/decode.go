@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"unicode/utf8"
+)
+
+const (
+	// maxDepth bounds lists in lists: what is deeper is no message of an honest peer, and would take the stack.
+	maxDepth = 32
+	// maxEmpty bounds the elements of an array whose elements take no bytes, such as true.
+	maxEmpty = 1024
+)
+
+func decodeError(format string, args ...any) *Error {
+	return &Error{Condition: ConditionDecode, Description: fmt.Sprintf(format, args...)}
+}
+
+var errShort = decodeError("the data ends in the middle of a value")
+
+// DecodeValue decodes the value at the beginning of b, and returns what is behind it. Nothing of v refers to b.
+func DecodeValue(b []byte) (v any, rest []byte, err error) {
+	d := decoder{b: b}
+	v, err = d.value()
+	if err != nil {
+		return nil, nil, err
+	}
+	return v, d.b, nil
+}
+
+// decoder takes values from the front of b.
+type decoder struct {
+	b     []byte
+	depth int
+}
+
+// take takes n bytes.
+func (d *decoder) take(n int) ([]byte, error) {
+	if n < 0 || n > len(d.b) {
+		return nil, errShort
+	}
+	out := d.b[:n:n]
+	d.b = d.b[n:]
+	return out, nil
+}
+
+func (d *decoder) ctor() (byte, error) {
+	if len(d.b) == 0 {
+		return 0, errShort
+	}
+	c := d.b[0]
+	d.b = d.b[1:]
+	return c, nil
+}
+
+// isNull takes a null if that is next.
+func (d *decoder) isNull() bool {
+	if len(d.b) == 0 || d.b[0] != ctorNull {
+		return false
+	}
+	d.b = d.b[1:]
+	return true
+}
+
+// value takes any value.
+func (d *decoder) value() (any, error) {
+	c, err := d.ctor()
+	if err != nil {
+		return nil, err
+	}
+	return d.valueOf(c)
+}
+
+// valueOf takes the value behind a constructor.
+func (d *decoder) valueOf(c byte) (any, error) {
+	switch c >> 4 {
+	case 0x0:
+		return d.described(c)
+	case 0x4, 0x5, 0x6, 0x7, 0x8, 0x9:
+		return d.fixed(c)
+	case 0xa, 0xb:
+		return d.variable(c)
+	case 0xc, 0xd, 0xe, 0xf:
+		return d.compound(c)
+	default:
+		return nil, decodeError("%#02x is no constructor", c)
+	}
+}
+
+func (d *decoder) described(c byte) (any, error) {
+	if c != ctorDescribed {
+		return nil, decodeError("%#02x is no constructor", c)
+	}
+	if err := d.deeper(); err != nil {
+		return nil, err
+	}
+	defer func() { d.depth-- }()
+	descriptor, err := d.value()
+	if err != nil {
+		return nil, err
+	}
+	v, err := d.value()
+	if err != nil {
+		return nil, err
+	}
+	return Described{Descriptor: descriptor, Value: v}, nil
+}
+
+func (d *decoder) deeper() error {
+	if d.depth++; d.depth > maxDepth {
+		return decodeError("values are nested more than %d deep", maxDepth)
+	}
+	return nil
+}
+
+// fixed takes a value of a fixed width.
+func (d *decoder) fixed(c byte) (any, error) { //nolint:cyclop // one line for each constructor
+	b, err := d.take(fixedWidth(c))
+	if err != nil {
+		return nil, err
+	}
+	switch c {
+	case ctorNull:
+		return nil, nil //nolint:nilnil // null is a value
+	case ctorTrue:
+		return true, nil
+	case ctorFalse:
+		return false, nil
+	case ctorUint0:
+		return uint32(0), nil
+	case ctorUlong0:
+		return uint64(0), nil
+	case ctorList0:
+		return List{}, nil
+	case ctorUbyte:
+		return b[0], nil
+	case ctorByte:
+		return int8(b[0]), nil
+	case ctorUint8:
+		return uint32(b[0]), nil
+	case ctorUlong8:
+		return uint64(b[0]), nil
+	case ctorInt8:
+		return int32(int8(b[0])), nil
+	case ctorLong8:
+		return int64(int8(b[0])), nil
+	case ctorBool:
+		if b[0] > 1 {
+			return nil, decodeError("%#02x is no boolean", b[0])
+		}
+		return b[0] == 1, nil
+	default:
+		return wide(c, b)
+	}
+}
+
+// wide decodes what has two bytes and more.
+func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each constructor
+	switch c {
+	case ctorUshort:
+		return big.Uint16(b), nil
+	case ctorShort:
+		return int16(big.Uint16(b)), nil
+	case ctorUint:
+		return big.Uint32(b), nil
+	case ctorInt:
+		return int32(big.Uint32(b)), nil
+	case ctorFloat:
+		return math.Float32frombits(big.Uint32(b)), nil
+	case ctorChar:
+		if r := big.Uint32(b); r > utf8.MaxRune {
+			return nil, decodeError("%#x is no code point", r)
+		}
+		return Char(big.Uint32(b)), nil
+	case ctorUlong:
+		return big.Uint64(b), nil
+	case ctorLong:
+		return int64(big.Uint64(b)), nil
+	case ctorDouble:
+		return math.Float64frombits(big.Uint64(b)), nil
+	case ctorTimestamp:
+		return Timestamp(big.Uint64(b)), nil
+	case ctorUUID:
+		return UUID(b), nil
+	case ctorDecimal32, ctorDecimal64, ctorDecimal:
+		return Decimal(b), nil
+	default:
+		return nil, decodeError("%#02x is no constructor", c)
+	}
+}
+
+// fixedWidth is the number of bytes behind a constructor of fixed width.
+func fixedWidth(c byte) int {
+	if c>>4 == 0x4 {
+		return 0
+	}
+	return 1 << (c>>4 - 5)
+}
+
+// sized takes the bytes behind a constructor with a size.
+func (d *decoder) sized(c byte) ([]byte, error) {
+	width := 1
+	if c>>4&1 == 1 { // 0xb, 0xd, 0xf
+		width = 4
+	}
+	head, err := d.take(width)
+	if err != nil {
+		return nil, err
+	}
+	n := uint64(head[0])
+	if width == 4 {
+		n = uint64(big.Uint32(head))
+	}
+	if n > uint64(len(d.b)) {
+		return nil, errShort
+	}
+	return d.take(int(n))
+}
+
+func (d *decoder) variable(c byte) (any, error) {
+	b, err := d.sized(c)
+	if err != nil {
+		return nil, err
+	}
+	switch c {
+	case ctorBinary8, ctorBinary32:
+		return bytes.Clone(b), nil
+	case ctorString8, ctorString32:
+		if !utf8.Valid(b) {
+			return nil, decodeError("a string is not UTF-8")
+		}
+		return string(b), nil
+	case ctorSymbol8, ctorSymbol32:
+		return symbolOf(b)
+	default:
+		return nil, decodeError("%#02x is no constructor", c)
+	}
+}
+
+func symbolOf(b []byte) (Symbol, error) {
+	for _, c := range b {
+		if c >= utf8.RuneSelf {
+			return "", decodeError("a symbol is not ASCII")
+		}
+	}
+	return Symbol(b), nil
+}
+
+// elements opens a list, map or array: its elements are left in the decoder that is returned.
+func (d *decoder) elements(c byte) (in decoder, count int, err error) {
+	body, err := d.sized(c)
+	if err != nil {
+		return decoder{}, 0, err
+	}
+	in = decoder{b: body, depth: d.depth}
+	width := 1
+	if c>>4&1 == 1 {
+		width = 4
+	}
+	head, err := in.take(width)
+	if err != nil {
+		return decoder{}, 0, err
+	}
+	n := uint64(head[0])
+	if width == 4 {
+		n = uint64(big.Uint32(head))
+	}
+	if n > uint64(len(in.b)) && (c>>4 < 0xe || n > maxEmpty) {
+		return decoder{}, 0, decodeError("%d elements in %d bytes", n, len(in.b))
+	}
+	return in, int(n), in.deeper()
+}
+
+func (d *decoder) compound(c byte) (any, error) {
+	in, count, err := d.elements(c)
+	if err != nil {
+		return nil, err
+	}
+	var v any
+	switch c {
+	case ctorList8, ctorList32:
+		v, err = in.list(count)
+	case ctorMap8, ctorMap32:
+		v, err = in.dict(count)
+	case ctorArray8, ctorArray32:
+		v, err = in.array(count)
+	default:
+		err = decodeError("%#02x is no constructor", c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(in.b) > 0 {
+		return nil, decodeError("%d bytes are left behind the elements", len(in.b))
+	}
+	return v, nil
+}
+
+func (d *decoder) list(count int) (List, error) {
+	l := make(List, count)
+	for i := range l {
+		v, err := d.value()
+		if err != nil {
+			return nil, err
+		}
+		l[i] = v
+	}
+	return l, nil
+}
+
+func (d *decoder) dict(count int) (Map, error) {
+	if count%2 != 0 {
+		return nil, decodeError("a map of %d values", count)
+	}
+	m := make(Map, count/2)
+	for i := range m {
+		k, err := d.value()
+		if err != nil {
+			return nil, err
+		}
+		v, err := d.value()
+		if err != nil {
+			return nil, err
+		}
+		m[i] = MapEntry{Key: k, Value: v}
+	}
+	return m, nil
+}
+
+// array takes the elements of an array, all behind one constructor.
+func (d *decoder) array(count int) (Array, error) {
+	c, err := d.ctor()
+	if err != nil {
+		return nil, err
+	}
+	var descriptors []any
+	for c == ctorDescribed {
+		if err := d.deeper(); err != nil {
+			return nil, err
+		}
+		descriptor, err := d.value()
+		if err != nil {
+			return nil, err
+		}
+		descriptors = append(descriptors, descriptor)
+		if c, err = d.ctor(); err != nil {
+			return nil, err
+		}
+	}
+	if c>>4 != 0x4 && count > len(d.b) {
+		return nil, decodeError("%d elements in %d bytes", count, len(d.b))
+	}
+	a := make(Array, count)
+	for i := range a {
+		v, err := d.valueOf(c)
+		if err != nil {
+			return nil, err
+		}
+		for j := len(descriptors) - 1; j >= 0; j-- {
+			v = Described{Descriptor: descriptors[j], Value: v}
+		}
+		a[i] = v
+	}
+	return a, nil
+}
+
+// skip passes over one value without looking into it.
+func (d *decoder) skip() error {
+	for {
+		c, err := d.ctor()
+		if err != nil {
+			return err
+		}
+		switch c >> 4 {
+		case 0x4, 0x5, 0x6, 0x7, 0x8, 0x9:
+			_, err = d.take(fixedWidth(c))
+			return err
+		case 0xa, 0xb, 0xc, 0xd, 0xe, 0xf:
+			_, err = d.sized(c)
+			return err
+		}
+		if c != ctorDescribed {
+			return decodeError("%#02x is no constructor", c)
+		}
+		if err := d.deeper(); err != nil {
+			return err
+		}
+		if err := d.skip(); err != nil { // the descriptor; what it describes follows
+			return err
+		}
+	}
+}
+
+// descriptor takes the descriptor of a described value, as a number. known is false for one that is not of the
+// specification.
+func (d *decoder) descriptor() (code uint64, known bool, err error) {
+	c, err := d.ctor()
+	if err != nil {
+		return 0, false, err
+	}
+	if c != ctorDescribed {
+		return 0, false, decodeError("a described value is expected where %#02x is", c)
+	}
+	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // as everybody sends it
+		code = uint64(d.b[1])
+		d.b = d.b[2:]
+		return code, true, nil
+	}
+	v, err := d.value()
+	if err != nil {
+		return 0, false, err
+	}
+	switch v := v.(type) {
+	case uint64:
+		return v, true, nil
+	case Symbol:
+		code, known = codes[v]
+		return code, known, nil
+	default:
+		return 0, false, nil
+	}
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"unicode/utf8"
+)
+
+// reader takes the fields of a described list one after the other. What comes behind the last field of the list is
+// absent, as the specification has it. The first error stays.
+type reader struct {
+	decoder
+	left int
+	name string // of the list, for errors
+	err  error
+}
+
+// openList opens the list behind a descriptor.
+func (d *decoder) openList(name string) (reader, error) {
+	c, err := d.ctor()
+	if err != nil {
+		return reader{}, err
+	}
+	switch c {
+	case ctorList0:
+		return reader{name: name}, nil
+	case ctorList8, ctorList32:
+		in, count, err := d.elements(c)
+		return reader{decoder: in, left: count, name: name}, err
+	default:
+		return reader{}, decodeError("%s is no list", name)
+	}
+}
+
+// close returns the first error; fields that the specification does not know are one.
+func (r *reader) close() error {
+	if r.err == nil && r.left > 0 {
+		r.fail("has too many fields")
+	}
+	return r.err
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = decodeError("%s %s", r.name, fmt.Sprintf(format, args...))
+	}
+}
+
+// missing fails for a mandatory field that is absent.
+func (r *reader) missing(field string) {
+	if r.err == nil {
+		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " lacks " + field}
+	}
+}
+
+// more tells whether the next field is there, and takes it if it is null.
+func (r *reader) more() bool {
+	if r.err != nil || r.left == 0 {
+		return false
+	}
+	r.left--
+	return !r.isNull()
+}
+
+// of takes the constructor of a field.
+func (r *reader) of() byte {
+	c, err := r.ctor()
+	if err != nil {
+		r.keep(err)
+	}
+	return c
+}
+
+func (r *reader) keep(err error) {
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+}
+
+// bytes takes n bytes, or as many zeros after an error.
+func (r *reader) bytes(n int) []byte {
+	b, err := r.take(n)
+	if err != nil {
+		r.keep(err)
+		return make([]byte, n)
+	}
+	return b
+}
+
+func (r *reader) bool(absent bool) bool {
+	if !r.more() {
+		return absent
+	}
+	switch c := r.of(); c {
+	case ctorTrue:
+		return true
+	case ctorFalse:
+		return false
+	case ctorBool:
+		return r.bytes(1)[0] == 1
+	default:
+		r.fail("has %#02x where a boolean belongs", c)
+		return absent
+	}
+}
+
+func (r *reader) optionalUint() (v Optional[uint32]) {
+	if !r.more() {
+		return v
+	}
+	v.Set = true
+	switch c := r.of(); c {
+	case ctorUint0:
+	case ctorUint8:
+		v.Value = uint32(r.bytes(1)[0])
+	case ctorUint:
+		v.Value = big.Uint32(r.bytes(4))
+	default:
+		r.fail("has %#02x where a uint belongs", c)
+	}
+	return v
+}
+
+func (r *reader) uint(absent uint32) uint32 { return r.optionalUint().Or(absent) }
+
+func (r *reader) mustUint(field string) uint32 {
+	v := r.optionalUint()
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
+}
+
+func (r *reader) ulong(absent uint64) uint64 {
+	if !r.more() {
+		return absent
+	}
+	switch c := r.of(); c {
+	case ctorUlong0:
+		return 0
+	case ctorUlong8:
+		return uint64(r.bytes(1)[0])
+	case ctorUlong:
+		return big.Uint64(r.bytes(8))
+	default:
+		r.fail("has %#02x where a ulong belongs", c)
+		return absent
+	}
+}
+
+func (r *reader) ubyte() (v Optional[uint8]) {
+	if !r.more() {
+		return v
+	}
+	if c := r.of(); c != ctorUbyte {
+		r.fail("has %#02x where a ubyte belongs", c)
+		return v
+	}
+	return Some(r.bytes(1)[0])
+}
+
+func (r *reader) ushort() (v Optional[uint16]) {
+	if !r.more() {
+		return v
+	}
+	if c := r.of(); c != ctorUshort {
+		r.fail("has %#02x where a ushort belongs", c)
+		return v
+	}
+	return Some(big.Uint16(r.bytes(2)))
+}
+
+func (r *reader) timestamp() (v Optional[Timestamp]) {
+	if !r.more() {
+		return v
+	}
+	if c := r.of(); c != ctorTimestamp {
+		r.fail("has %#02x where a timestamp belongs", c)
+		return v
+	}
+	return Some(Timestamp(big.Uint64(r.bytes(8))))
+}
+
+// alias takes a binary, and returns it where it is.
+func (r *reader) alias() []byte {
+	if !r.more() {
+		return nil
+	}
+	c := r.of()
+	if c != ctorBinary8 && c != ctorBinary32 {
+		r.fail("has %#02x where a binary belongs", c)
+		return nil
+	}
+	b, err := r.sized(c)
+	r.keep(err)
+	return b
+}
+
+func (r *reader) binary() []byte { return bytes.Clone(r.alias()) }
+
+func (r *reader) optionalString() (v Optional[string]) {
+	if !r.more() {
+		return v
+	}
+	c := r.of()
+	if c != ctorString8 && c != ctorString32 {
+		r.fail("has %#02x where a string belongs", c)
+		return v
+	}
+	b, err := r.sized(c)
+	r.keep(err)
+	if !utf8.Valid(b) {
+		r.fail("has a string that is not UTF-8")
+	}
+	return Some(string(b))
+}
+
+func (r *reader) string() string { return r.optionalString().Value }
+
+func (r *reader) symbol(absent Symbol) Symbol {
+	if !r.more() {
+		return absent
+	}
+	c := r.of()
+	if c != ctorSymbol8 && c != ctorSymbol32 {
+		r.fail("has %#02x where a symbol belongs", c)
+		return absent
+	}
+	b, err := r.sized(c)
+	r.keep(err)
+	s, err := symbolOf(b)
+	r.keep(err)
+	return s
+}
+
+// symbols takes a field of several symbols, which is an array or one symbol by itself (1.4).
+func (r *reader) symbols() []Symbol {
+	switch v := r.value().(type) {
+	case nil:
+		return nil
+	case Symbol:
+		return []Symbol{v}
+	case Array:
+		out := make([]Symbol, len(v))
+		for i := range v {
+			s, ok := v[i].(Symbol)
+			if !ok {
+				r.fail("has %T where a symbol belongs", v[i])
+				return nil
+			}
+			out[i] = s
+		}
+		return out
+	default:
+		r.fail("has %T where symbols belong", v)
+		return nil
+	}
+}
+
+// value takes a field of any type.
+func (r *reader) value() any {
+	if !r.more() {
+		return nil
+	}
+	v, err := r.decoder.value()
+	r.keep(err)
+	return v
+}
+
+func (r *reader) dict() Map {
+	switch v := r.value().(type) {
+	case nil:
+		return nil
+	case Map:
+		return v
+	default:
+		r.fail("has %T where a map belongs", v)
+		return nil
+	}
+}
+
+// described tells whether the next field is there, and takes its descriptor. The caller takes what is behind it from
+// the decoder, and keeps the error. (A function that is handed in would have each reader on the heap.)
+func (r *reader) described() (code uint64, ok bool) {
+	if !r.more() {
+		return 0, false
+	}
+	code, known, err := r.descriptor()
+	if err == nil && !known {
+		err = decodeError("%s has a value with an unknown descriptor", r.name)
+	}
+	r.keep(err)
+	return code, err == nil
+}
+
+func (r *reader) error() *Error {
+	code, ok := r.described()
+	if !ok {
+		return nil
+	}
+	e, err := r.decoder.error(code)
+	r.keep(err)
+	return e
+}
+
+func (r *reader) state() DeliveryState {
+	if !r.more() {
+		return nil
+	}
+	s, err := r.deliveryState()
+	r.keep(err)
+	return s
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import "math"
+
+// reused are the performatives of a Reader that come with every message.
+type reused struct {
+	transfer    Transfer
+	flow        Flow
+	disposition Disposition
+}
+
+// decodePerformative decodes the body of a frame, and returns the payload behind it.
+func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
+	d := decoder{b: b}
+	code, known, err := d.descriptor()
+	if err != nil {
+		return nil, nil, err
+	}
+	var p Performative
+	switch code {
+	case codeTransfer:
+		err, p = d.transfer(&into.transfer), &into.transfer
+	case codeFlow:
+		err, p = d.flow(&into.flow), &into.flow
+	case codeDisposition:
+		err, p = d.disposition(&into.disposition), &into.disposition
+	case codeOpen:
+		p, err = d.open()
+	case codeBegin:
+		p, err = d.begin()
+	case codeAttach:
+		p, err = d.attach()
+	case codeDetach:
+		p, err = d.detach()
+	case codeEnd:
+		var e *Error
+		e, err = d.ending("end")
+		p = &End{Error: e}
+	case codeClose:
+		var e *Error
+		e, err = d.ending("close")
+		p = &Close{Error: e}
+	default:
+		known = false
+	}
+	if err == nil && !known {
+		err = decodeError("%#x is no performative of AMQP frames", code)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, d.b, nil
+}
+
+// decodeSASL decodes the body of a SASL frame.
+func decodeSASL(b []byte) (p Performative, err error) {
+	d := decoder{b: b}
+	code, known, err := d.descriptor()
+	if err != nil {
+		return nil, err
+	}
+	if !known || code < codeSASLMechanisms || code > codeSASLOutcome {
+		return nil, decodeError("%#x is no performative of SASL frames", code)
+	}
+	r, err := d.openList("sasl performative")
+	if err != nil {
+		return nil, err
+	}
+	switch code {
+	case codeSASLMechanisms:
+		p = &SASLMechanisms{Mechanisms: r.symbols()}
+	case codeSASLInit:
+		p = &SASLInit{Mechanism: r.symbol(""), InitialResponse: r.binary(), Hostname: r.string()}
+	case codeSASLChallenge:
+		p = &SASLChallenge{Challenge: r.binary()}
+	case codeSASLResponse:
+		p = &SASLResponse{Response: r.binary()}
+	default:
+		code := r.ubyte()
+		if !code.Set {
+			r.missing("its code")
+		}
+		p = &SASLOutcome{Code: SASLCode(code.Value), AdditionalData: r.binary()}
+	}
+	if err := r.close(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (d *decoder) open() (*Open, error) {
+	r, err := d.openList("open")
+	if err != nil {
+		return nil, err
+	}
+	id := r.optionalString()
+	if !id.Set {
+		r.missing("its container-id")
+	}
+	p := &Open{
+		ContainerID: id.Value, Hostname: r.string(), MaxFrameSize: r.uint(math.MaxUint32),
+		ChannelMax: r.ushort().Or(math.MaxUint16), IdleTimeOut: r.uint(0), OutgoingLocales: r.symbols(),
+		IncomingLocales: r.symbols(), OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(),
+		Properties: r.dict(),
+	}
+	return p, r.close()
+}
+
+func (d *decoder) begin() (*Begin, error) {
+	r, err := d.openList("begin")
+	if err != nil {
+		return nil, err
+	}
+	p := &Begin{
+		RemoteChannel: r.ushort(), NextOutgoingID: r.mustUint("its next-outgoing-id"),
+		IncomingWindow: r.mustUint("its incoming-window"), OutgoingWindow: r.mustUint("its outgoing-window"),
+		HandleMax: r.uint(math.MaxUint32), OfferedCapabilities: r.symbols(), DesiredCapabilities: r.symbols(),
+		Properties: r.dict(),
+	}
+	return p, r.close()
+}
+
+func (d *decoder) attach() (*Attach, error) {
+	r, err := d.openList("attach")
+	if err != nil {
+		return nil, err
+	}
+	name := r.optionalString()
+	if !name.Set {
+		r.missing("its name")
+	}
+	p := &Attach{Name: name.Value, Handle: r.mustUint("its handle"), Role: Role(r.bool(false))}
+	p.SenderSettleMode = SenderSettleMode(r.ubyte().Or(uint8(SenderMixed)))
+	p.ReceiverSettleMode = ReceiverSettleMode(r.ubyte().Or(uint8(ReceiverFirst)))
+	if p.SenderSettleMode > SenderMixed || p.ReceiverSettleMode > ReceiverSecond {
+		r.fail("has a settle mode that does not exist")
+	}
+	if code, ok := r.described(); ok {
+		p.Source, err = r.source(code)
+		r.keep(err)
+	}
+	if code, ok := r.described(); ok {
+		p.Target, err = r.target(code)
+		r.keep(err)
+	}
+	p.Unsettled = r.unsettled()
+	p.IncompleteUnsettled = r.bool(false)
+	p.InitialDeliveryCount, p.MaxMessageSize = r.optionalUint(), r.ulong(0)
+	p.OfferedCapabilities, p.DesiredCapabilities, p.Properties = r.symbols(), r.symbols(), r.dict()
+	return p, r.close()
+}
+
+// unsettled takes a map from delivery tags to states.
+func (r *reader) unsettled() Map {
+	if !r.more() {
+		return nil
+	}
+	c := r.of()
+	if c != ctorMap8 && c != ctorMap32 {
+		r.fail("has %#02x where a map belongs", c)
+		return nil
+	}
+	in, count, err := r.elements(c)
+	if err != nil {
+		r.keep(err)
+		return nil
+	}
+	if count%2 != 0 {
+		r.fail("has a map of %d values", count)
+		return nil
+	}
+	m := make(Map, count/2)
+	for i := range m {
+		tag, err := in.value()
+		b, ok := tag.([]byte)
+		if err == nil && !ok {
+			err = decodeError("%s has %T where a delivery tag belongs", r.name, tag)
+		}
+		if err != nil {
+			r.keep(err)
+			return nil
+		}
+		m[i].Key = string(b)
+		if in.isNull() {
+			continue
+		}
+		if m[i].Value, err = in.deliveryState(); err != nil {
+			r.keep(err)
+			return nil
+		}
+	}
+	return m
+}
+
+func (d *decoder) flow(p *Flow) error {
+	r, err := d.openList("flow")
+	if err != nil {
+		return err
+	}
+	p.NextIncomingID, p.IncomingWindow = r.optionalUint(), r.mustUint("its incoming-window")
+	p.NextOutgoingID, p.OutgoingWindow = r.mustUint("its next-outgoing-id"), r.mustUint("its outgoing-window")
+	p.Handle, p.DeliveryCount, p.LinkCredit = r.optionalUint(), r.optionalUint(), r.optionalUint()
+	p.Available, p.Drain, p.Echo, p.Properties = r.optionalUint(), r.bool(false), r.bool(false), r.dict()
+	return r.close()
+}
+
+func (d *decoder) transfer(p *Transfer) error {
+	r, err := d.openList("transfer")
+	if err != nil {
+		return err
+	}
+	p.Handle, p.DeliveryID, p.DeliveryTag = r.mustUint("its handle"), r.optionalUint(), r.alias()
+	if len(p.DeliveryTag) > 32 {
+		r.fail("has a delivery tag of %d bytes, and at most 32 are possible", len(p.DeliveryTag))
+	}
+	p.MessageFormat = r.optionalUint()
+	p.Settled = Optional[bool]{}
+	if r.left > 0 && r.err == nil && len(r.b) > 0 && r.b[0] != ctorNull {
+		p.Settled = Some(r.bool(false))
+	} else {
+		r.more()
+	}
+	p.More = r.bool(false)
+	mode := r.ubyte()
+	p.ReceiverSettleMode = Optional[ReceiverSettleMode]{Value: ReceiverSettleMode(mode.Value), Set: mode.Set}
+	p.State, p.Resume, p.Aborted, p.Batchable = r.state(), r.bool(false), r.bool(false), r.bool(false)
+	return r.close()
+}
+
+func (d *decoder) disposition(p *Disposition) error {
+	r, err := d.openList("disposition")
+	if err != nil {
+		return err
+	}
+	p.Role, p.First = Role(r.bool(false)), r.mustUint("its first delivery")
+	p.Last, p.Settled, p.State, p.Batchable = r.uint(p.First), r.bool(false), r.state(), r.bool(false)
+	return r.close()
+}
+
+func (d *decoder) detach() (*Detach, error) {
+	r, err := d.openList("detach")
+	if err != nil {
+		return nil, err
+	}
+	p := &Detach{Handle: r.mustUint("its handle"), Closed: r.bool(false), Error: r.error()}
+	return p, r.close()
+}
+
+func (d *decoder) ending(name string) (*Error, error) {
+	r, err := d.openList(name)
+	if err != nil {
+		return nil, err
+	}
+	e := r.error()
+	return e, r.close()
+}
+
+func (d *decoder) error(code uint64) (*Error, error) {
+	if code != codeError {
+		return nil, decodeError("%#x is no error", code)
+	}
+	r, err := d.openList("error")
+	if err != nil {
+		return nil, err
+	}
+	e := &Error{Condition: r.symbol(""), Description: r.string(), Info: r.dict()}
+	return e, r.close()
+}
+
+func (d *decoder) source(code uint64) (*Source, error) {
+	if code != codeSource {
+		return nil, decodeError("%#x is no source", code)
+	}
+	r, err := d.openList("source")
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{
+		Address: r.value(), Durable: TerminusDurability(r.uint(0)), ExpiryPolicy: r.symbol(ExpirySessionEnd),
+		Timeout: r.uint(0), Dynamic: r.bool(false), DynamicNodeProperties: r.dict(), DistributionMode: r.symbol(""),
+		Filter: r.dict(), DefaultOutcome: r.state(), Outcomes: r.symbols(), Capabilities: r.symbols(),
+	}
+	return s, r.close()
+}
+
+func (d *decoder) target(code uint64) (Target, error) {
+	switch code {
+	case codeTarget:
+		r, err := d.openList("target")
+		if err != nil {
+			return nil, err
+		}
+		t := &Node{
+			Address: r.value(), Durable: TerminusDurability(r.uint(0)), ExpiryPolicy: r.symbol(ExpirySessionEnd),
+			Timeout: r.uint(0), Dynamic: r.bool(false), DynamicNodeProperties: r.dict(), Capabilities: r.symbols(),
+		}
+		return t, r.close()
+	case codeCoordinator:
+		r, err := d.openList("coordinator")
+		if err != nil {
+			return nil, err
+		}
+		c := &Coordinator{Capabilities: r.symbols()}
+		return c, r.close()
+	default:
+		return nil, decodeError("%#x is no target", code)
+	}
+}
+
+// deliveryState takes a described delivery state.
+func (d *decoder) deliveryState() (DeliveryState, error) {
+	code, known, err := d.descriptor()
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		return nil, decodeError("a delivery state has an unknown descriptor")
+	}
+	if err := d.deeper(); err != nil {
+		return nil, err
+	}
+	defer func() { d.depth-- }()
+	r, err := d.openList("delivery state")
+	if err != nil {
+		return nil, err
+	}
+	var s DeliveryState
+	switch code {
+	case codeAccepted:
+		s = Accepted{}
+	case codeReleased:
+		s = Released{}
+	case codeReceived:
+		s = &Received{SectionNumber: r.mustUint("its section-number"), SectionOffset: r.ulong(0)}
+	case codeRejected:
+		s = &Rejected{Error: r.error()}
+	case codeModified:
+		s = &Modified{
+			DeliveryFailed: r.bool(false), UndeliverableHere: r.bool(false), MessageAnnotations: r.dict(),
+		}
+	case codeDeclared:
+		s = &Declared{TxnID: r.binary()}
+	case codeTransactionalState:
+		s = &TransactionalState{TxnID: r.binary(), Outcome: r.state()}
+	default:
+		return nil, decodeError("%#x is no delivery state", code)
+	}
+	return s, r.close()
+}

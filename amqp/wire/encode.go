@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+var big = binary.BigEndian
+
+// AppendValue appends the encoding of a value, in the shortest form that its type has. It panics for a value that is of
+// none of the types of this package: what is sent is made by programs, not by peers.
+func AppendValue(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case nil:
+		return append(b, ctorNull)
+	case bool:
+		return appendBool(b, v)
+	case uint8:
+		return append(b, ctorUbyte, v)
+	case uint16:
+		return big.AppendUint16(append(b, ctorUshort), v)
+	case uint32:
+		return appendUint(b, v)
+	case uint64:
+		return appendUlong(b, v)
+	case int8:
+		return append(b, ctorByte, byte(v))
+	case int16:
+		return big.AppendUint16(append(b, ctorShort), uint16(v))
+	case int32:
+		if v >= math.MinInt8 && v <= math.MaxInt8 {
+			return append(b, ctorInt8, byte(v))
+		}
+		return big.AppendUint32(append(b, ctorInt), uint32(v))
+	case int64:
+		if v >= math.MinInt8 && v <= math.MaxInt8 {
+			return append(b, ctorLong8, byte(v))
+		}
+		return big.AppendUint64(append(b, ctorLong), uint64(v))
+	case float32, float64, Char, Timestamp, UUID, Decimal:
+		return appendRaw(append(b, constructorOf(v)), constructorOf(v), v)
+	case []byte:
+		return appendBinary(b, v)
+	case string:
+		return appendString(b, v)
+	case Symbol:
+		return appendSymbol(b, v)
+	default:
+		return appendCompound(b, v)
+	}
+}
+
+// appendCompound appends lists, maps, arrays, and what is described.
+func appendCompound(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case List:
+		if len(v) == 0 {
+			return append(b, ctorList0)
+		}
+		c := beginCompound(b)
+		for _, e := range v {
+			c.b = AppendValue(c.b, e)
+		}
+		return c.end(ctorList8, ctorList32, len(v))
+	case Map:
+		return appendMap(b, v)
+	case Array:
+		return appendArray(b, v)
+	case []Symbol:
+		return appendSymbols(b, v)
+	case Described:
+		return AppendValue(AppendValue(append(b, ctorDescribed), v.Descriptor), v.Value)
+	case DeliveryState:
+		return appendState(b, v)
+	case *Error:
+		return appendError(b, v)
+	default:
+		panic(fmt.Sprintf("wire: %T is no AMQP value", v))
+	}
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, ctorTrue)
+	}
+	return append(b, ctorFalse)
+}
+
+func appendUint(b []byte, v uint32) []byte {
+	switch {
+	case v == 0:
+		return append(b, ctorUint0)
+	case v <= math.MaxUint8:
+		return append(b, ctorUint8, byte(v))
+	default:
+		return big.AppendUint32(append(b, ctorUint), v)
+	}
+}
+
+func appendUlong(b []byte, v uint64) []byte {
+	switch {
+	case v == 0:
+		return append(b, ctorUlong0)
+	case v <= math.MaxUint8:
+		return append(b, ctorUlong8, byte(v))
+	default:
+		return big.AppendUint64(append(b, ctorUlong), v)
+	}
+}
+
+func appendSized(b []byte, short, long byte, n int) []byte {
+	if n <= math.MaxUint8 {
+		return append(b, short, byte(n))
+	}
+	return big.AppendUint32(append(b, long), uint32(n))
+}
+
+func appendBinary(b, v []byte) []byte {
+	return append(appendSized(b, ctorBinary8, ctorBinary32, len(v)), v...)
+}
+
+func appendString(b []byte, v string) []byte {
+	return append(appendSized(b, ctorString8, ctorString32, len(v)), v...)
+}
+
+func appendSymbol(b []byte, v Symbol) []byte {
+	return append(appendSized(b, ctorSymbol8, ctorSymbol32, len(v)), v...)
+}
+
+func appendMap(b []byte, m Map) []byte {
+	c := beginCompound(b)
+	for i := range m {
+		c.b = AppendValue(AppendValue(c.b, m[i].Key), m[i].Value)
+	}
+	return c.end(ctorMap8, ctorMap32, 2*len(m))
+}
+
+// appendSymbols appends an array of symbols.
+func appendSymbols(b []byte, symbols []Symbol) []byte {
+	a := make(Array, len(symbols))
+	for i, s := range symbols {
+		a[i] = s
+	}
+	return appendArray(b, a)
+}
+
+func appendArray(b []byte, a Array) []byte {
+	c := beginCompound(b)
+	if len(a) == 0 {
+		c.b = append(c.b, ctorNull)
+		return c.end(ctorArray8, ctorArray32, 0)
+	}
+	first := a[0]
+	if d, ok := first.(Described); ok {
+		c.b = AppendValue(append(c.b, ctorDescribed), d.Descriptor)
+		first = d.Value
+	}
+	ctor := constructorOf(first)
+	c.b = append(c.b, ctor)
+	for _, v := range a {
+		if d, ok := v.(Described); ok {
+			v = d.Value
+		}
+		c.b = appendRaw(c.b, ctor, v)
+	}
+	return c.end(ctorArray8, ctorArray32, len(a))
+}
+
+// constructorOf is the constructor that takes every value of v's type.
+func constructorOf(v any) byte { //nolint:cyclop // one line for each type
+	switch v.(type) {
+	case nil:
+		return ctorNull
+	case bool:
+		return ctorBool
+	case uint8:
+		return ctorUbyte
+	case uint16:
+		return ctorUshort
+	case uint32:
+		return ctorUint
+	case uint64:
+		return ctorUlong
+	case int8:
+		return ctorByte
+	case int16:
+		return ctorShort
+	case int32:
+		return ctorInt
+	case int64:
+		return ctorLong
+	case float32:
+		return ctorFloat
+	case float64:
+		return ctorDouble
+	case Char:
+		return ctorChar
+	case Timestamp:
+		return ctorTimestamp
+	case UUID:
+		return ctorUUID
+	case Decimal:
+		return decimalConstructor(v.(Decimal))
+	case []byte:
+		return ctorBinary32
+	case string:
+		return ctorString32
+	case Symbol:
+		return ctorSymbol32
+	case List:
+		return ctorList32
+	case Map:
+		return ctorMap32
+	case Array:
+		return ctorArray32
+	default:
+		panic(fmt.Sprintf("wire: %T is no type of an AMQP array", v))
+	}
+}
+
+func decimalConstructor(d Decimal) byte {
+	switch len(d) {
+	case 4:
+		return ctorDecimal32
+	case 8:
+		return ctorDecimal64
+	default:
+		return ctorDecimal
+	}
+}
+
+// appendRaw appends a value without its constructor, which constructorOf gave for a value of the same type.
+func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line for each type
+	switch v := v.(type) {
+	case nil:
+		return b
+	case bool:
+		if v {
+			return append(b, 1)
+		}
+		return append(b, 0)
+	case uint8:
+		return append(b, v)
+	case uint16:
+		return big.AppendUint16(b, v)
+	case uint32:
+		return big.AppendUint32(b, v)
+	case uint64:
+		return big.AppendUint64(b, v)
+	case int8:
+		return append(b, byte(v))
+	case int16:
+		return big.AppendUint16(b, uint16(v))
+	case int32:
+		return big.AppendUint32(b, uint32(v))
+	case int64:
+		return big.AppendUint64(b, uint64(v))
+	case float32:
+		return big.AppendUint32(b, math.Float32bits(v))
+	case float64:
+		return big.AppendUint64(b, math.Float64bits(v))
+	case Char:
+		return big.AppendUint32(b, uint32(v))
+	case Timestamp:
+		return big.AppendUint64(b, uint64(v))
+	case UUID:
+		return append(b, v[:]...)
+	case Decimal:
+		return append(b, v...)
+	case []byte:
+		return append(big.AppendUint32(b, uint32(len(v))), v...)
+	case string:
+		return append(big.AppendUint32(b, uint32(len(v))), v...)
+	case Symbol:
+		return append(big.AppendUint32(b, uint32(len(v))), v...)
+	default:
+		return appendRawCompound(b, ctor, v)
+	}
+}
+
+// appendRawCompound appends a list, map or array as an element of an array, whose form has sizes of 4 bytes.
+func appendRawCompound(b []byte, ctor byte, v any) []byte {
+	at := len(b)
+	b = AppendValue(b, v)
+	var body []byte
+	count := uint32(0)
+	switch form := b[at]; form {
+	case ctorList0:
+	case ctorList8, ctorMap8, ctorArray8:
+		count, body = uint32(b[at+2]), b[at+3:]
+	case ctorList32, ctorMap32, ctorArray32:
+		count, body = big.Uint32(b[at+5:]), b[at+9:]
+	default:
+		panic(fmt.Sprintf("wire: %T in an array with constructor %#x", v, ctor))
+	}
+	out := big.AppendUint32(nil, uint32(len(body))+4)
+	out = append(big.AppendUint32(out, count), body...)
+	return append(b[:at], out...)
+}
+
+// compound is a list, map or array that is being appended.
+type compound struct {
+	b  []byte
+	at int // where it begins
+}
+
+// shortHead is the length of constructor, size and count in the short form, longHead in the long one.
+const shortHead, longHead = 3, 9
+
+func beginCompound(b []byte) compound {
+	return compound{b: append(b, 0, 0, 0), at: len(b)}
+}
+
+// end writes constructor, size and count in front.
+func (c compound) end(short, long byte, count int) []byte {
+	size := len(c.b) - c.at - shortHead
+	if size+1 <= math.MaxUint8 && count <= math.MaxUint8 {
+		c.b[c.at], c.b[c.at+1], c.b[c.at+2] = short, byte(size+1), byte(count)
+		return c.b
+	}
+	c.b = append(c.b, make([]byte, longHead-shortHead)...)
+	copy(c.b[c.at+longHead:], c.b[c.at+shortHead:c.at+shortHead+size])
+	c.b[c.at] = long
+	big.PutUint32(c.b[c.at+1:], uint32(size)+4)
+	big.PutUint32(c.b[c.at+5:], uint32(count))
+	return c.b
+}
+
+// fields appends the fields of a described list, and leaves out nulls at its end.
+type fields struct {
+	compound
+	count, nulls int
+}
+
+func beginFields(b []byte, code byte) fields {
+	return fields{compound: beginCompound(append(b, ctorDescribed, ctorUlong8, code))}
+}
+
+// null leaves a field out.
+func (f *fields) null() { f.nulls++ }
+
+// next makes room for a field that is there.
+func (f *fields) next() {
+	f.count += f.nulls + 1
+	for ; f.nulls > 0; f.nulls-- {
+		f.b = append(f.b, ctorNull)
+	}
+}
+
+func (f *fields) end() []byte {
+	if f.count == 0 {
+		f.b[f.at] = ctorList0
+		return f.b[:f.at+1]
+	}
+	return f.compound.end(ctorList8, ctorList32, f.count)
+}
+
+func (f *fields) bool(v, absent bool) {
+	if v == absent {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendBool(f.b, v)
+}
+
+// uint leaves the field out if it has the value that its absence means.
+func (f *fields) uint(v, absent uint32) {
+	if v == absent {
+		f.null()
+		return
+	}
+	f.mustUint(v)
+}
+
+func (f *fields) mustUint(v uint32) {
+	f.next()
+	f.b = appendUint(f.b, v)
+}
+
+func (f *fields) optionalUint(v Optional[uint32]) {
+	if !v.Set {
+		f.null()
+		return
+	}
+	f.mustUint(v.Value)
+}
+
+func (f *fields) ulong(v, absent uint64) {
+	if v == absent {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendUlong(f.b, v)
+}
+
+func (f *fields) ubyte(v, absent uint8) {
+	if v == absent {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = append(f.b, ctorUbyte, v)
+}
+
+func (f *fields) ushort(v uint16) {
+	f.next()
+	f.b = big.AppendUint16(append(f.b, ctorUshort), v)
+}
+
+// string leaves an empty text out.
+func (f *fields) string(v string) {
+	if v == "" {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendString(f.b, v)
+}
+
+func (f *fields) symbol(v, absent Symbol) {
+	if v == absent || v == "" {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendSymbol(f.b, v)
+}
+
+// binary leaves nil out, and not what is empty.
+func (f *fields) binary(v []byte) {
+	if v == nil {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendBinary(f.b, v)
+}
+
+func (f *fields) symbols(v []Symbol) {
+	if len(v) == 0 {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendSymbols(f.b, v)
+}
+
+func (f *fields) dict(m Map) {
+	if m == nil {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendMap(f.b, m)
+}
+
+func (f *fields) value(v any) {
+	if v == nil {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = AppendValue(f.b, v)
+}
+
+func (f *fields) state(s DeliveryState) {
+	if s == nil {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendState(f.b, s)
+}
+
+func (f *fields) error(e *Error) {
+	if e == nil {
+		f.null()
+		return
+	}
+	f.next()
+	f.b = appendError(f.b, e)
+}
