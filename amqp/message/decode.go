@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Limits of lockstep.v1.Message.
+const (
+	maxFieldBytes = 1024
+	maxKeyBytes   = 255
+	maxKeptBytes  = 64 << 10
+	maxPriority   = 9
+	maxTimeMS     = 253_402_300_799_999 // the end of the year 9999
+)
+
+// Meta is what a message says besides what becomes of it.
+type Meta struct {
+	// To is the address that it goes to; "" if it names none.
+	To string
+	// UserID is who it says that it is from; nil if it does not. It is part of the payload.
+	UserID []byte
+	// Durable: it is to outlast a failure. Every message does here.
+	Durable bool
+	// FirstAcquirer and DeliveryCount are those of the header, before it came here.
+	FirstAcquirer bool
+	DeliveryCount uint32
+	// CreationTimeMS is when it was made, in milliseconds since 1970; 0 if it does not say so.
+	CreationTimeMS int64
+}
+
+// decoded is what Decode returns, in one piece.
+type decoded struct {
+	message  pb.Message
+	meta     Meta
+	kept     kept
+	property slot
+	priority uint32
+	ttl      durationpb.Duration
+	at       [2]timestamppb.Timestamp
+	// slots are where values of typed properties are.
+	slots []slot
+	// text is what the texts of the fields are part of: the sections from `from` on.
+	text string
+	from []byte
+}
+
+// slot is where a value of a typed property is.
+type slot struct {
+	value  pb.PropertyValue
+	is     pb.PropertyValue_BoolValue
+	number pb.PropertyValue_IntValue
+	double pb.PropertyValue_DoubleValue
+	bytes  pb.PropertyValue_BytesValue
+}
+
+// Decode translates an encoded message of AMQP. The body of the result, properties that are bytes, and Meta.UserID are
+// part of the payload, which must not be changed as long as they are used. The error is a *wire.Error: amqp:decode-error for what is no message,
+// amqp:invalid-field for a value that a field cannot have, amqp:not-allowed for a message with an application property
+// named SectionsKey, and amqp:resource-limit-exceeded for what is above the limits of lockstep.v1.Message.
+func Decode(payload []byte) (*pb.Message, *Meta, error) {
+	d := new(decoded)
+	if err := d.sections(payload); err != nil {
+		return nil, nil, err
+	}
+	m := &d.message
+	size := 12 + len(d.kept.before) + len(d.kept.after)
+	if size > maxKeptBytes {
+		return nil, nil, limited("the sections before and behind the body have %d bytes, and %d are possible", size,
+			maxKeptBytes)
+	}
+	d.property.bytes.BytesValue = d.kept.appendTo(make([]byte, 0, size))
+	d.property.value.Kind = &d.property.bytes
+	d.setTyped(SectionsKey, &d.property.value)
+	return m, &d.meta, nil
+}
+
+func limited(format string, args ...any) error {
+	return &wire.Error{Condition: "amqp:resource-limit-exceeded", Description: fmt.Sprintf(format, args...)}
+}
+
+func invalid(format string, args ...any) error {
+	return &wire.Error{Condition: "amqp:invalid-field", Description: fmt.Sprintf(format, args...)}
+}
+
+// sections goes through the message.
+func (d *decoded) sections(payload []byte) error {
+	rest, last := payload, byte(0)
+	before := -1 // where what is kept begins, as the length of what is left then
+	body, end := payload[len(payload):], payload[len(payload):]
+	bodies := 0
+	for len(rest) > 0 {
+		here := rest
+		code, content, err := descriptor(rest)
+		if err != nil {
+			return err
+		}
+		if code <= last && (code != last || code != codeData && code != codeSequence) ||
+			bodies > 0 && code != last && code != codeFooter {
+			return malformed("the section %s is not expected behind %s", sectionNames[code-codeHeader],
+				sectionNames[last-codeHeader])
+		}
+		last = code
+		if rest, err = check(content, 0); err != nil {
+			return err
+		}
+		v, _, err := read(content)
+		if err != nil {
+			return err
+		}
+		if err := expect(code, v); err != nil {
+			return err
+		}
+		if before < 0 && code > codeDeliveryAnnotations {
+			before = len(here)
+			d.from = here
+		}
+		switch code {
+		case codeHeader:
+			err = d.header(v)
+		case codeData, codeSequence, codeValue:
+			if bodies++; bodies == 1 {
+				body = here
+				d.bodyKind(code, v)
+			} else {
+				d.kept.flags &^= bodyKind | isWide
+			}
+			end = rest
+		case codeFooter:
+			if bodies == 0 {
+				body, end = here, here
+			}
+			d.kept.after = here
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if before < 0 {
+		d.from = payload[len(payload):]
+	}
+	if bodies == 0 && d.kept.after == nil {
+		body, end = rest, rest
+	}
+	return d.take(body, end)
+}
+
+// expect refuses a section whose value has another type than it must have.
+func expect(code byte, v value) error {
+	ok := true
+	switch code {
+	case codeHeader, codeProperties, codeSequence:
+		ok = v.isList()
+	case codeDeliveryAnnotations, codeMessageAnnotations, codeApplicationProperties, codeFooter:
+		ok = v.isMap()
+	case codeData:
+		ok = v.isBinary()
+	}
+	if !ok {
+		return malformed("the section %s has a value of type 0x%02x", sectionNames[code-codeHeader], v.code)
+	}
+	return nil
+}
+
+// bodyKind says what becomes of the first section of the body, if it stays the only one.
+func (d *decoded) bodyKind(code byte, v value) {
+	switch {
+	case code == codeData:
+		d.kept.flags |= bodyData
+	case code == codeValue && v.isString():
+		d.kept.flags |= bodyText
+	default:
+		return
+	}
+	if _, sized, _ := width(v.code); sized == 4 {
+		d.kept.flags |= isWide
+	}
+}
+
+// take cuts the message in what is kept and the body, from its beginning to what is behind it, and reads the sections
+// that are translated.
+func (d *decoded) take(body, end []byte) error {
+	before := len(d.from) - len(body)
+	switch d.kept.flags & bodyKind {
+	case bodySections:
+		d.message.Body = body[: len(body)-len(end) : len(body)-len(end)]
+	default:
+		_, content, err := descriptor(body)
+		if err != nil {
+			return err
+		}
+		v, _, err := read(content)
+		if err != nil {
+			return err
+		}
+		before = len(d.from) - len(end) - len(v.data)
+		d.message.Body = v.data[:len(v.data):len(v.data)]
+	}
+	d.kept.before = d.from[:before]
+	d.text = string(d.kept.before)
+	for rest := d.kept.before; len(rest) > 0; {
+		code, content, err := descriptor(rest)
+		if err != nil || code > codeApplicationProperties {
+			return err
+		}
+		v, behind, err := read(content)
+		if err != nil {
+			return err
+		}
+		switch code {
+		case codeMessageAnnotations:
+			err = d.annotations(v)
+		case codeProperties:
+			err = d.properties(v)
+		case codeApplicationProperties:
+			err = d.applicationProperties(v)
+		}
+		if err != nil {
+			return err
+		}
+		rest = behind
+	}
+	return nil
+}
+
+// string makes a text of bytes that are part of what is kept, of which one copy serves for all.
+func (d *decoded) string(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	at := cap(d.from) - cap(b)
+	return d.text[at : at+len(b)]
+}
+
+// header reads the header (3.2.1).
+func (d *decoded) header(v value) error {
+	rest := v.data
+	for i := range v.count {
+		var field value
+		var err error
+		if field, rest, err = read(rest); err != nil {
+			return err
+		}
+		if field.isNull() {
+			continue
+		}
+		n, whole := field.integer()
+		is, boolean := field.boolean()
+		switch i {
+		case 0, 3:
+			if !boolean {
+				return malformed("durable or first-acquirer of the header is no boolean")
+			}
+			if i == 3 {
+				d.meta.FirstAcquirer = is
+			} else if is {
+				d.meta.Durable = true
+				d.kept.flags |= isDurable
+			}
+		case 1:
+			if field.code != codeUbyte {
+				return malformed("priority of the header is no ubyte")
+			}
+			d.kept.flags |= hasPriority
+			d.kept.priority = byte(n)
+			d.priority = uint32(min(n, maxPriority))
+			d.message.Priority = &d.priority
+		case 2, 4:
+			if !whole || !field.isUint() {
+				return malformed("ttl or delivery-count of the header is no uint")
+			}
+			if i == 4 {
+				d.meta.DeliveryCount = uint32(n)
+			} else if n > 0 {
+				d.kept.flags |= hasTTL
+				setDuration(&d.ttl, n)
+				d.message.Ttl = &d.ttl
+			}
+		default:
+			return malformed("the header has %d fields", v.count)
+		}
+	}
+	return nil
+}
+
+func (v value) isUint() bool { return v.code == codeUint0 || v.code == codeUint8 || v.code == codeUint }
+
+func setDuration(d *durationpb.Duration, ms int64) {
+	d.Seconds, d.Nanos = ms/1000, int32(ms%1000)*int32(time.Millisecond)
+}
+
+func setTime(t *timestamppb.Timestamp, ms int64) *timestamppb.Timestamp {
+	t.Seconds, t.Nanos = ms/1000, int32(ms%1000)*int32(time.Millisecond)
+	return t
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import "encoding/binary"
+
+// SectionsKey is the typed property that keeps what came by AMQP beside the fields that it was translated to. It is
+// bytes:
+//
+//	flags     1  see below
+//	priority  1  that of the header, only with hasPriority
+//	before       the length of the next part, as uvarint
+//	             the sections before the text or the bytes of the body, and what comes in front of them in the body's
+//	after        what comes behind them: the footer
+//
+// The first bit is read by selectors (package selector): a message is durable if it is set.
+const SectionsKey = "amqp.sections"
+
+// Flags of SectionsKey. A message with another one is of a later release, and goes by its fields.
+const (
+	isDurable   = 0x80
+	hasPriority = 0x40
+	hasTTL      = 0x20 // the header had a time to live
+	isWide      = 0x10 // the length of what is in the body has four bytes, and otherwise one
+	bodyKind    = 0x03
+)
+
+// What the field body is.
+const (
+	bodySections = 0 // all sections of the body, as they are encoded; there may be none
+	bodyData     = 1 // the bytes of one data section
+	bodyText     = 2 // the text of an amqp-value
+)
+
+// kept is SectionsKey, taken apart.
+type kept struct {
+	flags    byte
+	priority byte
+	before   []byte
+	after    []byte
+}
+
+// appendTo appends the bytes.
+func (k *kept) appendTo(b []byte) []byte {
+	b = append(b, k.flags)
+	if k.flags&hasPriority != 0 {
+		b = append(b, k.priority)
+	}
+	b = binary.AppendUvarint(b, uint64(len(k.before)))
+	return append(append(b, k.before...), k.after...)
+}
+
+// parseKept takes the bytes apart, and tells whether they belong to this body.
+func parseKept(b, body []byte) (k kept, ok bool) {
+	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
+		return kept{}, false
+	}
+	k.flags, b = b[0], b[1:]
+	if k.flags&hasPriority != 0 {
+		if len(b) == 0 {
+			return kept{}, false
+		}
+		k.priority, b = b[0], b[1:]
+	}
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return kept{}, false
+	}
+	b = b[size:]
+	k.before, k.after = b[:n], b[n:]
+	if !k.inOrder() || !isFooter(k.after) {
+		return kept{}, false
+	}
+	switch {
+	case k.flags&bodyKind == bodySections:
+		return k, true
+	case k.flags&isWide != 0:
+		return k, len(k.before) >= 4 && uint64(binary.BigEndian.Uint32(k.before[len(k.before)-4:])) == uint64(len(body))
+	}
+	return k, len(k.before) >= 1 && int(k.before[len(k.before)-1]) == len(body)
+}
+
+// isFooter tells whether b is a footer, or nothing.
+func isFooter(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	code, content, err := descriptor(b)
+	if err != nil || code != codeFooter {
+		return false
+	}
+	_, rest, err := read(content)
+	return err == nil && len(rest) == 0
+}
+
+// inOrder tells whether the sections before the body are such, as a client of gRPC may have written anything.
+func (k *kept) inOrder() bool {
+	b, last := k.before, byte(0)
+	for len(b) > 0 {
+		code, content, err := descriptor(b)
+		if err != nil || code <= last {
+			return false
+		}
+		last = code
+		if k.flags&bodyKind != bodySections && (code == codeData || code == codeValue) {
+			_, sized, _ := width(content[0])
+			return len(content) == 1+sized && (sized == 4) == (k.flags&isWide != 0) && sized > 0
+		}
+		if code < codeMessageAnnotations || code > codeApplicationProperties {
+			return false
+		}
+		if _, b, err = read(content); err != nil {
+			return false
+		}
+	}
+	return k.flags&bodyKind == bodySections
+}
+
+// Codes of sections (3.2).
+const (
+	codeHeader                = 0x70
+	codeDeliveryAnnotations   = 0x71
+	codeMessageAnnotations    = 0x72
+	codeProperties            = 0x73
+	codeApplicationProperties = 0x74
+	codeData                  = 0x75
+	codeSequence              = 0x76
+	codeValue                 = 0x77
+	codeFooter                = 0x78
+)
+
+// sectionNames are the descriptors as symbols, from codeHeader on.
+var sectionNames = [...]string{
+	"amqp:header:list", "amqp:delivery-annotations:map", "amqp:message-annotations:map", "amqp:properties:list",
+	"amqp:application-properties:map", "amqp:data:binary", "amqp:amqp-sequence:list", "amqp:amqp-value:*",
+	"amqp:footer:map",
+}
+
+// descriptor reads the descriptor of a section; content begins with the constructor of its value.
+func descriptor(b []byte) (code byte, content []byte, err error) {
+	if b[0] != codeDescribed {
+		return 0, nil, malformed("a section begins with 0x%02x, and not with a descriptor", b[0])
+	}
+	v, content, err := readPlain(b[1:])
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(content) == 0 {
+		return 0, nil, malformed("a section ends behind its descriptor")
+	}
+	switch {
+	case v.isSymbol():
+		for i, name := range sectionNames {
+			if string(v.data) == name {
+				return codeHeader + byte(i), content, nil
+			}
+		}
+	case v.code == codeUlong || v.code == codeUlong8:
+		if n := v.bits(); n >= codeHeader && n <= codeFooter {
+			return byte(n), content, nil
+		}
+	}
+	return 0, nil, malformed("a section has a descriptor that is not known")
+}

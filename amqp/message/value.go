@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// Format codes (1.6).
+const (
+	codeDescribed = 0x00
+	codeNull      = 0x40
+	codeTrue      = 0x41
+	codeFalse     = 0x42
+	codeUint0     = 0x43
+	codeUlong0    = 0x44
+	codeList0     = 0x45
+	codeUbyte     = 0x50
+	codeByte      = 0x51
+	codeUint8     = 0x52
+	codeUlong8    = 0x53
+	codeInt8      = 0x54
+	codeLong8     = 0x55
+	codeBool      = 0x56
+	codeUshort    = 0x60
+	codeShort     = 0x61
+	codeUint      = 0x70
+	codeInt       = 0x71
+	codeFloat     = 0x72
+	codeChar      = 0x73
+	codeDecimal32 = 0x74
+	codeUlong     = 0x80
+	codeLong      = 0x81
+	codeDouble    = 0x82
+	codeTimestamp = 0x83
+	codeDecimal64 = 0x84
+	codeDecimal   = 0x94
+	codeUUID      = 0x98
+	codeBinary8   = 0xa0
+	codeString8   = 0xa1
+	codeSymbol8   = 0xa3
+	codeBinary    = 0xb0
+	codeString    = 0xb1
+	codeSymbol    = 0xb3
+	codeList8     = 0xc0
+	codeMap8      = 0xc1
+	codeList      = 0xd0
+	codeMap       = 0xd1
+	codeArray8    = 0xe0
+	codeArray     = 0xf0
+)
+
+// maxDepth is how deep values may stand in each other.
+const maxDepth = 32
+
+// value is one encoded value: where it is, and not what it means. Its bytes are those of what it was read from.
+type value struct {
+	code  byte   // codeDescribed: of a described value, which is passed on
+	count int    // of a list, a map (keys and values) or an array
+	data  []byte // behind length and count; of an array with the constructor
+}
+
+// malformed makes the error of a message that is none.
+func malformed(format string, args ...any) error {
+	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
+}
+
+// widths are the lengths of values of fixed length, by the upper half of the code, and the lengths of the lengths of
+// the others.
+func width(code byte) (fixed, sized, counted int) {
+	switch code >> 4 {
+	case 0x4:
+		return 0, 0, 0
+	case 0x5:
+		return 1, 0, 0
+	case 0x6:
+		return 2, 0, 0
+	case 0x7:
+		return 4, 0, 0
+	case 0x8:
+		return 8, 0, 0
+	case 0x9:
+		return 16, 0, 0
+	case 0xa:
+		return 0, 1, 0
+	case 0xb:
+		return 0, 4, 0
+	case 0xc, 0xe:
+		return 0, 1, 1
+	default:
+		return 0, 4, 4
+	}
+}
+
+// isKnown tells whether there is a type with a format code.
+func isKnown(code byte) bool {
+	switch code {
+	case codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8, codeInt8,
+		codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32, codeUlong, codeLong,
+		codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8, codeSymbol8, codeBinary,
+		codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray:
+		return true
+	}
+	return false
+}
+
+// read reads the value at the beginning of b, without looking into it, and returns what is behind it.
+func read(b []byte) (v value, rest []byte, err error) {
+	for range maxDepth {
+		if len(b) == 0 {
+			return value{}, nil, malformed("a value is missing at the end")
+		}
+		if b[0] != codeDescribed {
+			return readPlain(b)
+		}
+		if _, b, err = readPlain(b[1:]); err != nil {
+			return value{}, nil, err
+		}
+		if len(b) > 0 && b[0] != codeDescribed {
+			v, rest, err = readPlain(b)
+			v.code = codeDescribed
+			return v, rest, err
+		}
+	}
+	return value{}, nil, malformed("descriptors stand deeper in each other than %d", maxDepth)
+}
+
+func readPlain(b []byte) (v value, rest []byte, err error) {
+	if len(b) == 0 {
+		return value{}, nil, malformed("a value is missing at the end")
+	}
+	if !isKnown(b[0]) {
+		return value{}, nil, malformed("the format code 0x%02x is not known", b[0])
+	}
+	return readContent(b[0], b[1:])
+}
+
+// readContent reads what is behind a constructor.
+func readContent(code byte, b []byte) (v value, rest []byte, err error) {
+	n, sized, counted := width(code)
+	switch {
+	case sized == 1 && len(b) >= 1:
+		n = int(b[0])
+	case sized == 4 && len(b) >= 4:
+		n = int(binary.BigEndian.Uint32(b))
+	case sized > 0:
+		return value{}, nil, malformed("a length is missing at the end")
+	}
+	b = b[sized:]
+	if n > len(b) || n < counted {
+		return value{}, nil, malformed("a value of type 0x%02x has %d bytes, and %d are there", code, n, len(b))
+	}
+	v = value{code: code, data: b[:n]}
+	switch counted {
+	case 1:
+		v.count = int(b[0])
+	case 4:
+		v.count = int(min(binary.BigEndian.Uint32(b), math.MaxInt32))
+	}
+	v.data = v.data[counted:]
+	return v, b[n:], nil
+}
+
+// check reads the value at the beginning of b and all that is in it: what is passed on unread must not harm the one
+// that it goes to.
+func check(b []byte, depth int) (rest []byte, err error) {
+	if depth > maxDepth {
+		return nil, malformed("values stand deeper in each other than %d", maxDepth)
+	}
+	if len(b) > 0 && b[0] == codeDescribed {
+		if b, err = check(b[1:], depth+1); err != nil {
+			return nil, err
+		}
+		return check(b, depth+1)
+	}
+	v, rest, err := readPlain(b)
+	if err != nil {
+		return nil, err
+	}
+	return rest, v.check(depth)
+}
+
+// check looks into a value.
+func (v value) check(depth int) error {
+	switch v.code {
+	case codeString8, codeString:
+		if !utf8.Valid(v.data) {
+			return malformed("a string is not UTF-8")
+		}
+	case codeSymbol8, codeSymbol:
+		for _, c := range v.data {
+			if c >= utf8.RuneSelf {
+				return malformed("a symbol is not ASCII")
+			}
+		}
+	case codeBool:
+		if v.data[0] > 1 {
+			return malformed("a boolean is %d", v.data[0])
+		}
+	case codeList8, codeList, codeMap8, codeMap:
+		if v.isMap() && v.count%2 != 0 {
+			return malformed("a map has %d keys and values", v.count)
+		}
+		b := v.data
+		var err error
+		for range v.count {
+			if b, err = check(b, depth+1); err != nil {
+				return err
+			}
+		}
+		if len(b) > 0 {
+			return malformed("%d bytes follow on the last value of a list or map", len(b))
+		}
+	case codeArray8, codeArray:
+		return v.checkArray(depth)
+	}
+	return nil
+}
+
+// checkArray looks into an array: a constructor, and what it makes values of.
+func (v value) checkArray(depth int) error {
+	b := v.data
+	var err error
+	for len(b) > 0 && b[0] == codeDescribed {
+		if depth++; depth > maxDepth {
+			return malformed("values stand deeper in each other than %d", maxDepth)
+		}
+		if b, err = check(b[1:], depth); err != nil {
+			return err
+		}
+	}
+	if len(b) == 0 || !isKnown(b[0]) {
+		return malformed("an array has no known type")
+	}
+	code := b[0]
+	b = b[1:]
+	if depth+1 > maxDepth {
+		return malformed("values stand deeper in each other than %d", maxDepth)
+	}
+	if fixed, sized, _ := width(code); fixed == 0 && sized == 0 {
+		v.count = 0 // its values take no space: there is nothing to look at
+	}
+	for range v.count {
+		var element value
+		if element, b, err = readContent(code, b); err != nil {
+			return err
+		}
+		if err = element.check(depth + 1); err != nil {
+			return err
+		}
+	}
+	if len(b) > 0 {
+		return malformed("%d bytes follow on the last value of an array", len(b))
+	}
+	return nil
+}
+
+func (v value) isNull() bool   { return v.code == codeNull }
+func (v value) isString() bool { return v.code == codeString8 || v.code == codeString }
+func (v value) isSymbol() bool { return v.code == codeSymbol8 || v.code == codeSymbol }
+func (v value) isBinary() bool { return v.code == codeBinary8 || v.code == codeBinary }
+func (v value) isList() bool   { return v.code == codeList0 || v.code == codeList8 || v.code == codeList }
+func (v value) isMap() bool    { return v.code == codeMap8 || v.code == codeMap }
+
+// bits are the bits of a number of fixed length.
+func (v value) bits() uint64 {
+	var n uint64
+	for _, c := range v.data {
+		n = n<<8 | uint64(c)
+	}
+	return n
+}
+
+// integer gives a whole number or a timestamp, and whether it is one that an int64 can hold.
+func (v value) integer() (int64, bool) {
+	switch v.code {
+	case codeUint0, codeUlong0, codeUbyte, codeUint8, codeUlong8, codeUshort, codeUint:
+		return int64(v.bits()), true
+	case codeByte, codeInt8, codeLong8:
+		return int64(int8(v.data[0])), true
+	case codeShort:
+		return int64(int16(v.bits())), true
+	case codeInt:
+		return int64(int32(v.bits())), true
+	case codeLong, codeTimestamp:
+		return int64(v.bits()), true
+	case codeUlong:
+		return int64(v.bits()), v.bits() <= math.MaxInt64
+	}
+	return 0, false
+}
+
+// boolean gives a truth value, and whether it is one.
+func (v value) boolean() (is, ok bool) {
+	switch v.code {
+	case codeTrue:
+		return true, true
+	case codeFalse:
+		return false, true
+	case codeBool:
+		return v.data[0] == 1, true
+	}
+	return false, false
+}
