@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from collector import Collector
 from pair import Pair
 
 from lockstep_mq import Client
 
 
 @pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def collector() -> Iterator[Collector]:
+    with Collector() as c:
+        yield c
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Pair]:
     binary = os.environ.get("LOCKSTEP_BINARY")
     if not binary:
         pytest.skip("LOCKSTEP_BINARY does not name a lockstep binary: test/python/run.sh builds one")
-    p = Pair(binary, Path(tmp_path_factory.mktemp("pair")))
+    p = Pair(binary, Path(tmp_path_factory.mktemp("pair")), collector.address)
     yield p
     p.close()
 

@@ -23,7 +23,15 @@ def free_port() -> int:
 
 
 class Pair:
-    def __init__(self, binary: str, directory: Path) -> None:
+    def __init__(self, binary: str, directory: Path, collector: str = "") -> None:
+        """Start the nodes. They send spans of traces that are sampled to the collector, host:port, if there is one."""
+        environment = dict(os.environ)
+        if collector:
+            environment |= {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector}",
+                "OTEL_BSP_SCHEDULE_DELAY": "100",
+                "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+            }
         self.binary = binary
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self._log = (directory / "dev.log").open("wb")
@@ -38,6 +46,7 @@ class Pair:
             ],
             stdout=self._log,
             stderr=self._log,
+            env=environment,
         )
         self.wait_in_sync()
 

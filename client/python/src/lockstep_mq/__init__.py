@@ -17,6 +17,7 @@ What an error promises is its class: NotDone or OutcomeUnknown (lockstep_mq.erro
 
 from lockstep_mq._calls import Request
 from lockstep_mq._options import TokenSource
+from lockstep_mq._tracer import DeliveryTrace, Tracer
 from lockstep_mq._version import __version__
 from lockstep_mq.admin import Admin, NodeStatus
 from lockstep_mq.client import Client
@@ -79,6 +80,7 @@ __all__ = [
     "Consumer",
     "DataLoss",
     "DeadLetter",
+    "DeliveryTrace",
     "Decided",
     "Delivery",
     "Denied",
@@ -118,6 +120,7 @@ __all__ = [
     "SubscriptionNotFound",
     "TokenSource",
     "TooOld",
+    "Tracer",
     "Traffic",
     "Transaction",
     "TransactionResult",

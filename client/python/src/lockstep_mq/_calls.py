@@ -21,6 +21,8 @@ from lockstep_mq._proto import types_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from lockstep_mq._tracer import Tracer
+
 T = TypeVar("T")
 Resp = TypeVar("Resp", bound="Message")
 
@@ -112,11 +114,29 @@ class Request:
             self._busy = False
 
 
+async def _traced(
+    tracer: Tracer,
+    channel: grpc.aio.Channel,
+    method: str,
+    request: Message,
+    response: type[Resp],
+    metadata: _rpc.Metadata,
+) -> Resp:
+    names, done = tracer.call(method)
+    try:
+        answer = await _rpc.unary(channel, method, request, response, metadata + names)
+    except BaseException as err:
+        done(err)
+        raise
+    done(None)
+    return answer
+
+
 class Caller:
     """Makes the calls of a client."""
 
-    def __init__(self, locator: Locator) -> None:
-        self.locator = locator
+    def __init__(self, locator: Locator, tracer: Tracer | None = None) -> None:
+        self.locator, self.tracer = locator, tracer
         self._lanes: list[Lane] = []
 
     def deadline(self, timeout: float | None) -> float | None:
@@ -131,6 +151,14 @@ class Caller:
                 f"{op}: the time ended; it was sent, and may or may not have been carried out (last: {known})"
             )
         return errors.Unavailable(f"{op}: the time ended before a node could do it (last: {known})")
+
+    def unary(
+        self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
+    ) -> Awaitable[Resp]:
+        """Make one attempt of a call with one answer, traced if the client is; GetStatus is asked again and again."""
+        if self.tracer is None or method == _rpc.GET_STATUS:
+            return _rpc.unary(channel, method, request, response, metadata)
+        return _traced(self.tracer, channel, method, request, response, metadata)
 
     async def attempt(
         self, target: Target, fn: Attempt[T], metadata: _rpc.Metadata, deadline: float | None = None
@@ -207,7 +235,7 @@ class Caller:
         """Make a call with one answer that changes nothing."""
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
-            return _rpc.unary(channel, method, request, response, metadata)
+            return self.unary(channel, method, request, response, metadata)
 
         return await self.read(op, send, timeout)
 
@@ -228,7 +256,7 @@ class Caller:
         """
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
-            return _rpc.unary(channel, method, request, response, metadata)
+            return self.unary(channel, method, request, response, metadata)
 
         return await self.do(op, send, deadline=self.deadline(timeout), doubt=Doubt(), again=again)
 
@@ -289,6 +317,6 @@ class Caller:
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             producer.id, producer.epoch, producer.sequence = lane.id, 1, who.sequence
             producer.retry = who.doubt.unknown
-            return _rpc.unary(channel, method, request, response, metadata)
+            return self.unary(channel, method, request, response, metadata)
 
         return await self.do(op, send, deadline=deadline, doubt=who.doubt)

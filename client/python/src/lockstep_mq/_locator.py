@@ -243,7 +243,7 @@ class Locator:
         try:
             metadata = await self.tokens.metadata()
             call = _rpc.unary(
-                channel, _rpc.ADMIN + "GetStatus", admin_pb2.GetStatusRequest(), admin_pb2.GetStatusResponse, metadata
+                channel, _rpc.GET_STATUS, admin_pb2.GetStatusRequest(), admin_pb2.GetStatusResponse, metadata
             )
             status = await _rpc.bound(call, node.address, deadline=deadline)
         except Failure:

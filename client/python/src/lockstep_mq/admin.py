@@ -212,7 +212,7 @@ class Admin(QueueCalls):
                 s = await self._once(
                     "status",
                     node,
-                    _rpc.ADMIN + "GetStatus",
+                    _rpc.GET_STATUS,
                     admin_pb2.GetStatusRequest(),
                     admin_pb2.GetStatusResponse,
                     timeout,
@@ -293,7 +293,7 @@ class Admin(QueueCalls):
         if not to:
             status = await self._caller.ask(
                 "switchover",
-                _rpc.ADMIN + "GetStatus",
+                _rpc.GET_STATUS,
                 admin_pb2.GetStatusRequest(),
                 admin_pb2.GetStatusResponse,
                 limit,
@@ -331,7 +331,7 @@ class Admin(QueueCalls):
         """Ask one node, once. doubt: the call changes something."""
         deadline = self._caller.deadline(timeout)
         metadata = await self._caller.locator.tokens.metadata()
-        call: Awaitable[_Answer] = _rpc.unary(node.channel, method, request, response, metadata)
+        call: Awaitable[_Answer] = self._caller.unary(node.channel, method, request, response, metadata)
         try:
             return await _rpc.bound(call, node.address, deadline=deadline)
         except Failure as f:

@@ -32,6 +32,8 @@ from lockstep_mq.transaction import Transaction
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from lockstep_mq._tracer import Tracer
+
 _REPLY_GRACE = timedelta(seconds=30)
 """How long the queue of answers is kept without its consumer: over a failover, and when this process was killed."""
 
@@ -59,6 +61,7 @@ class Client:
         probe_interval: How often, in seconds, a node that calls wait for is asked whether it is there, and how long it
             has for its answer.
         max_message_bytes: Larger bodies are refused without asking a node.
+        tracer: Is told of publishes, deliveries and calls; lockstep_mq.tracing has one for OpenTelemetry.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Client:
         follow_hints: bool = True,
         probe_interval: float = 1.0,
         max_message_bytes: int = 64 << 20,
+        tracer: Tracer | None = None,
     ) -> None:
         if (cert is None) != (key is None):
             raise errors.InvalidRequest("cert and key are given together")
@@ -95,6 +99,7 @@ class Client:
             max_message_bytes=max_message_bytes,
         )
         self._tokens = Tokens(token, path(token_file), token_source)
+        self._tracer = tracer
         self._caller: Caller | None = None
         self._own: Producer | None = None
         self._open: set[Producer | Consumer] = set()
@@ -303,7 +308,7 @@ class Client:
         if self._closed:
             raise errors.Closed("the client is closed")
         if self._caller is None:
-            self._caller = Caller(Locator(self._options, self._tokens))
+            self._caller = Caller(Locator(self._options, self._tokens), self._tracer)
         return self._caller
 
     def _producer(self) -> Producer:

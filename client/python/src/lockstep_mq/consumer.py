@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +24,8 @@ from lockstep_mq.message import StoredMessage
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from lockstep_mq._tracer import DeliveryTrace
+
 MAX_PREFETCH = 100_000
 _MAX_NACK_DELAY = timedelta(hours=24)
 _EAGER_CONFIRMS = 2  # requests with answers that may be under way before more are held back to be put together
@@ -35,12 +39,13 @@ _Kind = Literal["ack", "nack", "reject"]
 class Delivery(StoredMessage):
     """A message that was handed to the application and waits for its answer. Only the first answer counts."""
 
-    __slots__ = ("_acked", "_answer", "_generation", "consumer")
+    __slots__ = ("_acked", "_answer", "_generation", "_trace", "consumer")
 
     def __init__(self, stored: types_pb2.StoredMessage, consumer: Consumer) -> None:
         self._stored = stored
         self.consumer = consumer
         self._answer: str = ""
+        self._trace: DeliveryTrace | None = None
         # What is known about the message while the consumer holds it, and this is the last delivery of it.
         self._generation = 0  # of the stream that delivered it last
         self._acked = False  # acknowledged by the application, not yet confirmed
@@ -49,6 +54,10 @@ class Delivery(StoredMessage):
     def queue(self) -> str:
         """The queue that it was delivered from."""
         return self.consumer.queue
+
+    def in_trace(self) -> AbstractContextManager[object]:
+        """Make what the application does in a `with` block a part of the delivery's trace, if it is traced."""
+        return contextlib.nullcontext() if self._trace is None else self._trace.current()
 
     def ack(self) -> None:
         """Acknowledge it, in the background, many together. Consumer.flush() waits for the confirmation."""
@@ -123,6 +132,7 @@ class Consumer:
             raise errors.InvalidRequest(f"a prefetch of {prefetch} messages: 1 to {MAX_PREFETCH} are possible")
         self.queue, self.subscription = queue, subscription
         self._caller, self._filter, self._prefetch = caller, filter, prefetch
+        self._tracer = caller.tracer
         self._refill = (prefetch + 1) // 2  # credit that is worth a request
         self._op = f"consume {queue}/{subscription}"
         self._error: errors.LockstepError | None = None  # why it has ended
@@ -204,6 +214,8 @@ class Consumer:
         self._credit += 1
         if self._credit == self._refill:
             self._wake.set()
+        if self._tracer is not None:
+            d._trace = self._tracer.deliver(d)
 
     async def _await_message(self, timeout: float | None) -> None:
         """Wait until the buffer has something."""
@@ -273,6 +285,8 @@ class Consumer:
         if d._answer or self._error is not None:
             return
         d._answer = kind
+        if d._trace is not None:
+            d._trace.answered(kind)
         sequence = d._stored.sequence
         held = self._held.get(sequence)
         if held is None or held._acked:
@@ -293,7 +307,10 @@ class Consumer:
 
     def _answered_elsewhere(self, d: Delivery, kind: _Kind) -> None:
         """Take note that a transaction has answered the delivery."""
-        d._answer = d._answer or kind
+        if not d._answer:
+            d._answer = kind
+            if d._trace is not None:
+                d._trace.answered(kind)
         held = self._held.get(d.sequence)
         if held is not None and not held._acked:
             del self._held[d.sequence]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import grpc.aio
 from lockstep_mq import _failure, _rpc, _wire, errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
+from lockstep_mq._pipeline import Entry, Request
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq._stream import Streams
 from lockstep_mq.message import Publishable, Receipt
@@ -22,7 +24,7 @@ from lockstep_mq.message import Publishable, Receipt
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    _Future = asyncio.Future[Receipt]
+    from lockstep_mq._tracer import Outcome
 
 _MakeError = Callable[[bool], errors.LockstepError]
 """Makes the error of a request, which may have been carried out or not."""
@@ -32,35 +34,6 @@ _MAX_BATCH = 10_000  # messages in one publish
 _EAGER = 4
 """So many messages of the stream go at once, for latency; later ones wait for an answer or a full batch."""
 _OVERHEAD = 64  # bytes that a message is taken to need beside its body
-
-
-class _Entry:
-    """One publish call."""
-
-    __slots__ = ("bytes", "count", "future", "pieces", "queue", "taken")
-
-    def __init__(self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: _Future) -> None:
-        self.queue = queue
-        self.pieces = pieces  # the messages, encoded
-        self.count = count  # of messages
-        self.bytes = size
-        self.future = future
-        self.taken = False  # it is in a request, and may be carried out, or needs nothing more
-
-
-class _Request:
-    """What is sent, and repeated, as one."""
-
-    __slots__ = ("bytes", "count", "entries", "last", "queue", "repeated", "sent", "sequence")
-
-    def __init__(self, sequence: int, queue: str) -> None:
-        self.sequence = sequence  # of the producer, and the correlation
-        self.queue = queue
-        self.entries: list[_Entry] = []
-        self.count = self.bytes = 0  # of their messages
-        self.sent = False  # under its present identity
-        self.repeated = False  # more than once
-        self.last = False  # of those that were sent together
 
 
 class Producer:
@@ -97,17 +70,16 @@ class Producer:
             )
         self._caller = caller
         self._loop = asyncio.get_running_loop()
+        self._tracer = caller.tracer
         self._max_message_bytes = max_message_bytes
         self._own_id = bool(id)
         self._id, self._epoch = id or str(uuid.uuid4()), epoch or 1
         self._window, self._batch_messages, self._batch_bytes = window, batch_messages, batch_bytes
         self._budget = self._max_pending_bytes = max_pending_bytes
         self._next = 1
-        self._pending: deque[_Entry] = deque()  # not yet in a request
+        self._pending: deque[Entry] = deque()  # not yet in a request
         self._pending_messages = self._pending_bytes = 0
-        self._in_flight: deque[_Request] = (
-            deque()
-        )  # by sequence: first those sent on this stream, then those to be sent
+        self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
         self._on_stream = 0  # how many of them
         self._bursts = 0  # how many messages of the stream are not wholly answered
         self._greeted = False  # something was answered on the present stream
@@ -192,22 +164,29 @@ class Producer:
         self._fail_pending(_closed)
         self._room.set()
 
-    def _entry(self, queue: str, ms: Sequence[Publishable]) -> _Entry:
+    def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
         """Check a publish, and encode it."""
         if not 1 <= len(ms) <= _MAX_BATCH:
             raise errors.InvalidRequest(f"a batch of {len(ms)} messages, 1 to {_MAX_BATCH} are possible")
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
-        if len(ms) == 1:
-            pieces: Sequence[bytes] = message.pieces(ms[0], self._max_message_bytes)
-            size = len(pieces[1]) + _OVERHEAD
-        else:
-            pieces = [piece for m in ms for piece in message.pieces(m, self._max_message_bytes)]
-            size = sum(map(len, pieces)) + len(ms) * _OVERHEAD
+        pieces = self._pieces(ms)
+        future = self._loop.create_future()
+        if self._tracer is not None:
+            ms, done = self._tracer.publish(queue, ms)
+            if done is not None:
+                pieces = self._pieces(ms)
+                future.add_done_callback(functools.partial(_trace_end, done))
+        size = sum(map(len, pieces)) + len(ms) * _OVERHEAD
         # One that is larger than the whole budget takes all of it.
-        return _Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), self._loop.create_future())
+        return Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), future)
 
-    def _admit(self, entry: _Entry) -> bool:
+    def _pieces(self, ms: Sequence[Publishable]) -> Sequence[bytes]:
+        if len(ms) == 1:
+            return message.pieces(ms[0], self._max_message_bytes)
+        return [piece for m in ms for piece in message.pieces(m, self._max_message_bytes)]
+
+    def _admit(self, entry: Entry) -> bool:
         """Put an entry at the end of the pipeline; False if there is no room, or an earlier call waits for it."""
         if self._turn.locked() or self._budget < entry.bytes:
             return False
@@ -215,8 +194,9 @@ class Producer:
         self._push(entry)
         return True
 
-    def _push(self, entry: _Entry) -> None:
+    def _push(self, entry: Entry) -> None:
         if self._closed:
+            entry.future.cancel()
             raise _closed(doubt=False)
         self._pending.append(entry)
         self._pending_messages += entry.count
@@ -226,14 +206,18 @@ class Producer:
             self._idle.clear()
         self._wake.set()
 
-    async def _await_room(self, entry: _Entry, deadline: float | None) -> None:
+    async def _await_room(self, entry: Entry, deadline: float | None) -> None:
         """Wait for room, in the order of the calls, and put an entry at the end of the pipeline."""
         timeout = None if deadline is None else max(deadline - self._loop.time(), 0)
         try:
             await asyncio.wait_for(self._take_room(entry.bytes), timeout)
+            self._push(entry)
         except asyncio.TimeoutError:
+            entry.future.cancel()
             raise self._caller.give_up(f"publish to {entry.queue}", None, unknown=False) from None
-        self._push(entry)
+        except BaseException:
+            entry.future.cancel()
+            raise
 
     async def _take_room(self, size: int) -> None:
         async with self._turn:
@@ -242,19 +226,19 @@ class Producer:
                 await self._room.wait()
             self._budget -= size
 
-    async def _answer(self, entry: _Entry) -> Receipt:
+    async def _answer(self, entry: Entry) -> Receipt:
         try:
             return await entry.future
         except asyncio.CancelledError:
             self._withdraw(entry)
             raise
 
-    def _time_out(self, entry: _Entry) -> None:
+    def _time_out(self, entry: Entry) -> None:
         if not entry.future.done():
             unknown = not self._withdraw(entry)
             entry.future.set_exception(self._caller.give_up(f"publish to {entry.queue}", None, unknown=unknown))
 
-    def _withdraw(self, entry: _Entry) -> bool:
+    def _withdraw(self, entry: Entry) -> bool:
         """Give an entry up that is in no request yet; False if it is too late."""
         if entry.taken:
             return False
@@ -327,11 +311,11 @@ class Producer:
         last.last = True
         return _wire.bundle(parts)
 
-    def _encode(self, r: _Request) -> _wire.Request:
+    def _encode(self, r: Request) -> _wire.Request:
         pieces = [piece for e in r.entries for piece in e.pieces]
         return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated)
 
-    def _next_request(self, count: int, size: int) -> _Request | None:
+    def _next_request(self, count: int, size: int) -> Request | None:
         """What is to be sent beside so many messages and bytes: what was sent on an earlier stream comes first."""
         if self._on_stream < len(self._in_flight):
             if not self._greeted and self._bursts >= _EAGER:
@@ -356,12 +340,12 @@ class Producer:
         """Whether so much may be sent together."""
         return count <= self._batch_messages and size <= self._batch_bytes
 
-    def _form(self, count: int, size: int) -> _Request:
+    def _form(self, count: int, size: int) -> Request:
         """Make a request of publishes to one queue, beside so many messages and bytes that go with it."""
         pending = self._pending
-        entries: list[_Entry] = []
+        entries: list[Entry] = []
         queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
-        r = _Request(self._next, queue)
+        r = Request(self._next, queue)
         self._next += 1
         count = size = 0
         while pending:
@@ -420,7 +404,7 @@ class Producer:
             sequence += e.count
         self._settle(len(r.entries), r.bytes)
 
-    def _reused(self, r: _Request, address: str) -> errors.SequenceReused:
+    def _reused(self, r: Request, address: str) -> errors.SequenceReused:
         return errors.SequenceReused(
             f"publish to {r.queue}: another producer of id {self._id!r} and epoch {self._epoch} has used "
             f"sequence {r.sequence}; the message was not stored",
@@ -476,7 +460,7 @@ class Producer:
         if entries:
             self._fail(entries, error(False))
 
-    def _fail(self, entries: list[_Entry], err: errors.LockstepError) -> None:
+    def _fail(self, entries: list[Entry], err: errors.LockstepError) -> None:
         size = 0
         for e in entries:
             e.taken = True
@@ -485,6 +469,13 @@ class Producer:
                 e.future.set_exception(err)
                 e.future.exception()  # what the application does not look at is no warning of asyncio's
         self._settle(len(entries), size)
+
+
+def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt]) -> None:
+    if future.cancelled():
+        done(asyncio.CancelledError("the application gave it up"))
+    else:
+        done(future.exception() or future.result())
 
 
 def _closed(doubt: bool) -> errors.LockstepError:
