@@ -131,14 +131,11 @@ func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 			f(id, d.old[id])
 		}
 	}
-	start, end := d.base, d.base+uint32(d.n) // all that are in the ring
-	if distance(start, first) > 0 {
-		start = first
-	}
-	if distance(end, last+1) < 0 {
-		end = last + 1
-	}
-	for id := start; distance(id, end) > 0; id++ {
+	base, n := d.base, int64(d.n) // f may change them
+	from := int64(distance(base, first))
+	to := from + int64(distance(first, last))
+	for i := max(from, 0); i <= min(to, n-1); i++ {
+		id := base + uint32(i)
 		if e := d.get(id); e != nil {
 			f(id, e)
 		}

@@ -86,6 +86,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	}
 	if !l.Sender() {
 		l.deliveryCount = a.InitialDeliveryCount.Value
+		l.receiver.limit = l.deliveryCount
 	}
 	s.handles[a.Handle], s.links[handle] = l, l
 	s.count++

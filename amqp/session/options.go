@@ -33,7 +33,8 @@ type Options struct {
 	// IncomingWindow is how many transfers a session takes before it has to tell the peer to go on; default 2048.
 	IncomingWindow uint32
 	// MaxUnsettled bounds the deliveries of a session that were sent and not settled; default 65,536. Further ones
-	// wait. It bounds the ones received, too: one more than that ends the session.
+	// wait. Of those that come, the windows of links (Link.Window) bound how many are not settled; where credit was
+	// given by Link.Grant, one more than MaxUnsettled ends the session.
 	MaxUnsettled int
 
 	OfferedCapabilities []wire.Symbol

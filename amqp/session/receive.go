@@ -11,8 +11,10 @@ import (
 // receiver is what a link has on which messages come.
 type receiver struct {
 	maxMessage uint64 // bytes; 0: no limit
+	windowed   bool
 	window     uint32 // of Link.Window
 	open       uint32 // deliveries that take a place of it
+	limit      uint32 // the delivery count up to which the peer may send by any credit that it was ever given
 
 	partial bool     // a delivery has begun, and not all of its frames have come
 	begun   Delivery // that one
@@ -29,8 +31,8 @@ func (l *Link) Grant(credit uint32) {
 	if l.gone || l.Sender() {
 		return
 	}
-	l.receiver.window, l.credit = 0, credit
-	l.oweFlow()
+	l.receiver.windowed, l.receiver.window = false, 0
+	l.give(credit)
 }
 
 // Window lets the peer send messages while fewer than n of them are not settled by Settle. When half of the window is
@@ -39,8 +41,17 @@ func (l *Link) Window(n uint32) {
 	if l.gone || l.Sender() {
 		return
 	}
-	l.receiver.window = n
-	l.credit = n - min(n, l.receiver.open)
+	l.receiver.windowed, l.receiver.window = true, n
+	l.give(n - min(n, l.receiver.open))
+}
+
+// give changes the peer's credit. What it has sent by an earlier one, before it learns of a smaller one, is taken.
+func (l *Link) give(credit uint32) {
+	r := &l.receiver
+	if limit := l.deliveryCount + credit; distance(r.limit, limit) > 0 {
+		r.limit = limit
+	}
+	l.credit = credit
 	l.oweFlow()
 }
 
@@ -48,8 +59,7 @@ func (l *Link) Window(n uint32) {
 func (l *Link) refill() {
 	r := &l.receiver
 	if used := r.open + l.credit; used < r.window && r.window-used >= (r.window+1)/2 {
-		l.credit = r.window - r.open
-		l.oweFlow()
+		l.give(r.window - r.open)
 	}
 }
 
@@ -95,7 +105,7 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	case s.anyIn && id.Value != s.nextIn:
 		s.fail(InvalidField, "delivery-id %d comes where %d is next", id.Value, s.nextIn)
 		return
-	case s.in.live >= s.conn.o.MaxUnsettled:
+	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // else windows bound them
 		s.fail(ResourceLimitExceeded, "the session has %d unsettled deliveries, and may have no more", s.in.live)
 		return
 	}
@@ -104,11 +114,11 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 		l.fail(InvalidField, "a delivery-tag has %d bytes; %d are allowed", len(t.DeliveryTag), maxTag)
 		return
 	}
-	if l.credit == 0 {
+	if distance(l.deliveryCount, l.receiver.limit) <= 0 {
 		l.fail(LinkTransferLimitExceeded, "a delivery came without credit")
 		return
 	}
-	l.credit--
+	l.credit -= min(l.credit, 1)
 	l.deliveryCount++
 	d := Delivery{
 		Link: l, ID: t.DeliveryID.Value, Tag: t.DeliveryTag, Format: t.MessageFormat.Value,

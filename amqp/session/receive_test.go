@@ -177,6 +177,26 @@ func TestWindow(t *testing.T) {
 	require.Empty(t, of[*wire.Flow](p.take()))
 }
 
+// TestCreditTakenBack: what the peer has sent before it learns that its credit is gone is taken.
+func TestCreditTakenBack(t *testing.T) {
+	for _, take := range []func(*Link){func(l *Link) { l.Grant(0) }, func(l *Link) { l.Window(1) }} {
+		p := opened(t, Options{}).manual()
+		l := p.sender("a", 0)
+		l.Window(3)
+		p.take()
+		p.send(0, transfer(0, 0))
+		take(l)
+		require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
+		p.send(0, transfer(0, 1)) // these two have crossed the flow
+		p.send(0, transfer(0, 2))
+		p.requireOpen()
+		require.Zero(t, l.Credit())
+		require.Len(t, happened[*Delivery](p), 3)
+		p.send(0, transfer(0, 3))
+		p.requireDetached(LinkTransferLimitExceeded)
+	}
+}
+
 // TestCreditUsedWithoutSending: the peer, as a sender, moves its delivery-count on.
 func TestCreditUsedWithoutSending(t *testing.T) {
 	p := opened(t, Options{}).manual()
