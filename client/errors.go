@@ -90,6 +90,8 @@ var (
 	ErrCanceled = errors.New("the rewrite was cancelled")
 	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
+	// ErrNoSaveSet is returned when a node has no save-set of that name, or none that is complete.
+	ErrNoSaveSet = errors.New("no such save-set")
 	// ErrNoConnection is returned when a node has no connection of that number.
 	ErrNoConnection = errors.New("no such connection")
 	// ErrNoJob is returned when there is no job of that name.

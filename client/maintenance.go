@@ -99,6 +99,23 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 	return resp.GetSets(), err
 }
 
+// VerifyBackup reads a save-set of this node and tells whether it can be restored; that it cannot be is in the result, not
+// in the error. Nothing waits for it. progress may be nil. Errors: ErrNoSaveSet, ErrRefused when there is no path for
+// backups or the set is encrypted, ErrBusy.
+func (n *Node) VerifyBackup(
+	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
+) (*pb.VerifyBackupResult, error) {
+	return follow(ctx, n, "verify a save-set", req, progress, pb.MaintenanceServiceClient.VerifyBackup,
+		(*pb.VerifyBackupResponse).GetResult)
+}
+
+// PageMap tells what the pages of this node's page file are used for, in at most that many regions; 0 means 256.
+// Nothing waits for it. Errors: ErrInvalid for more than 4096.
+func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
+	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
+		pb.MaintenanceServiceClient.GetPageMap)
+}
+
 // DropOld removes what the last rewrite or installed snapshot of this node replaced, and returns how many bytes that
 // were. Errors: ErrBusy.
 func (n *Node) DropOld(ctx context.Context) (uint64, error) {

@@ -107,11 +107,13 @@ func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 		return true, ErrNoPlan
 	case pb.ErrorReason_ERROR_REASON_NO_JOB:
 		return true, ErrNoJob
+	case pb.ErrorReason_ERROR_REASON_NO_SAVE_SET:
+		return true, ErrNoSaveSet
 	case pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND:
 		return true, ErrNoConnection
 	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
 		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
-		pb.ErrorReason_ERROR_REASON_OBJECT_STORE,
+		pb.ErrorReason_ERROR_REASON_OBJECT_STORE, pb.ErrorReason_ERROR_REASON_SAVE_SET_ENCRYPTED,
 		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,
 		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
 		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,

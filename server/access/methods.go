@@ -87,6 +87,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.MaintenanceService_Shrink_FullMethodName:         operates(true),
 	pb.MaintenanceService_Backup_FullMethodName:         operates(true),
 	pb.MaintenanceService_ListBackups_FullMethodName:    operates(false),
+	pb.MaintenanceService_VerifyBackup_FullMethodName:   operates(true),
+	pb.MaintenanceService_GetPageMap_FullMethodName:     operates(false),
 	pb.MaintenanceService_DropOld_FullMethodName:        operates(true),
 	pb.MaintenanceService_FlushArchive_FullMethodName:   operates(true),
 	pb.MaintenanceService_StartPlan_FullMethodName:      operates(true),

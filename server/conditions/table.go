@@ -260,26 +260,29 @@ func ofJobs() []Definition {
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
 			Cause: "A job makes backups, and none of its runs that are remembered has succeeded: there is nothing " +
 				"to restore from.",
-			Action: "See with `lockstep job history` why its runs fail, and make one now: `lockstep job run` or " +
+			Action: "See with `lockstep job history` why its runs fail: the directory has no space or cannot be written, " +
+				"or the S3 server of the bucket does not answer or refuses. Then make one now: `lockstep job run` or " +
 				"`lockstep store backup`.",
 		},
 		{
 			Kind: BackupOld, Severity: Warning, Scope: OfPair,
 			Cause: "The last good backup is older than two intervals of the job that makes backups.",
-			Action: "See with `lockstep job history` why its last runs failed or were not done, and make one now: " +
+			Action: "See with `lockstep job history` why its last runs failed or were not done: the directory has no space " +
+				"or cannot be written, or the S3 server of the bucket does not answer or refuses. Then make one now: " +
 				"`lockstep job run` or `lockstep store backup`.",
 		},
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
 			Cause: "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
 			Action: "Make a backup of this node now; points in time after it can be restored again. Give the archive " +
-				"more space, or raise `wal.archive-hold-bytes`.",
+				"more space, mend the way to its S3 server, or raise `wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
 			Cause: "This node's log is not archived at present; it is held back until `wal.archive-hold-bytes`, and " +
 				"beyond that the archive gets a gap.",
-			Action: "The details say what failed: give the archive's directory space, or make it writable again.",
+			Action: "The details say what failed. Of a directory: give it space, or make it writable again. Of a bucket: " +
+				"see that its S3 server answers, and that the node's key may list, get, put and delete there.",
 		},
 	}
 }

@@ -92,6 +92,7 @@ func pages() []Page {
 		messagePage(),
 		storePage(),
 		scanPage(),
+		mapPage(),
 		backupsPage(),
 		jobsPage(),
 		connectionsPage(),

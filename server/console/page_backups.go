@@ -4,6 +4,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -13,9 +14,10 @@ func backupsPage() Page {
 	return Page{
 		Path: "/backups", Title: "Backups", Right: "operate", Template: "backups", Hidden: true, Under: "/store",
 		Load: loadBackups,
-		Actions: []Action{{
-			Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNodeName, Do: doBackup,
-		}},
+		Actions: []Action{
+			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNodeName, Do: doBackup},
+			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNodeName, Do: doCheckSet},
+		},
 	}
 }
 
@@ -29,9 +31,32 @@ type backupsView struct {
 type nodeSets struct {
 	*nodeView
 
-	Sets    []*pb.SaveSet
+	Sets    []setView
 	Failure *failure
 	NoPath  bool // the node does not know where
+}
+
+// setView is a save-set, and the last check of it that was begun here.
+type setView struct {
+	*pb.SaveSet
+
+	Check *task
+}
+
+// viewSets adds the last checks.
+func viewSets(sets []*pb.SaveSet, node string, tasks []task) []setView {
+	list := make([]setView, 0, len(sets))
+	for _, s := range sets {
+		one := setView{SaveSet: s}
+		for i := range tasks { // newest first
+			if tasks[i].Set == s.GetName() && tasks[i].Node == node {
+				one.Check = &tasks[i]
+				break
+			}
+		}
+		list = append(list, one)
+	}
+	return list
 }
 
 func loadBackups(ctx context.Context, v *View) (any, error) {
@@ -57,7 +82,7 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 			one.Failure, one.NoPath = &f, f.Reason == "NO_BACKUP_PATH"
 			continue
 		}
-		one.Sets = r.GetSets()
+		one.Sets = viewSets(r.GetSets(), n.Name(), v.server.tasks.list())
 	}
 	return d, nil
 }
@@ -89,4 +114,60 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 		return "Save-set " + set.GetName() + ", " + formatBytes(set.GetBytes()) + ".", nil
 	})
 	return Done{Message: "The backup has begun.", Goto: "/store"}, err
+}
+
+// notRestorable is returned by a check that has found this.
+type notRestorable struct{ problem string }
+
+func (e *notRestorable) Error() string { return e.problem }
+
+func doCheckSet(ctx context.Context, v *View) (Done, error) {
+	if _, err := v.maintenance(ctx); err != nil {
+		return Done{}, err
+	}
+	set := v.Get("set")
+	title := "Check of save-set " + set
+	if set == "" {
+		title = "Check of the newest save-set"
+	}
+	what := task{Title: title, Node: v.nodeName(ctx), Link: "/backups", Set: set}
+	err := v.begin(ctx, what, func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error) {
+		m, err := v.maintenance(ctx)
+		if err != nil {
+			return "", err
+		}
+		in, err := m.VerifyBackup(ctx, &pb.VerifyBackupRequest{Name: set, FullSpeed: v.Get("full_speed") != ""})
+		if err != nil {
+			return "", err
+		}
+		var r *pb.VerifyBackupResult
+		err = stream(in, func(resp *pb.VerifyBackupResponse) bool {
+			tell(resp.GetProgress())
+			r = resp.GetResult()
+			return r != nil
+		})
+		switch {
+		case err != nil:
+			return "", err
+		case !r.GetRestorable():
+			return "", &notRestorable{r.GetProblem()}
+		}
+		return checkedText(r), nil
+	})
+	return Done{Message: "The check has begun.", Goto: "/store"}, err
+}
+
+// checkedText says what a check has found in a good save-set.
+func checkedText(r *pb.VerifyBackupResult) string {
+	text := fmt.Sprintf("It can be restored: %s messages; a restore needs %s.", formatNumber(r.GetMessages()),
+		formatBytes(r.GetNeededBytes()))
+	switch {
+	case r.GetArchiveProblem() != "":
+		text += " With the log archive it can be restored up to LSN " + formatNumber(r.GetReach().GetLsn()) +
+			" only: " + r.GetArchiveProblem() + "."
+	case r.GetArchive() != "":
+		text += " With the log archive it can be restored up to LSN " + formatNumber(r.GetReach().GetLsn()) +
+			" of " + clockTime(r.GetReachTime()) + "."
+	}
+	return text
 }

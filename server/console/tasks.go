@@ -47,6 +47,7 @@ type task struct {
 	Outcome              string   // what it did
 	Failure              *failure // why it did not
 	Link                 string   // where the outcome is shown; empty: nowhere
+	Set                  string   // save-set that is checked; empty: it is no check
 
 	cancel context.CancelFunc
 }
@@ -144,6 +145,10 @@ func (v *View) begin(ctx context.Context, what task, do operation) error { //nol
 		one.Ended, one.Outcome = time.Now(), outcome
 		if err != nil {
 			f := describe(err)
+			var bad *notRestorable
+			if errors.As(err, &bad) {
+				f = failure{Title: "The save-set cannot be restored", Text: bad.problem}
+			}
 			if errors.Is(life.Err(), context.Canceled) {
 				f = failure{Title: "It was cancelled", Text: "Everything is as it was before."}
 			}

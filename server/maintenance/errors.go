@@ -18,7 +18,7 @@ var (
 	// was.
 	ErrGaveWay = errors.New("the rewrite was dropped, because the node changes its role; page.db is as it was")
 	// ErrNoBackupPath is returned when there is nowhere to put a backup.
-	ErrNoBackupPath = errors.New("no directory for backups: set backup.path")
+	ErrNoBackupPath = errors.New("no place for backups: set backup.path")
 	// ErrNoArchive is returned when there is no log archive.
 	ErrNoArchive = errors.New("this node has no log archive: set wal.archive")
 )

@@ -35,6 +35,7 @@ const (
 	opShrink  = "shrink"
 	opBackup  = "backup"
 	opDropOld = "drop-old"
+	opVerify  = "verify-backup"
 )
 
 // begin registers an operation, or says why it cannot be now. The context ends with ctx and with GiveWay; end must be

@@ -84,7 +84,7 @@ type Report struct {
 
 // Activity is an operation that runs on a node.
 type Activity struct {
-	// Operation is "scan", "rewrite", "shrink", "backup" or "drop-old".
+	// Operation is "scan", "rewrite", "shrink", "backup", "verify-backup" or "drop-old".
 	Operation string
 	// Since when.
 	Since time.Time

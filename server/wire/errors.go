@@ -138,6 +138,8 @@ var errorTable = []mapping{
 	{page.ErrFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
 	{backup.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
 	{backup.ErrRemote, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_OBJECT_STORE},
+	{backup.ErrNoSet, codes.NotFound, pb.ErrorReason_ERROR_REASON_NO_SAVE_SET},
+	{backup.ErrEncrypted, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_SAVE_SET_ENCRYPTED},
 	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
 	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PARTNER},
 	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED},

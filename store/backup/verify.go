@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -24,6 +25,8 @@ type VerifyOptions struct {
 	ChecksumsOnly bool
 	// BytesPerSecond limits reading for the checksums; 0 means no limit.
 	BytesPerSecond int64
+	// Pace makes the reading pause; it may be nil.
+	Pace *pace.Pacer
 	// Progress is called from time to time, by the goroutine that called Verify; it may be nil.
 	Progress func(checkpoint.Progress)
 }
@@ -67,12 +70,10 @@ func verify(ctx context.Context, place Objects, set string, m *Manifest, o Verif
 		return rep, err
 	}
 	file := page.OpenImage(im.name, im, meta)
-	var found checkpoint.Report
-	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
-		found, err = c.Check(ctx, func(done, total uint64) { reportPages(o.Progress, done, total) })
-		return err
-	})
-	if err != nil {
+	c := checkpoint.Open(file, file.Pin(), checkpoint.Options{Pace: o.Pace})
+	found, err := c.Check(ctx, func(done, total uint64) { reportPages(o.Progress, done, total) })
+	c.Close()
+	if err = errors.Join(err, file.Close()); err != nil {
 		return rep, fmt.Errorf("check %s: %w", place.Path(set), err)
 	}
 	rep.Messages, rep.Pages = found.Messages, found.Pages
@@ -106,6 +107,9 @@ func verifyPack(
 	err = r.each(ctx, func(offset uint64, data []byte, at int64) error {
 		bytes += uint64(len(data))
 		if err := wait(ctx, limit, len(data)); err != nil {
+			return err
+		}
+		if err := o.Pace.Did(ctx, 0); err != nil {
 			return err
 		}
 		reportBytes(o.Progress, "verify", bytes, m.DataBytes)

@@ -69,3 +69,10 @@ func countBits(words []uint64) uint64 {
 	}
 	return uint64(n)
 }
+
+// countRange is how many bits of [from, from+n) are set.
+func countRange(words []uint64, from, n uint64) uint64 {
+	count := 0
+	eachWord(from, n, func(w int, mask uint64) { count += bits.OnesCount64(words[w] & mask) })
+	return uint64(count)
+}

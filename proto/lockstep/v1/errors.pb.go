@@ -147,6 +147,10 @@ const (
 	// FAILED_PRECONDITION: the S3 server of backups cannot be used: the node has asked it again for backup.s3.retry-for, or it refuses.
 	// The text says why and what to do.
 	ErrorReason_ERROR_REASON_OBJECT_STORE ErrorReason = 235
+	// NOT_FOUND: there is no save-set of that name, or none that is complete.
+	ErrorReason_ERROR_REASON_NO_SAVE_SET ErrorReason = 249
+	// FAILED_PRECONDITION: the save-set is encrypted, and a node has no key to read it with.
+	ErrorReason_ERROR_REASON_SAVE_SET_ENCRYPTED ErrorReason = 250
 	// RESOURCE_EXHAUSTED: the page file has as many pages as it can have.
 	ErrorReason_ERROR_REASON_PAGE_FILE_FULL ErrorReason = 132
 	// INVALID_ARGUMENT: a setting that is not possible.
@@ -293,6 +297,8 @@ var (
 		130: "ERROR_REASON_NO_SPACE",
 		131: "ERROR_REASON_BACKUP_NO_SPACE",
 		235: "ERROR_REASON_OBJECT_STORE",
+		249: "ERROR_REASON_NO_SAVE_SET",
+		250: "ERROR_REASON_SAVE_SET_ENCRYPTED",
 		132: "ERROR_REASON_PAGE_FILE_FULL",
 		133: "ERROR_REASON_SETTING",
 		134: "ERROR_REASON_PAST",
@@ -390,6 +396,8 @@ var (
 		"ERROR_REASON_NO_SPACE":               130,
 		"ERROR_REASON_BACKUP_NO_SPACE":        131,
 		"ERROR_REASON_OBJECT_STORE":           235,
+		"ERROR_REASON_NO_SAVE_SET":            249,
+		"ERROR_REASON_SAVE_SET_ENCRYPTED":     250,
 		"ERROR_REASON_PAGE_FILE_FULL":         132,
 		"ERROR_REASON_SETTING":                133,
 		"ERROR_REASON_PAST":                   134,
@@ -464,7 +472,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc6\x17\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x8b\x18\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -520,7 +528,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x17ERROR_REASON_NO_PARTNER\x10\x81\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_NO_SPACE\x10\x82\x01\x12!\n" +
 	"\x1cERROR_REASON_BACKUP_NO_SPACE\x10\x83\x01\x12\x1e\n" +
-	"\x19ERROR_REASON_OBJECT_STORE\x10\xeb\x01\x12 \n" +
+	"\x19ERROR_REASON_OBJECT_STORE\x10\xeb\x01\x12\x1d\n" +
+	"\x18ERROR_REASON_NO_SAVE_SET\x10\xf9\x01\x12$\n" +
+	"\x1fERROR_REASON_SAVE_SET_ENCRYPTED\x10\xfa\x01\x12 \n" +
 	"\x1bERROR_REASON_PAGE_FILE_FULL\x10\x84\x01\x12\x19\n" +
 	"\x14ERROR_REASON_SETTING\x10\x85\x01\x12\x16\n" +
 	"\x11ERROR_REASON_PAST\x10\x86\x01\x12\x1b\n" +

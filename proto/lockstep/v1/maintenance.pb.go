@@ -164,7 +164,7 @@ func (PlanState) EnumDescriptor() ([]byte, []int) {
 // MaintenanceActivity is what runs on a node.
 type MaintenanceActivity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "scan", "rewrite", "shrink", "backup" or "drop-old".
+	// "scan", "rewrite", "shrink", "backup", "verify-backup" or "drop-old".
 	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
 	// When it began.
 	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
@@ -3373,6 +3373,508 @@ func (x *RestartNodeResponse) GetDone() bool {
 	return false
 }
 
+// VerifyBackupRequest asks for the check of a save-set.
+type VerifyBackupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Directory of save-sets on the node, or s3://BUCKET/PREFIX; empty means the setting.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Name of the save-set there; empty means the newest one that is complete.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
+	FullSpeed     bool `protobuf:"varint,3,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyBackupRequest) Reset() {
+	*x = VerifyBackupRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyBackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyBackupRequest) ProtoMessage() {}
+
+func (x *VerifyBackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyBackupRequest.ProtoReflect.Descriptor instead.
+func (*VerifyBackupRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *VerifyBackupRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VerifyBackupRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VerifyBackupRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
+}
+
+// VerifyBackupResponse is progress or, in the last one, the result.
+type VerifyBackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Progress so far.
+	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Only in the last response.
+	Result        *VerifyBackupResult `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyBackupResponse) Reset() {
+	*x = VerifyBackupResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyBackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyBackupResponse) ProtoMessage() {}
+
+func (x *VerifyBackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyBackupResponse.ProtoReflect.Descriptor instead.
+func (*VerifyBackupResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *VerifyBackupResponse) GetProgress() *Progress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *VerifyBackupResponse) GetResult() *VerifyBackupResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+// VerifyBackupResult tells whether a save-set can be restored.
+type VerifyBackupResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The save-set, as ListBackups has it.
+	Set *SaveSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	// Everything was read: checksums, pages and messages are what they should be.
+	Restorable bool `protobuf:"varint,2,opt,name=restorable,proto3" json:"restorable,omitempty"`
+	// Why it cannot be restored.
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Messages that were read.
+	Messages uint64 `protobuf:"varint,4,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Pages that were looked at.
+	Pages uint64 `protobuf:"varint,5,opt,name=pages,proto3" json:"pages,omitempty"`
+	// Bytes of the save-set that were read for the checksums.
+	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Space that a restore needs, in bytes, with what the archive adds.
+	NeededBytes uint64 `protobuf:"varint,7,opt,name=needed_bytes,json=neededBytes,proto3" json:"needed_bytes,omitempty"`
+	// Archive of this node's log, which a restore can go on with; empty if this node has none.
+	Archive string `protobuf:"bytes,8,opt,name=archive,proto3" json:"archive,omitempty"`
+	// Why that archive leads no further than `reach`, or not at all; empty if there is no gap in it.
+	ArchiveProblem string `protobuf:"bytes,9,opt,name=archive_problem,json=archiveProblem,proto3" json:"archive_problem,omitempty"`
+	// Last record that can be restored: that of the save-set, or the last one behind it in the archive.
+	Reach *Position `protobuf:"bytes,10,opt,name=reach,proto3" json:"reach,omitempty"`
+	// Time of its transaction, by the clock of the active that committed it.
+	ReachTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=reach_time,json=reachTime,proto3" json:"reach_time,omitempty"`
+	// How long the check took.
+	Took          *durationpb.Duration `protobuf:"bytes,12,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyBackupResult) Reset() {
+	*x = VerifyBackupResult{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyBackupResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyBackupResult) ProtoMessage() {}
+
+func (x *VerifyBackupResult) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyBackupResult.ProtoReflect.Descriptor instead.
+func (*VerifyBackupResult) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *VerifyBackupResult) GetSet() *SaveSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *VerifyBackupResult) GetRestorable() bool {
+	if x != nil {
+		return x.Restorable
+	}
+	return false
+}
+
+func (x *VerifyBackupResult) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *VerifyBackupResult) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *VerifyBackupResult) GetPages() uint64 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *VerifyBackupResult) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VerifyBackupResult) GetNeededBytes() uint64 {
+	if x != nil {
+		return x.NeededBytes
+	}
+	return 0
+}
+
+func (x *VerifyBackupResult) GetArchive() string {
+	if x != nil {
+		return x.Archive
+	}
+	return ""
+}
+
+func (x *VerifyBackupResult) GetArchiveProblem() string {
+	if x != nil {
+		return x.ArchiveProblem
+	}
+	return ""
+}
+
+func (x *VerifyBackupResult) GetReach() *Position {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
+}
+
+func (x *VerifyBackupResult) GetReachTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReachTime
+	}
+	return nil
+}
+
+func (x *VerifyBackupResult) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+// GetPageMapRequest asks for the map of the page file.
+type GetPageMapRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many regions at most; 0 means 256. At most 4096.
+	Regions       uint32 `protobuf:"varint,1,opt,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPageMapRequest) Reset() {
+	*x = GetPageMapRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPageMapRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPageMapRequest) ProtoMessage() {}
+
+func (x *GetPageMapRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPageMapRequest.ProtoReflect.Descriptor instead.
+func (*GetPageMapRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *GetPageMapRequest) GetRegions() uint32 {
+	if x != nil {
+		return x.Regions
+	}
+	return 0
+}
+
+// GetPageMapResponse is the map of a page file. It is no snapshot: pages come and go while it is made. What is index is known from the
+// last checkpoint; pages that a checkpoint under way has just written for it count as messages until that is done.
+type GetPageMapResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Page size in bytes.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// All regions together.
+	Total *PageRegion `protobuf:"bytes,2,opt,name=total,proto3" json:"total,omitempty"`
+	// The file from its beginning to its end; all but the last one have the same number of pages.
+	Regions []*PageRegion `protobuf:"bytes,3,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Free pages at the end, which a shrink can give back.
+	FreeTail uint64 `protobuf:"varint,4,opt,name=free_tail,json=freeTail,proto3" json:"free_tail,omitempty"`
+	// Readers of older checkpoints that keep pages from being used again: backups, scans, copies for the other node.
+	Readers       uint32 `protobuf:"varint,5,opt,name=readers,proto3" json:"readers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPageMapResponse) Reset() {
+	*x = GetPageMapResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPageMapResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPageMapResponse) ProtoMessage() {}
+
+func (x *GetPageMapResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPageMapResponse.ProtoReflect.Descriptor instead.
+func (*GetPageMapResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *GetPageMapResponse) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *GetPageMapResponse) GetTotal() *PageRegion {
+	if x != nil {
+		return x.Total
+	}
+	return nil
+}
+
+func (x *GetPageMapResponse) GetRegions() []*PageRegion {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *GetPageMapResponse) GetFreeTail() uint64 {
+	if x != nil {
+		return x.FreeTail
+	}
+	return 0
+}
+
+func (x *GetPageMapResponse) GetReaders() uint32 {
+	if x != nil {
+		return x.Readers
+	}
+	return 0
+}
+
+// PageRegion tells what the pages of a part of the page file are used for.
+type PageRegion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the first page, counted from 1.
+	FirstPage uint64 `protobuf:"varint,1,opt,name=first_page,json=firstPage,proto3" json:"first_page,omitempty"`
+	// How many pages it has; the sum of what follows.
+	Pages uint64 `protobuf:"varint,2,opt,name=pages,proto3" json:"pages,omitempty"`
+	// Pages of messages.
+	Messages uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Pages of the tree: where messages are, queues, subscriptions.
+	Index uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	// Pages of the map of used pages itself.
+	Bitmap uint64 `protobuf:"varint,5,opt,name=bitmap,proto3" json:"bitmap,omitempty"`
+	// Pages that were freed, and that one of the last two checkpoints still has: they can be used again after the next ones.
+	HeldCheckpoint uint64 `protobuf:"varint,6,opt,name=held_checkpoint,json=heldCheckpoint,proto3" json:"held_checkpoint,omitempty"`
+	// Pages that were freed, and that a reader of an older checkpoint may still want.
+	HeldReader uint64 `protobuf:"varint,7,opt,name=held_reader,json=heldReader,proto3" json:"held_reader,omitempty"`
+	// Pages that can be used at once.
+	Free          uint64 `protobuf:"varint,8,opt,name=free,proto3" json:"free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PageRegion) Reset() {
+	*x = PageRegion{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PageRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PageRegion) ProtoMessage() {}
+
+func (x *PageRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PageRegion.ProtoReflect.Descriptor instead.
+func (*PageRegion) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *PageRegion) GetFirstPage() uint64 {
+	if x != nil {
+		return x.FirstPage
+	}
+	return 0
+}
+
+func (x *PageRegion) GetPages() uint64 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *PageRegion) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *PageRegion) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *PageRegion) GetBitmap() uint64 {
+	if x != nil {
+		return x.Bitmap
+	}
+	return 0
+}
+
+func (x *PageRegion) GetHeldCheckpoint() uint64 {
+	if x != nil {
+		return x.HeldCheckpoint
+	}
+	return 0
+}
+
+func (x *PageRegion) GetHeldReader() uint64 {
+	if x != nil {
+		return x.HeldReader
+	}
+	return 0
+}
+
+func (x *PageRegion) GetFree() uint64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
 var File_lockstep_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_maintenance_proto_rawDesc = "" +
@@ -3610,7 +4112,52 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x12RestartNodeRequest\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\")\n" +
 	"\x13RestartNodeResponse\x12\x12\n" +
-	"\x04done\x18\x01 \x01(\bR\x04done*i\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\"\\\n" +
+	"\x13VerifyBackupRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x03 \x01(\bR\tfullSpeed\"\x82\x01\n" +
+	"\x14VerifyBackupResponse\x121\n" +
+	"\bprogress\x18\x01 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x127\n" +
+	"\x06result\x18\x02 \x01(\v2\x1f.lockstep.v1.VerifyBackupResultR\x06result\"\xbb\x03\n" +
+	"\x12VerifyBackupResult\x12&\n" +
+	"\x03set\x18\x01 \x01(\v2\x14.lockstep.v1.SaveSetR\x03set\x12\x1e\n" +
+	"\n" +
+	"restorable\x18\x02 \x01(\bR\n" +
+	"restorable\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x12\x1a\n" +
+	"\bmessages\x18\x04 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05pages\x18\x05 \x01(\x04R\x05pages\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12!\n" +
+	"\fneeded_bytes\x18\a \x01(\x04R\vneededBytes\x12\x18\n" +
+	"\aarchive\x18\b \x01(\tR\aarchive\x12'\n" +
+	"\x0farchive_problem\x18\t \x01(\tR\x0earchiveProblem\x12+\n" +
+	"\x05reach\x18\n" +
+	" \x01(\v2\x15.lockstep.v1.PositionR\x05reach\x129\n" +
+	"\n" +
+	"reach_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\treachTime\x12-\n" +
+	"\x04took\x18\f \x01(\v2\x19.google.protobuf.DurationR\x04took\"-\n" +
+	"\x11GetPageMapRequest\x12\x18\n" +
+	"\aregions\x18\x01 \x01(\rR\aregions\"\xca\x01\n" +
+	"\x12GetPageMapResponse\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12-\n" +
+	"\x05total\x18\x02 \x01(\v2\x17.lockstep.v1.PageRegionR\x05total\x121\n" +
+	"\aregions\x18\x03 \x03(\v2\x17.lockstep.v1.PageRegionR\aregions\x12\x1b\n" +
+	"\tfree_tail\x18\x04 \x01(\x04R\bfreeTail\x12\x18\n" +
+	"\areaders\x18\x05 \x01(\rR\areaders\"\xe9\x01\n" +
+	"\n" +
+	"PageRegion\x12\x1d\n" +
+	"\n" +
+	"first_page\x18\x01 \x01(\x04R\tfirstPage\x12\x14\n" +
+	"\x05pages\x18\x02 \x01(\x04R\x05pages\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06bitmap\x18\x05 \x01(\x04R\x06bitmap\x12'\n" +
+	"\x0fheld_checkpoint\x18\x06 \x01(\x04R\x0eheldCheckpoint\x12\x1f\n" +
+	"\vheld_reader\x18\a \x01(\x04R\n" +
+	"heldReader\x12\x12\n" +
+	"\x04free\x18\b \x01(\x04R\x04free*i\n" +
 	"\bPlanKind\x12\x19\n" +
 	"\x15PLAN_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PLAN_KIND_RESIZE\x10\x01\x12\x15\n" +
@@ -3625,7 +4172,7 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x0fPLAN_STATE_DONE\x10\x05\x12\x15\n" +
 	"\x11PLAN_STATE_FAILED\x10\x06\x12\x18\n" +
 	"\x14PLAN_STATE_CANCELLED\x10\a\x12\x19\n" +
-	"\x15PLAN_STATE_RESTARTING\x10\b2\x92\f\n" +
+	"\x15PLAN_STATE_RESTARTING\x10\b2\xb8\r\n" +
 	"\x12MaintenanceService\x12P\n" +
 	"\vGetSettings\x12\x1f.lockstep.v1.GetSettingsRequest\x1a .lockstep.v1.GetSettingsResponse\x12Y\n" +
 	"\x0eUpdateSettings\x12\".lockstep.v1.UpdateSettingsRequest\x1a#.lockstep.v1.UpdateSettingsResponse\x12S\n" +
@@ -3635,7 +4182,10 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\aRewrite\x12\x1b.lockstep.v1.RewriteRequest\x1a\x1c.lockstep.v1.RewriteResponse0\x01\x12A\n" +
 	"\x06Shrink\x12\x1a.lockstep.v1.ShrinkRequest\x1a\x1b.lockstep.v1.ShrinkResponse\x12C\n" +
 	"\x06Backup\x12\x1a.lockstep.v1.BackupRequest\x1a\x1b.lockstep.v1.BackupResponse0\x01\x12P\n" +
-	"\vListBackups\x12\x1f.lockstep.v1.ListBackupsRequest\x1a .lockstep.v1.ListBackupsResponse\x12D\n" +
+	"\vListBackups\x12\x1f.lockstep.v1.ListBackupsRequest\x1a .lockstep.v1.ListBackupsResponse\x12U\n" +
+	"\fVerifyBackup\x12 .lockstep.v1.VerifyBackupRequest\x1a!.lockstep.v1.VerifyBackupResponse0\x01\x12M\n" +
+	"\n" +
+	"GetPageMap\x12\x1e.lockstep.v1.GetPageMapRequest\x1a\x1f.lockstep.v1.GetPageMapResponse\x12D\n" +
 	"\aDropOld\x12\x1b.lockstep.v1.DropOldRequest\x1a\x1c.lockstep.v1.DropOldResponse\x12S\n" +
 	"\fFlushArchive\x12 .lockstep.v1.FlushArchiveRequest\x1a!.lockstep.v1.FlushArchiveResponse\x12J\n" +
 	"\tStartPlan\x12\x1d.lockstep.v1.StartPlanRequest\x1a\x1e.lockstep.v1.StartPlanResponse\x12L\n" +
@@ -3663,7 +4213,7 @@ func file_lockstep_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: lockstep.v1.PlanKind
 	(PlanState)(0),                 // 1: lockstep.v1.PlanState
@@ -3719,96 +4269,114 @@ var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(*RunJobResponse)(nil),         // 51: lockstep.v1.RunJobResponse
 	(*RestartNodeRequest)(nil),     // 52: lockstep.v1.RestartNodeRequest
 	(*RestartNodeResponse)(nil),    // 53: lockstep.v1.RestartNodeResponse
-	nil,                            // 54: lockstep.v1.ChangeSettingsRequest.SetEntry
-	(*timestamppb.Timestamp)(nil),  // 55: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 56: google.protobuf.Duration
-	(*Position)(nil),               // 57: lockstep.v1.Position
+	(*VerifyBackupRequest)(nil),    // 54: lockstep.v1.VerifyBackupRequest
+	(*VerifyBackupResponse)(nil),   // 55: lockstep.v1.VerifyBackupResponse
+	(*VerifyBackupResult)(nil),     // 56: lockstep.v1.VerifyBackupResult
+	(*GetPageMapRequest)(nil),      // 57: lockstep.v1.GetPageMapRequest
+	(*GetPageMapResponse)(nil),     // 58: lockstep.v1.GetPageMapResponse
+	(*PageRegion)(nil),             // 59: lockstep.v1.PageRegion
+	nil,                            // 60: lockstep.v1.ChangeSettingsRequest.SetEntry
+	(*timestamppb.Timestamp)(nil),  // 61: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 62: google.protobuf.Duration
+	(*Position)(nil),               // 63: lockstep.v1.Position
 }
 var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
-	55, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
+	61, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
 	13, // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
 	3,  // 2: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
 	3,  // 3: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
 	8,  // 4: lockstep.v1.ListSettingsResponse.settings:type_name -> lockstep.v1.RunningSetting
-	54, // 5: lockstep.v1.ChangeSettingsRequest.set:type_name -> lockstep.v1.ChangeSettingsRequest.SetEntry
+	60, // 5: lockstep.v1.ChangeSettingsRequest.set:type_name -> lockstep.v1.ChangeSettingsRequest.SetEntry
 	8,  // 6: lockstep.v1.ChangeSettingsResponse.settings:type_name -> lockstep.v1.RunningSetting
-	56, // 7: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
+	62, // 7: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
 	13, // 8: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
 	16, // 9: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
 	17, // 10: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
 	18, // 11: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
-	55, // 12: lockstep.v1.ScanResult.time:type_name -> google.protobuf.Timestamp
+	61, // 12: lockstep.v1.ScanResult.time:type_name -> google.protobuf.Timestamp
 	13, // 13: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
 	21, // 14: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	56, // 15: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	62, // 15: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
 	13, // 16: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
 	26, // 17: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	55, // 18: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	57, // 19: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	61, // 18: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	63, // 19: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
 	26, // 20: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
-	55, // 21: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
+	61, // 21: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
 	0,  // 22: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
 	1,  // 23: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
 	13, // 24: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	55, // 25: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	55, // 26: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	61, // 25: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	61, // 26: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
 	0,  // 27: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
 	33, // 28: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
 	33, // 29: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
 	33, // 30: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	55, // 31: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	61, // 31: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
 	41, // 32: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	55, // 33: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	56, // 34: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	61, // 33: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	62, // 34: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
 	40, // 35: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
 	40, // 36: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
 	40, // 37: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
 	41, // 38: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
-	4,  // 39: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
-	6,  // 40: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
-	9,  // 41: lockstep.v1.MaintenanceService.ListSettings:input_type -> lockstep.v1.ListSettingsRequest
-	11, // 42: lockstep.v1.MaintenanceService.ChangeSettings:input_type -> lockstep.v1.ChangeSettingsRequest
-	14, // 43: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
-	19, // 44: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
-	22, // 45: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
-	24, // 46: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
-	27, // 47: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
-	29, // 48: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
-	31, // 49: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
-	34, // 50: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
-	36, // 51: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
-	38, // 52: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
-	42, // 53: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
-	44, // 54: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
-	46, // 55: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
-	50, // 56: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	52, // 57: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
-	48, // 58: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
-	5,  // 59: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	7,  // 60: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	10, // 61: lockstep.v1.MaintenanceService.ListSettings:output_type -> lockstep.v1.ListSettingsResponse
-	12, // 62: lockstep.v1.MaintenanceService.ChangeSettings:output_type -> lockstep.v1.ChangeSettingsResponse
-	15, // 63: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	20, // 64: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	23, // 65: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	25, // 66: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	28, // 67: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	30, // 68: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	32, // 69: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
-	35, // 70: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	37, // 71: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	39, // 72: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	43, // 73: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	45, // 74: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	47, // 75: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	51, // 76: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	53, // 77: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
-	49, // 78: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
-	59, // [59:79] is the sub-list for method output_type
-	39, // [39:59] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	13, // 39: lockstep.v1.VerifyBackupResponse.progress:type_name -> lockstep.v1.Progress
+	56, // 40: lockstep.v1.VerifyBackupResponse.result:type_name -> lockstep.v1.VerifyBackupResult
+	26, // 41: lockstep.v1.VerifyBackupResult.set:type_name -> lockstep.v1.SaveSet
+	63, // 42: lockstep.v1.VerifyBackupResult.reach:type_name -> lockstep.v1.Position
+	61, // 43: lockstep.v1.VerifyBackupResult.reach_time:type_name -> google.protobuf.Timestamp
+	62, // 44: lockstep.v1.VerifyBackupResult.took:type_name -> google.protobuf.Duration
+	59, // 45: lockstep.v1.GetPageMapResponse.total:type_name -> lockstep.v1.PageRegion
+	59, // 46: lockstep.v1.GetPageMapResponse.regions:type_name -> lockstep.v1.PageRegion
+	4,  // 47: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
+	6,  // 48: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
+	9,  // 49: lockstep.v1.MaintenanceService.ListSettings:input_type -> lockstep.v1.ListSettingsRequest
+	11, // 50: lockstep.v1.MaintenanceService.ChangeSettings:input_type -> lockstep.v1.ChangeSettingsRequest
+	14, // 51: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
+	19, // 52: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
+	22, // 53: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
+	24, // 54: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
+	27, // 55: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
+	54, // 56: lockstep.v1.MaintenanceService.VerifyBackup:input_type -> lockstep.v1.VerifyBackupRequest
+	57, // 57: lockstep.v1.MaintenanceService.GetPageMap:input_type -> lockstep.v1.GetPageMapRequest
+	29, // 58: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
+	31, // 59: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
+	34, // 60: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
+	36, // 61: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
+	38, // 62: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
+	42, // 63: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
+	44, // 64: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
+	46, // 65: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
+	50, // 66: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
+	52, // 67: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
+	48, // 68: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 69: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 70: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 71: lockstep.v1.MaintenanceService.ListSettings:output_type -> lockstep.v1.ListSettingsResponse
+	12, // 72: lockstep.v1.MaintenanceService.ChangeSettings:output_type -> lockstep.v1.ChangeSettingsResponse
+	15, // 73: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	20, // 74: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	23, // 75: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	25, // 76: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	28, // 77: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	55, // 78: lockstep.v1.MaintenanceService.VerifyBackup:output_type -> lockstep.v1.VerifyBackupResponse
+	58, // 79: lockstep.v1.MaintenanceService.GetPageMap:output_type -> lockstep.v1.GetPageMapResponse
+	30, // 80: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	32, // 81: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
+	35, // 82: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	37, // 83: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	39, // 84: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	43, // 85: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	45, // 86: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	47, // 87: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	51, // 88: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	53, // 89: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
+	49, // 90: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	69, // [69:91] is the sub-list for method output_type
+	47, // [47:69] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_maintenance_proto_init() }
@@ -3824,7 +4392,7 @@ func file_lockstep_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_maintenance_proto_rawDesc), len(file_lockstep_v1_maintenance_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   53,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

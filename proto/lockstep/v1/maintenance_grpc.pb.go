@@ -32,6 +32,8 @@ const (
 	MaintenanceService_Shrink_FullMethodName         = "/lockstep.v1.MaintenanceService/Shrink"
 	MaintenanceService_Backup_FullMethodName         = "/lockstep.v1.MaintenanceService/Backup"
 	MaintenanceService_ListBackups_FullMethodName    = "/lockstep.v1.MaintenanceService/ListBackups"
+	MaintenanceService_VerifyBackup_FullMethodName   = "/lockstep.v1.MaintenanceService/VerifyBackup"
+	MaintenanceService_GetPageMap_FullMethodName     = "/lockstep.v1.MaintenanceService/GetPageMap"
 	MaintenanceService_DropOld_FullMethodName        = "/lockstep.v1.MaintenanceService/DropOld"
 	MaintenanceService_FlushArchive_FullMethodName   = "/lockstep.v1.MaintenanceService/FlushArchive"
 	MaintenanceService_StartPlan_FullMethodName      = "/lockstep.v1.MaintenanceService/StartPlan"
@@ -78,6 +80,13 @@ type MaintenanceServiceClient interface {
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 	// ListBackups lists this node's save-sets.
 	ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error)
+	// VerifyBackup reads one of this node's save-sets and tells whether it can be restored, and up to when with this node's log archive.
+	// Online; nothing is written. NOT_FOUND when there is no such save-set, FAILED_PRECONDITION for one that is encrypted: a node has
+	// no key to read it with.
+	VerifyBackup(ctx context.Context, in *VerifyBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyBackupResponse], error)
+	// GetPageMap tells what the pages of this node's page file are used for, region by region. Online: no message is read, and nothing
+	// waits for it.
+	GetPageMap(ctx context.Context, in *GetPageMapRequest, opts ...grpc.CallOption) (*GetPageMapResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error)
 	// FlushArchive archives the log of this node up to now, where wal.archive is set: a restore can then reach what is applied.
@@ -228,6 +237,35 @@ func (c *maintenanceServiceClient) ListBackups(ctx context.Context, in *ListBack
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) VerifyBackup(ctx context.Context, in *VerifyBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyBackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &MaintenanceService_ServiceDesc.Streams[3], MaintenanceService_VerifyBackup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VerifyBackupRequest, VerifyBackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MaintenanceService_VerifyBackupClient = grpc.ServerStreamingClient[VerifyBackupResponse]
+
+func (c *maintenanceServiceClient) GetPageMap(ctx context.Context, in *GetPageMapRequest, opts ...grpc.CallOption) (*GetPageMapResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPageMapResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_GetPageMap_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DropOldResponse)
@@ -260,7 +298,7 @@ func (c *maintenanceServiceClient) StartPlan(ctx context.Context, in *StartPlanR
 
 func (c *maintenanceServiceClient) WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &MaintenanceService_ServiceDesc.Streams[3], MaintenanceService_WatchPlan_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &MaintenanceService_ServiceDesc.Streams[4], MaintenanceService_WatchPlan_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -380,6 +418,13 @@ type MaintenanceServiceServer interface {
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	// ListBackups lists this node's save-sets.
 	ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error)
+	// VerifyBackup reads one of this node's save-sets and tells whether it can be restored, and up to when with this node's log archive.
+	// Online; nothing is written. NOT_FOUND when there is no such save-set, FAILED_PRECONDITION for one that is encrypted: a node has
+	// no key to read it with.
+	VerifyBackup(*VerifyBackupRequest, grpc.ServerStreamingServer[VerifyBackupResponse]) error
+	// GetPageMap tells what the pages of this node's page file are used for, region by region. Online: no message is read, and nothing
+	// waits for it.
+	GetPageMap(context.Context, *GetPageMapRequest) (*GetPageMapResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error)
 	// FlushArchive archives the log of this node up to now, where wal.archive is set: a restore can then reach what is applied.
@@ -439,6 +484,12 @@ func (UnimplementedMaintenanceServiceServer) Backup(*BackupRequest, grpc.ServerS
 }
 func (UnimplementedMaintenanceServiceServer) ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListBackups not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) VerifyBackup(*VerifyBackupRequest, grpc.ServerStreamingServer[VerifyBackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method VerifyBackup not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) GetPageMap(context.Context, *GetPageMapRequest) (*GetPageMapResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPageMap not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropOld not implemented")
@@ -631,6 +682,35 @@ func _MaintenanceService_ListBackups_Handler(srv interface{}, ctx context.Contex
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MaintenanceServiceServer).ListBackups(ctx, req.(*ListBackupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_VerifyBackup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(VerifyBackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(MaintenanceServiceServer).VerifyBackup(m, &grpc.GenericServerStream[VerifyBackupRequest, VerifyBackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type MaintenanceService_VerifyBackupServer = grpc.ServerStreamingServer[VerifyBackupResponse]
+
+func _MaintenanceService_GetPageMap_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPageMapRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).GetPageMap(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_GetPageMap_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).GetPageMap(ctx, req.(*GetPageMapRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -858,6 +938,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _MaintenanceService_ListBackups_Handler,
 		},
 		{
+			MethodName: "GetPageMap",
+			Handler:    _MaintenanceService_GetPageMap_Handler,
+		},
+		{
 			MethodName: "DropOld",
 			Handler:    _MaintenanceService_DropOld_Handler,
 		},
@@ -912,6 +996,11 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Backup",
 			Handler:       _MaintenanceService_Backup_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "VerifyBackup",
+			Handler:       _MaintenanceService_VerifyBackup_Handler,
 			ServerStreams: true,
 		},
 		{

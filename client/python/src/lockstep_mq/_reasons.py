@@ -106,6 +106,8 @@ MEANING: Final[dict[str, type[errors.Refused] | None]] = {
     "ACCESS_NOT_FOUND": errors.WrongState,
     "CONNECTION_NOT_FOUND": errors.WrongState,
     "OBJECT_STORE": errors.WrongState,
+    "NO_SAVE_SET": errors.WrongState,
+    "SAVE_SET_ENCRYPTED": errors.WrongState,
     "LOCK_OUT": errors.WrongState,
 }
 

@@ -55,7 +55,7 @@ func TestUsage(t *testing.T) {
 		{"store", "restore", "x"},
 		{"store", "restore", "x", "--data-dir", "y", "--to-time", "tomorrow"},
 		{"store", "backups", "x", "--node", "a"},
-		{"store", "backups", "--verify"},
+		{"store", "backups", "--set", "x"},
 		{"store", "settings"},
 		{"store", "settings", "get", "page-size"},
 		{"store", "settings", "set", "page-size-current", "4096"},

@@ -62,6 +62,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_NO_SPACE: _ClassVar[ErrorReason]
     ERROR_REASON_BACKUP_NO_SPACE: _ClassVar[ErrorReason]
     ERROR_REASON_OBJECT_STORE: _ClassVar[ErrorReason]
+    ERROR_REASON_NO_SAVE_SET: _ClassVar[ErrorReason]
+    ERROR_REASON_SAVE_SET_ENCRYPTED: _ClassVar[ErrorReason]
     ERROR_REASON_PAGE_FILE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_SETTING: _ClassVar[ErrorReason]
     ERROR_REASON_PAST: _ClassVar[ErrorReason]
@@ -157,6 +159,8 @@ ERROR_REASON_NO_PARTNER: ErrorReason
 ERROR_REASON_NO_SPACE: ErrorReason
 ERROR_REASON_BACKUP_NO_SPACE: ErrorReason
 ERROR_REASON_OBJECT_STORE: ErrorReason
+ERROR_REASON_NO_SAVE_SET: ErrorReason
+ERROR_REASON_SAVE_SET_ENCRYPTED: ErrorReason
 ERROR_REASON_PAGE_FILE_FULL: ErrorReason
 ERROR_REASON_SETTING: ErrorReason
 ERROR_REASON_PAST: ErrorReason

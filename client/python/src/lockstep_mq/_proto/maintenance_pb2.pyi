@@ -545,3 +545,89 @@ class RestartNodeResponse(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     done: bool
     def __init__(self, done: bool = ...) -> None: ...
+
+class VerifyBackupRequest(_message.Message):
+    __slots__ = ("path", "name", "full_speed")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FULL_SPEED_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    name: str
+    full_speed: bool
+    def __init__(self, path: _Optional[str] = ..., name: _Optional[str] = ..., full_speed: bool = ...) -> None: ...
+
+class VerifyBackupResponse(_message.Message):
+    __slots__ = ("progress", "result")
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    progress: Progress
+    result: VerifyBackupResult
+    def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., result: _Optional[_Union[VerifyBackupResult, _Mapping]] = ...) -> None: ...
+
+class VerifyBackupResult(_message.Message):
+    __slots__ = ("set", "restorable", "problem", "messages", "pages", "bytes", "needed_bytes", "archive", "archive_problem", "reach", "reach_time", "took")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    RESTORABLE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REACH_FIELD_NUMBER: _ClassVar[int]
+    REACH_TIME_FIELD_NUMBER: _ClassVar[int]
+    TOOK_FIELD_NUMBER: _ClassVar[int]
+    set: SaveSet
+    restorable: bool
+    problem: str
+    messages: int
+    pages: int
+    bytes: int
+    needed_bytes: int
+    archive: str
+    archive_problem: str
+    reach: _types_pb2.Position
+    reach_time: _timestamp_pb2.Timestamp
+    took: _duration_pb2.Duration
+    def __init__(self, set: _Optional[_Union[SaveSet, _Mapping]] = ..., restorable: bool = ..., problem: _Optional[str] = ..., messages: _Optional[int] = ..., pages: _Optional[int] = ..., bytes: _Optional[int] = ..., needed_bytes: _Optional[int] = ..., archive: _Optional[str] = ..., archive_problem: _Optional[str] = ..., reach: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., reach_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., took: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class GetPageMapRequest(_message.Message):
+    __slots__ = ("regions",)
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    regions: int
+    def __init__(self, regions: _Optional[int] = ...) -> None: ...
+
+class GetPageMapResponse(_message.Message):
+    __slots__ = ("page_size", "total", "regions", "free_tail", "readers")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_FIELD_NUMBER: _ClassVar[int]
+    FREE_TAIL_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    total: PageRegion
+    regions: _containers.RepeatedCompositeFieldContainer[PageRegion]
+    free_tail: int
+    readers: int
+    def __init__(self, page_size: _Optional[int] = ..., total: _Optional[_Union[PageRegion, _Mapping]] = ..., regions: _Optional[_Iterable[_Union[PageRegion, _Mapping]]] = ..., free_tail: _Optional[int] = ..., readers: _Optional[int] = ...) -> None: ...
+
+class PageRegion(_message.Message):
+    __slots__ = ("first_page", "pages", "messages", "index", "bitmap", "held_checkpoint", "held_reader", "free")
+    FIRST_PAGE_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    HELD_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    HELD_READER_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    first_page: int
+    pages: int
+    messages: int
+    index: int
+    bitmap: int
+    held_checkpoint: int
+    held_reader: int
+    free: int
+    def __init__(self, first_page: _Optional[int] = ..., pages: _Optional[int] = ..., messages: _Optional[int] = ..., index: _Optional[int] = ..., bitmap: _Optional[int] = ..., held_checkpoint: _Optional[int] = ..., held_reader: _Optional[int] = ..., free: _Optional[int] = ...) -> None: ...

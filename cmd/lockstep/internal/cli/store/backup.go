@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,7 +17,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/backup"
-	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
 // saveSet is a save-set.
@@ -35,6 +33,8 @@ type saveSet struct {
 	Verified  bool          `json:"verified,omitempty"`
 	// Recipients of an encrypted set: public keys of age.
 	Recipients []string `json:"recipients,omitempty"`
+	// Check is what a node found when it verified the set.
+	Check *verified `json:"check,omitempty"`
 }
 
 func backupCommand(env *cli.Env) *cobra.Command {
@@ -127,155 +127,6 @@ func newLocalSaveSet(s backup.Set) saveSet {
 		}
 	}
 	return j
-}
-
-func backupsCommand(env *cli.Env) *cobra.Command {
-	var w where
-	var f placeFlags
-	var path string
-	var verify bool
-	cmd := &cobra.Command{
-		Use: "backups [PATH]", Short: "List save-sets, and verify them",
-		Long: `List the save-sets of a running node, newest first, those included that were interrupted. With a PATH, list those in a
-directory of this machine, or in a bucket of an S3 server, s3://BUCKET/PREFIX; no node is needed, and --verify reads all of
-them and checks everything that is in them. The keys of the S3 server are those of a node: in the environment, as
-AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in files.`,
-		Example: `  lockstep store backups
-  lockstep store backups --node a
-  lockstep store backups /backup/lockstep --verify
-  lockstep store backups s3://backups/lockstep --backup-s3-endpoint https://s3.example.com:9000
-  lockstep store backups s3://backups/lockstep --config /etc/lockstep/node.yaml --verify --identity key.txt`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) > 0 && (path != "" || cmd.Flags().Changed("node")):
-				return cli.Usage("--node and --path are for running nodes, PATH for this machine")
-			case len(args) > 0:
-				return localBackups(cmd.Context(), env, args[0], verify, &f)
-			case verify:
-				return cli.Usage("--verify needs a PATH on this machine; a node verifies its own with a job of kind verify")
-			}
-			if err := onNodePath(path); err != nil {
-				return err
-			}
-			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
-				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-				defer cancel()
-				sets, err := t.Backups(ctx, path)
-				if err != nil {
-					return err
-				}
-				list := []saveSet{}
-				for _, s := range sets {
-					list = append(list, newSaveSet(s))
-				}
-				return printSets(env, t.label(), list)
-			})
-		},
-	}
-	w.register(cmd, false)
-	f.register(cmd, env)
-	cmd.Flags().StringVar(&path, "path", "",
-		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
-	cmd.Flags().BoolVar(&verify, "verify", false, "with PATH: read all save-sets and check what is in them")
-	return cmd
-}
-
-// localBackups lists the save-sets in a directory of this machine, or in a bucket.
-func localBackups(ctx context.Context, env *cli.Env, path string, verify bool, f *placeFlags) error {
-	if err := checkThere(path); err != nil {
-		return err
-	}
-	place, err := f.open(path)
-	if err != nil {
-		return err
-	}
-	with, err := f.unseal()
-	if err != nil {
-		return err
-	}
-	sets, err := backup.ListIn(ctx, place)
-	if err != nil {
-		return err
-	}
-	list, broken := []saveSet{}, 0
-	for _, s := range slices.Backward(sets) {
-		j := newLocalSaveSet(s)
-		if verify && s.Complete {
-			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
-				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
-					Place: place, Unseal: with, Progress: showBackup(show),
-				})
-				return err
-			})
-			if ctx.Err() != nil {
-				return err
-			}
-			j.Verified = err == nil
-			if err != nil {
-				broken++
-				j.Complete, j.Problem = false, err.Error()
-			}
-		}
-		list = append(list, j)
-	}
-	if err := printSets(env, path, list); err != nil {
-		return err
-	}
-	if broken > 0 {
-		return fmt.Errorf("%s: %s cannot be restored", path, out.Plural(broken, "save-set"))
-	}
-	return nil
-}
-
-// showBackup makes of a backup's progress what can be shown. A check counts pages, not their bytes.
-func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
-	return func(p checkpoint.Progress) {
-		if p.Phase == "check" {
-			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Pages), out.Count(p.TotalPages))})
-			return
-		}
-		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
-	}
-}
-
-func printSets(env *cli.Env, label string, list []saveSet) error {
-	if env.Print.JSON() {
-		for _, j := range list {
-			if err := env.Print.Object(j); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if len(list) == 0 {
-		return env.Print.Sentence("%s: there are no save-sets", label)
-	}
-	rows := make([][]any, 0, len(list))
-	for _, j := range list {
-		state := "complete"
-		switch {
-		case !j.Complete:
-			state = "NOT USABLE: " + j.Problem
-		case j.Verified:
-			state = "verified"
-		}
-		made, lsn, size := "", "", ""
-		if !j.CreatedAt.IsZero() {
-			made = j.CreatedAt.Local().Format(time.DateTime)
-		}
-		if j.Position != nil {
-			lsn = out.Count(j.Position.LSN)
-		}
-		if j.PageSize > 0 {
-			size = out.Bytes(uint64(j.PageSize))
-		}
-		if len(j.Recipients) > 0 && j.Complete {
-			state += ", encrypted"
-		}
-		rows = append(rows, []any{j.Name, made, lsn, size, out.Bytes(j.Bytes), state})
-	}
-	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
 // restoreFlags say what to restore.

@@ -28,6 +28,10 @@ func TestJSON(t *testing.T) {
 	golden.FillStruct(&local)
 	require.NoError(t, printSets(env, "node a",
 		[]saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
+	set := newSaveSet(golden.Fill(&pb.SaveSet{}))
+	noteVerified(&set, golden.Fill(&pb.VerifyBackupResult{}))
+	require.NoError(t, printSets(env, "node a", []saveSet{set}))
+	require.NoError(t, printMap(p, "node a", golden.Fill(&pb.GetPageMapResponse{})))
 	var archive archived
 	var restore restored
 	golden.FillStruct(&archive)

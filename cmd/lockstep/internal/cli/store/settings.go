@@ -71,7 +71,7 @@ func settings() []setting {
 			func(r *pb.UpdateSettingsRequest, v string) error {
 				r.BackupPath = &v
 				return nil
-			}, "directory of save-sets on each node",
+			}, "directory of save-sets on each node, or s3://BUCKET/PREFIX",
 		},
 		{
 			"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() },

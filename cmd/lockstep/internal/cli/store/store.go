@@ -33,7 +33,7 @@ directory ask the running nodes.`,
 		c.GroupID = "maintain"
 		cmd.AddCommand(c)
 	}
-	for _, c := range inspect.Commands(env) {
+	for _, c := range append(inspect.Commands(env), mapCommand(env)) {
 		c.GroupID = "look"
 		cmd.AddCommand(c)
 	}

@@ -109,6 +109,18 @@ func backups(t *testing.T, c clitest.CLI) {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "20200101T000000Z-lsn000001-ps2048"), 0o750))
 	require.Contains(t, c.OK("store", "backups", dir), "NOT USABLE")
 	require.Contains(t, c.OK("store", "backups", dir, "--verify"), "verified")
+	onNode := c.Lines("store", "backups", "--verify")
+	require.Equal(t, true, onNode[0]["verified"])
+	check, _ := onNode[0]["check"].(map[string]any)
+	require.Equal(t, true, check["restorable"])
+	require.InDelta(t, 2000, check["messages"], 0)
+	require.Len(t, c.Lines("store", "backups", "--verify", "--set", onNode[1]["name"].(string)), 1)
+	_, stderr, code = c.Run("", "store", "backups", "--verify", "--set", "none")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "no such save-set")
+	_, _, code = c.Run("", "store", "backups", "--set", "none")
+	require.Equal(t, cli.ExitUsage, code)
+	pageMapOf(t, c)
 
 	data := filepath.Join(t.TempDir(), "data")
 	require.Contains(t, c.OK("store", "restore", dir, "--data-dir", data, "--dry-run"),
@@ -147,4 +159,20 @@ func TestCancelRolling(t *testing.T) {
 	require.Equal(t, "cancelled", plan["state"])
 	require.Equal(t, "cancelled", c.Lines("store", "plan")[0]["state"])
 	c.OK("store", "check")
+}
+
+// pageMapOf looks at the map of the standby's page file.
+func pageMapOf(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	text := c.OK("store", "map")
+	require.Regexp(t, `node [ab] \(standby\): [0-9,]+ pages of 8.0 KiB`, text)
+	require.Regexp(t, `\n +1  [MIBCRmib.]+\n`, text)
+	m := c.Lines("store", "map", "--regions", "16")[0]
+	regions, _ := m["regions"].([]any)
+	require.LessOrEqual(t, len(regions), 16)
+	total, _ := m["total"].(map[string]any)
+	require.Greater(t, total["messages"], 500.0)
+	_, stderr, code := c.Run("", "store", "map", "--regions", "5000")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "at most 4096")
 }

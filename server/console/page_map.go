@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// The map of a page file as it is drawn: cells in lines.
+const (
+	mapColumns = 32
+	mapRegions = 512
+	mapCell    = 12 // width and height of a cell with the space around it
+	mapInside  = 10 // without it
+)
+
+// mapPage shows what the pages of a node's page file are used for.
+func mapPage() Page {
+	return Page{
+		Path: "/map", Title: "Page file", Right: "operate", Template: "map", Hidden: true, Under: "/store", Load: loadMap,
+	}
+}
+
+// mapView is what the page Page file shows.
+type mapView struct {
+	Node  *nodeView
+	Nodes []*nodeView
+	Map   *pb.GetPageMapResponse
+	Cells []mapCellView
+	Uses  []mapUse
+	Lines []mapLine
+	// Each is how many pages a cell stands for.
+	Each uint64
+	// Width and Height of the drawing.
+	Width, Height int
+}
+
+// mapUse is one thing that pages are used for, over the whole file.
+type mapUse struct {
+	Class, Title, What string
+	Pages              uint64
+}
+
+// mapCellView is one cell of the drawing.
+type mapCellView struct {
+	X, Y  int
+	Title string
+	Parts []mapPart
+}
+
+// mapPart is the part of a cell that is used for one thing.
+type mapPart struct {
+	Class string
+	X, W  float64
+}
+
+// mapLine is a row of the table: the cells of one line together.
+type mapLine struct {
+	*pb.PageRegion
+
+	Held uint64
+}
+
+func loadMap(ctx context.Context, v *View) (any, error) {
+	n, err := loadNodeName(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := v.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := v.maintenance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.GetPageMap(ctx, &pb.GetPageMapRequest{Regions: mapRegions})
+	if err != nil {
+		return nil, err
+	}
+	node, _ := n.(*nodeView)
+	return viewMap(node, nodes, r), nil
+}
+
+// usesOf are the parts of a region, in the order in which they are drawn.
+func usesOf(r *pb.PageRegion) []mapUse {
+	return []mapUse{
+		{"messages", "Messages", "runs of messages, several small ones to a page", r.GetMessages()},
+		{"index", "Index", "where each message is; queues, subscriptions, producers", r.GetIndex()},
+		{"bitmap", "Map of used pages", "kept in the file itself", r.GetBitmap()},
+		{
+			"checkpoint", "Held for a checkpoint", "freed; one of the last two checkpoints still has them",
+			r.GetHeldCheckpoint(),
+		},
+		{"reader", "Held for a reader", "freed; a backup, a scan or the other node may still read them", r.GetHeldReader()},
+		{"free", "Free", "can be used at once", r.GetFree()},
+	}
+}
+
+func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapView {
+	d := &mapView{Node: node, Nodes: nodes, Map: m, Uses: usesOf(m.GetTotal()), Width: mapColumns * mapCell}
+	regions := m.GetRegions()
+	if len(regions) == 0 {
+		return d
+	}
+	d.Each = regions[0].GetPages()
+	d.Height = (len(regions) + mapColumns - 1) / mapColumns * mapCell
+	for i, r := range regions {
+		if i%mapColumns == 0 {
+			d.Lines = append(d.Lines, mapLine{PageRegion: &pb.PageRegion{FirstPage: r.GetFirstPage()}})
+		}
+		d.Lines[len(d.Lines)-1].add(r)
+		d.Cells = append(d.Cells, viewCell(i, r))
+	}
+	return d
+}
+
+// viewCell draws a region.
+func viewCell(i int, r *pb.PageRegion) mapCellView {
+	c := mapCellView{X: i % mapColumns * mapCell, Y: i / mapColumns * mapCell}
+	said := make([]string, 0, 4)
+	at := float64(c.X)
+	for _, u := range usesOf(r) {
+		if u.Pages == 0 {
+			continue
+		}
+		w := mapInside * float64(u.Pages) / float64(r.GetPages())
+		c.Parts = append(c.Parts, mapPart{Class: u.Class, X: at, W: w})
+		at += w
+		said = append(said, strings.ToLower(u.Title)+" "+formatNumber(u.Pages))
+	}
+	c.Title = fmt.Sprintf("Pages %s to %s: %s", formatNumber(r.GetFirstPage()),
+		formatNumber(r.GetFirstPage()+r.GetPages()-1), strings.Join(said, ", "))
+	return c
+}
+
+// add adds a cell to the line.
+func (l *mapLine) add(r *pb.PageRegion) {
+	l.Pages += r.GetPages()
+	l.Messages += r.GetMessages()
+	l.Index += r.GetIndex()
+	l.Bitmap += r.GetBitmap()
+	l.Held += r.GetHeldCheckpoint() + r.GetHeldReader()
+	l.Free += r.GetFree()
+}
+
+// Bytes of so many pages.
+func (d *mapView) Bytes(pages uint64) uint64 { return pages * uint64(d.Map.GetPageSize()) }
+
+// Share is a part of all pages, in percent.
+func (d *mapView) Share(pages uint64) int { return percent(pages, d.Map.GetTotal().GetPages()) }
+
+// Summary is the drawing in words.
+func (d *mapView) Summary() string {
+	t := d.Map.GetTotal()
+	return fmt.Sprintf("page.db from its beginning to its end: %d %% messages, %d %% index, %d %% free, %s free pages at "+
+		"the end; the tables below have the figures", d.Share(t.GetMessages()), d.Share(t.GetIndex()),
+		d.Share(t.GetFree()), formatNumber(d.Map.GetFreeTail()))
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package maintenance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+)
+
+// Bounds of a page map.
+const (
+	// PageMapRegions is how many regions it has if that is not said, PageMapMost how many at most.
+	PageMapRegions = 256
+	PageMapMost    = 4096
+)
+
+// PageMap tells what the pages of this node's page file are used for, in at most that many regions; 0 means
+// PageMapRegions. ErrSetting for more than PageMapMost.
+func (m *Manager) PageMap(ctx context.Context, regions uint32) (store.PageMap, error) {
+	if regions > PageMapMost {
+		return store.PageMap{}, fmt.Errorf("%w: a page map of %d regions was asked for; it has at most %d", ErrSetting,
+			regions, PageMapMost)
+	}
+	return m.store.PageMap(ctx, int(cmp.Or(regions, PageMapRegions)))
+}
+
+// VerifyRequest names a save-set.
+type VerifyRequest struct {
+	// Path of the directory of save-sets; empty means the setting.
+	Path string
+	// Name of the save-set in it; empty means the newest one that is complete.
+	Name string
+}
+
+// VerifyReport is what VerifyBackup found.
+type VerifyReport struct {
+	backup.CheckReport
+
+	// Archive of this node's log; empty if it has none.
+	Archive string
+}
+
+// VerifyBackup reads a save-set of this node and tells whether it can be restored, and up to when with this node's
+// archive. Online. That it cannot be is in the report; an error says that this could not be found out:
+// ErrNoBackupPath, ErrBusy, backup.ErrNoSet, backup.ErrEncrypted, backup.ErrRemote, the context's.
+func (m *Manager) VerifyBackup(
+	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
+) (VerifyReport, error) {
+	settings, err := m.Settings()
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	place, err := m.place(cmp.Or(req.Path, settings.BackupPath))
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	defer closePlace(place)
+	ctx, op, err := m.begin(ctx, opVerify, "", progress)
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	defer m.end(op)
+	r := VerifyReport{}
+	if m.o.Archive != nil {
+		r.Archive = m.o.Archive.Path("")
+	}
+	pages := m.pageProgress(op)
+	r.CheckReport, err = backup.CheckSet(ctx, place, req.Name, backup.CheckOptions{
+		Archive: m.o.Archive, Pace: m.store.Pace(ctx, 0),
+		Progress: func(p checkpoint.Progress) {
+			if p.TotalPages > 0 {
+				pages(p)
+			} else {
+				op.report(p)
+			}
+		},
+	})
+	if err != nil {
+		return r, fmt.Errorf("verify a save-set: %w", cause(ctx, err))
+	}
+	return r, nil
+}

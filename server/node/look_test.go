@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// verifySet has a node check a save-set.
+func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (*pb.VerifyBackupResult, error) {
+	n.t.Helper()
+	in, err := n.upkeep.VerifyBackup(ctx, req)
+	require.NoError(n.t, err)
+	for {
+		r, err := in.Recv()
+		if err != nil || r.GetResult() != nil {
+			return r.GetResult(), err
+		}
+	}
+}
+
+// TestVerifyBackup: a node tells a save-set that can be restored from one that cannot, and from one that it cannot
+// read; it stays within the place of save-sets.
+func TestVerifyBackup(t *testing.T) {
+	c := settings(t, "a")
+	dir := filepath.Join(t.TempDir(), "sets")
+	c.Backup.Path, c.WAL.Archive = dir, filepath.Join(t.TempDir(), "log")
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	n.publish("q", "one", "two", "three")
+	_, err := n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
+	require.Equal(t, codes.NotFound, status.Code(err))
+	require.ErrorContains(t, err, "no complete one is in "+dir)
+
+	stream, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
+	require.NoError(t, err)
+	var set *pb.SaveSet
+	for set == nil {
+		r, err := stream.Recv()
+		require.NoError(t, err)
+		set = r.GetSet()
+	}
+	n.publish("q", "four")
+	flushed, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	require.NoError(t, err)
+	r, err := n.verifySet(t.Context(), &pb.VerifyBackupRequest{Name: set.GetName()})
+	require.NoError(t, err)
+	require.True(t, r.GetRestorable(), r.GetProblem())
+	require.EqualValues(t, 3, r.GetMessages())
+	require.Equal(t, set.GetName(), r.GetSet().GetName())
+	require.Empty(t, r.GetArchiveProblem())
+	require.Equal(t, flushed.GetLastLsn(), r.GetReach().GetLsn(), "with the archive, what came after it, too")
+	require.Greater(t, r.GetReach().GetLsn(), set.GetPosition().GetLsn())
+	require.Positive(t, r.GetNeededBytes())
+
+	for _, name := range []string{"../" + filepath.Base(dir) + "/" + set.GetName(), "/etc", "20200101T000000Z-lsn1"} {
+		_, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{Name: name})
+		require.Equal(t, codes.NotFound, status.Code(err), name)
+	}
+	_, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{Path: "relative"})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+
+	pack := filepath.Join(set.GetPath(), "pages.pack")
+	raw, err := os.ReadFile(pack)
+	require.NoError(t, err)
+	raw[len(raw)/2] ^= 1
+	require.NoError(t, os.WriteFile(pack, raw, 0o600))
+	r, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
+	require.NoError(t, err, "that it is damaged is what was found")
+	require.False(t, r.GetRestorable())
+	require.Contains(t, r.GetProblem(), "save-set is damaged")
+}
+
+// TestVerifyEncrypted: a node has no key for its own save-sets, and says what has one.
+func TestVerifyEncrypted(t *testing.T) {
+	c := settings(t, "a")
+	c.Backup.Path = filepath.Join(t.TempDir(), "sets")
+	c.Backup.Recipients = []string{"age1lggyhqrw2nlhcxprm67z43rta597azn8gknawjehu9d9dl0jq3yqqvfafg"}
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	stream, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{FullSpeed: true})
+	require.NoError(t, err)
+	for {
+		r, err := stream.Recv()
+		require.NoError(t, err)
+		if r.GetSet() != nil {
+			break
+		}
+	}
+	_, err = n.verifySet(t.Context(), &pb.VerifyBackupRequest{})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "encrypted")
+}
+
+// TestPageMapCall: the map of a node adds up, and is bounded.
+func TestPageMapCall(t *testing.T) {
+	n := start(t, settings(t, "a"))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	n.publish("q", "one", "two", "three")
+	_, err := pb.NewAdminServiceClient(n.conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	m, err := n.upkeep.GetPageMap(t.Context(), &pb.GetPageMapRequest{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(m.GetRegions()), 256)
+	require.Positive(t, m.GetTotal().GetMessages())
+	var pages uint64
+	for _, r := range m.GetRegions() {
+		require.Equal(t, pages+1, r.GetFirstPage())
+		require.Equal(t, r.GetPages(), r.GetMessages()+r.GetIndex()+r.GetBitmap()+r.GetHeldCheckpoint()+
+			r.GetHeldReader()+r.GetFree())
+		pages += r.GetPages()
+	}
+	require.Equal(t, m.GetTotal().GetPages(), pages)
+	_, err = n.upkeep.GetPageMap(t.Context(), &pb.GetPageMapRequest{Regions: 4097})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "at most 4096")
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// ownBatch is how many runs OwnRuns gives at a time.
+const ownBatch = 4096
+
+// OwnRuns calls fn with the runs of pages that hold no message: those of the tree, and then, with bitmap true, those of
+// the map of used pages. They come in batches, which fn may change. Of the tree only the inner nodes are read.
+func (c *Checkpoint) OwnRuns(ctx context.Context, fn func(runs []page.Run, bitmap bool)) error {
+	batch := make([]page.Run, 0, ownBatch)
+	err := c.view.WalkRuns(func(run page.Run, level int) error {
+		if batch = append(batch, run); len(batch) == cap(batch) {
+			fn(batch, false)
+			batch = batch[:0]
+		}
+		if level == 0 {
+			return ctx.Err() //nolint:wrapcheck // done below
+		}
+		return c.pace.Did(ctx, int(run.Pages)*c.file.PageSize())
+	})
+	if err != nil {
+		return fmt.Errorf("walk the index: %w", err)
+	}
+	fn(batch, false)
+	own, err := c.file.OwnRuns(c.pin)
+	if err != nil {
+		return fmt.Errorf("read the map of used pages: %w", err)
+	}
+	fn(own, true)
+	return nil
+}
