@@ -141,7 +141,8 @@ func (g generator) id(b []byte) []byte {
 	case 3:
 		return g.sized(b, codeBinary8, "\x01\xfe"+g.text())
 	case 4:
-		return g.sized(b, codeString8, []string{"ID:", idUlong + "7", idUUID, idBinary + "zz", idString, idNoPrefix}[g.IntN(6)]+g.text())
+		like := []string{"ID:", idUlong + "7", idUUID, idBinary + "zz", idString, idNoPrefix}
+		return g.sized(b, codeString8, like[g.IntN(len(like))]+g.text())
 	}
 	return g.sized(b, codeString8, g.text())
 }

@@ -48,9 +48,14 @@ func jms(kind byte, body []byte, contentType string) []byte {
 		key   string
 		value []byte
 	}{
-		{"bool", []byte{codeTrue}}, {"byte", []byte{codeByte, 0xff}}, {"short", []byte{codeShort, 0xff, 0xfe}},
-		{"int", []byte{codeInt, 0, 0, 1, 0}}, {"long", []byte{codeLong, 0, 0, 0, 1, 0, 0, 0, 0}},
-		{"float", []byte{codeFloat, 0x3f, 0xc0, 0, 0}}, {"double", appendDouble(nil, 2.5)}, {"string", appendString(nil, "text")},
+		{"bool", []byte{codeTrue}},
+		{"byte", []byte{codeByte, 0xff}},
+		{"short", []byte{codeShort, 0xff, 0xfe}},
+		{"int", []byte{codeInt, 0, 0, 1, 0}},
+		{"long", []byte{codeLong, 0, 0, 0, 1, 0, 0, 0, 0}},
+		{"float", []byte{codeFloat, 0x3f, 0xc0, 0, 0}},
+		{"double", appendDouble(nil, 2.5)},
+		{"string", appendString(nil, "text")},
 		{"null", []byte{codeNull}},
 	} {
 		c.count += 2
@@ -94,7 +99,8 @@ func TestJMS(t *testing.T) {
 		{"map", jms(jmsMap, mapBody, ""), string(mapBody), ""},
 		{"stream", jms(jmsStream, streamBody, ""), string(streamBody), ""},
 		{
-			"object", jms(jmsObject, appendBinary(section(nil, codeData), "\xac\xed\x00\x05"), "application/x-java-serialized-object"),
+			"object",
+			jms(jmsObject, appendBinary(section(nil, codeData), "\xac\xed\x00\x05"), "application/x-java-serialized-object"),
 			"\xac\xed\x00\x05", "application/x-java-serialized-object",
 		},
 		{"message", jms(jmsMessage, append(section(nil, codeValue), codeNull), ""), "\x00\x53\x77\x40", ""},

@@ -52,6 +52,7 @@ func TestComesAsItWent(t *testing.T) {
 		all, keep := g.message()
 		m, meta, err := Decode(all)
 		require.NoError(t, err, "seed %d/%d: %x", seed, i, all)
+		readByOthers(t, all)
 		s := deliver(t, m)
 		out := Append([]byte("before"), s, Options{Now: published.Add(time.Second)})
 		require.Equal(t, "before", string(out[:6]))
@@ -66,6 +67,19 @@ func TestComesAsItWent(t *testing.T) {
 		kinds[m.GetTypedProperties()[SectionsKey].GetBytesValue()[0]&bodyKind]++
 	}
 	require.Len(t, kinds, 3)
+}
+
+// readByOthers reads a message with package wire, as a client reads what it is given.
+func readByOthers(t testing.TB, b []byte) {
+	t.Helper()
+	for len(b) > 0 {
+		s, rest, err := wire.NextSection(b)
+		require.NoError(t, err, "%x", b)
+		_, behind, err := wire.DecodeValue(s.Value)
+		require.NoError(t, err, "%x", s.Value)
+		require.Empty(t, behind)
+		b = rest
+	}
 }
 
 // cutHeader gives what is behind the header, which is there or not.
@@ -89,8 +103,10 @@ func TestThereAndBack(t *testing.T) {
 	m := &pb.Message{
 		Body: []byte("body"), MessageId: "m", CorrelationId: "c", ReplyTo: "answers", ContentType: "application/json",
 		Subject: "order", Group: "eu", Priority: new(uint32(7)), ExpiresAt: timestamppb.New(published.Add(time.Hour)),
-		DeliverAt:  timestamppb.New(published.Add(time.Minute)),
-		Properties: map[string]string{"a": "", "ä": "x", strings.Repeat("k", 255): strings.Repeat("v", 300), "JMSXUserID": "me"},
+		DeliverAt: timestamppb.New(published.Add(time.Minute)),
+		Properties: map[string]string{
+			"a": "", "ä": "x", strings.Repeat("k", 255): strings.Repeat("v", 300), "JMSXUserID": "me",
+		},
 		TypedProperties: map[string]*pb.PropertyValue{
 			"yes":     {Kind: &pb.PropertyValue_BoolValue{BoolValue: true}},
 			"no":      {Kind: &pb.PropertyValue_BoolValue{}},
@@ -110,6 +126,7 @@ func TestThereAndBack(t *testing.T) {
 	} {
 		m.MessageId, m.CorrelationId = id, id
 		b := Append(nil, deliver(t, m), Options{Now: published})
+		readByOthers(t, b)
 		back, meta, err := Decode(b)
 		require.NoError(t, err)
 		require.True(t, meta.Durable)
@@ -129,7 +146,8 @@ func TestThereAndBack(t *testing.T) {
 // TestIDsThatAreNone: a text that only looks like a typed id stays one.
 func TestIDsThatAreNone(t *testing.T) {
 	for _, id := range []string{
-		"ID:AMQP_ULONG:x", "ID:AMQP_ULONG:", "ID:AMQP_UUID:0102", "ID:AMQP_BINARY:0", "ID:AMQP_OTHER:1", "ID:AMQP_", "AMQP_ULONG:5", ":",
+		"ID:AMQP_ULONG:x", "ID:AMQP_ULONG:", "ID:AMQP_UUID:0102", "ID:AMQP_BINARY:0", "ID:AMQP_OTHER:1", "ID:AMQP_",
+		"AMQP_ULONG:5", ":",
 	} {
 		v, rest, err := read(appendID(nil, id))
 		require.NoError(t, err)
@@ -229,6 +247,7 @@ func TestDeadLetter(t *testing.T) {
 		}
 		s.DeadLetter = letter
 		out := Append(nil, s, Options{Now: published})
+		readByOthers(t, out)
 		a := annotationsOf(t, out)
 		require.Equal(t, "orders", string(a["x-opt-ORIG-QUEUE"].data))
 		require.Equal(t, "orders", string(a["x-opt-ORIG-ADDRESS"].data))
@@ -292,7 +311,8 @@ func TestSchedule(t *testing.T) {
 		{message: annotated("x-opt-scheduled-enqueue-time", number(codeTimestamp, 1_900_000_000_123)), at: 1_900_000_000_123},
 		{message: annotated("x-opt-delivery-delay", []byte{codeUint8, 200}), delay: 200 * time.Millisecond},
 		{
-			message: annotated("x-opt-delivery-delay", []byte{codeUint8, 200}, "x-opt-delivery-time", number(codeUlong, 5)), at: 5,
+			message: annotated("x-opt-delivery-delay", []byte{codeUint8, 200}, "x-opt-delivery-time", number(codeUlong, 5)),
+			at:      5,
 		},
 		{message: annotated("x-opt-delivery-time", []byte{codeLong8, 0})},
 		{message: annotated("x-opt-delivery-time", []byte{codeNull})},
@@ -370,11 +390,26 @@ func TestRefused(t *testing.T) {
 		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "a descriptor that is not known"},
 		{"cut off", []byte{0, codeUlong8, codeData}, "a section ends behind its descriptor"},
 		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, and 1 are there"},
-		{"two values", []byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull}, "is not expected behind"},
-		{"wrong order", data(0, codeUlong8, codeFooter, codeMap8, 1, 0), "amqp:data:binary is not expected behind amqp:footer"},
-		{"wrong order before", data(0, codeUlong8, codeProperties, codeList0, 0, codeUlong8, codeHeader, codeList0), "not expected"},
-		{"data that is a string", []byte{0, codeUlong8, codeData, codeString8, 1, 'x'}, "amqp:data:binary has a value of type 0xa1"},
-		{"header that is a map", data(0, codeUlong8, codeHeader, codeMap8, 1, 0), "amqp:header:list has a value of type 0xc1"},
+		{
+			"two values", []byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
+			"is not expected behind",
+		},
+		{
+			"wrong order", data(0, codeUlong8, codeFooter, codeMap8, 1, 0),
+			"amqp:data:binary is not expected behind amqp:footer",
+		},
+		{
+			"wrong order before", data(0, codeUlong8, codeProperties, codeList0, 0, codeUlong8, codeHeader, codeList0),
+			"not expected",
+		},
+		{
+			"data that is a string", []byte{0, codeUlong8, codeData, codeString8, 1, 'x'},
+			"amqp:data:binary has a value of type 0xa1",
+		},
+		{
+			"header that is a map", data(0, codeUlong8, codeHeader, codeMap8, 1, 0),
+			"amqp:header:list has a value of type 0xc1",
+		},
 		{"unknown type", []byte{0, codeUlong8, codeValue, 0x99}, "format code 0x99"},
 		{"no UTF-8", []byte{0, codeUlong8, codeValue, codeString8, 1, 0xff}, "not UTF-8"},
 		{"odd map", []byte{0, codeUlong8, codeValue, codeMap8, 2, 1, codeNull}, "a map has 1 keys and values"},
@@ -384,8 +419,14 @@ func TestRefused(t *testing.T) {
 		{"boolean", []byte{0, codeUlong8, codeValue, codeBool, 2}, "a boolean is 2"},
 		{"durable is a number", data(0, codeUlong8, codeHeader, codeList8, 3, 1, codeUbyte, 1), "is no boolean"},
 		{"priority is a uint", data(0, codeUlong8, codeHeader, codeList8, 3, 2, codeNull, codeUint0), "is no ubyte"},
-		{"message-id is a list", data(0, codeUlong8, codeProperties, codeList8, 2, 1, codeList0), "message-id has a value of type 0x45"},
-		{"message-id too long", long(fieldMessageID, codeString8), "resource-limit-exceeded: message-id has 1025 bytes, and 1024"},
+		{
+			"message-id is a list", data(0, codeUlong8, codeProperties, codeList8, 2, 1, codeList0),
+			"message-id has a value of type 0x45",
+		},
+		{
+			"message-id too long", long(fieldMessageID, codeString8),
+			"resource-limit-exceeded: message-id has 1025 bytes, and 1024",
+		},
 		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
 		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
 		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before and behind the body"},
@@ -395,7 +436,7 @@ func TestRefused(t *testing.T) {
 		require.Nil(t, m, c.name)
 		require.Nil(t, meta, c.name)
 		var refusal *wire.Error
-		require.True(t, errors.As(err, &refusal), c.name)
+		require.ErrorAs(t, err, &refusal, c.name)
 		require.ErrorContains(t, err, c.want, c.name)
 	}
 }

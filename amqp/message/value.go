@@ -58,7 +58,8 @@ const (
 // maxDepth is how deep values may stand in each other.
 const maxDepth = 32
 
-// value is one encoded value: where it is, and not what it means. Its bytes are those of what it was read from.
+// value is one encoded value: where it is, and not what it means. Its bytes are those of what it was read from, so that
+// a message is translated without a value of Go for each of AMQP's, as package wire makes them.
 type value struct {
 	code  byte   // codeDescribed: of a described value, which is passed on
 	count int    // of a list, a map (keys and values) or an array
@@ -70,7 +71,7 @@ func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// widths are the lengths of values of fixed length, by the upper half of the code, and the lengths of the lengths of
+// width gives the length of a value of fixed length, by the upper half of its code, and how long length and count are of
 // the others.
 func width(code byte) (fixed, sized, counted int) {
 	switch code >> 4 {
@@ -100,10 +101,10 @@ func width(code byte) (fixed, sized, counted int) {
 // isKnown tells whether there is a type with a format code.
 func isKnown(code byte) bool {
 	switch code {
-	case codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8, codeInt8,
-		codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32, codeUlong, codeLong,
-		codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8, codeSymbol8, codeBinary,
-		codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray:
+	case codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
+		codeInt8, codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32,
+		codeUlong, codeLong, codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8,
+		codeSymbol8, codeBinary, codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray:
 		return true
 	}
 	return false
@@ -250,7 +251,7 @@ func (v value) checkArray(depth int) error {
 		if element, b, err = readContent(code, b); err != nil {
 			return err
 		}
-		if err = element.check(depth + 1); err != nil {
+		if err := element.check(depth + 1); err != nil {
 			return err
 		}
 	}
