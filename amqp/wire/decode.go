@@ -12,8 +12,12 @@ import (
 const (
 	// maxDepth bounds lists in lists: what is deeper is no message of an honest peer, and would take the stack.
 	maxDepth = 32
-	// maxEmpty bounds the elements of an array whose elements take no bytes, such as true.
-	maxEmpty = 1024
+	// maxEmpty bounds the elements without bytes, such as true, that all arrays of a value have together: what was
+	// received does not bound them.
+	maxEmpty = 4096
+	// maxAhead bounds the elements that memory is taken for before they are seen: the lists in a list may each claim to
+	// have as many as there are bytes.
+	maxAhead = 64
 )
 
 func decodeError(format string, args ...any) *Error {
@@ -36,6 +40,7 @@ func DecodeValue(b []byte) (v any, rest []byte, err error) {
 type decoder struct {
 	b     []byte
 	depth int
+	empty int // elements without bytes so far
 }
 
 // take takes n bytes.
@@ -172,10 +177,11 @@ func wide(c byte, b []byte) (any, error) { //nolint:cyclop // one line for each 
 	case ctorFloat:
 		return math.Float32frombits(big.Uint32(b)), nil
 	case ctorChar:
-		if r := big.Uint32(b); r > utf8.MaxRune {
+		r := big.Uint32(b)
+		if r > utf8.MaxRune || !utf8.ValidRune(rune(r)) {
 			return nil, decodeError("%#x is no code point", r)
 		}
-		return Char(big.Uint32(b)), nil
+		return Char(r), nil
 	case ctorUlong:
 		return big.Uint64(b), nil
 	case ctorLong:
@@ -256,7 +262,7 @@ func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 	if err != nil {
 		return decoder{}, 0, err
 	}
-	in = decoder{b: body, depth: d.depth}
+	in = decoder{b: body, depth: d.depth, empty: d.empty}
 	width := 1
 	if c>>4&1 == 1 {
 		width = 4
@@ -291,6 +297,7 @@ func (d *decoder) compound(c byte) (any, error) {
 	default:
 		err = decodeError("%#02x is no constructor", c)
 	}
+	d.empty = in.empty
 	if err != nil {
 		return nil, err
 	}
@@ -301,13 +308,13 @@ func (d *decoder) compound(c byte) (any, error) {
 }
 
 func (d *decoder) list(count int) (List, error) {
-	l := make(List, count)
-	for i := range l {
+	l := make(List, 0, min(count, maxAhead))
+	for range count {
 		v, err := d.value()
 		if err != nil {
 			return nil, err
 		}
-		l[i] = v
+		l = append(l, v)
 	}
 	return l, nil
 }
@@ -316,8 +323,8 @@ func (d *decoder) dict(count int) (Map, error) {
 	if count%2 != 0 {
 		return nil, decodeError("a map of %d values", count)
 	}
-	m := make(Map, count/2)
-	for i := range m {
+	m := make(Map, 0, min(count/2, maxAhead))
+	for range count / 2 {
 		k, err := d.value()
 		if err != nil {
 			return nil, err
@@ -326,7 +333,7 @@ func (d *decoder) dict(count int) (Map, error) {
 		if err != nil {
 			return nil, err
 		}
-		m[i] = MapEntry{Key: k, Value: v}
+		m = append(m, MapEntry{Key: k, Value: v})
 	}
 	return m, nil
 }
@@ -351,11 +358,15 @@ func (d *decoder) array(count int) (Array, error) {
 			return nil, err
 		}
 	}
-	if c>>4 != 0x4 && count > len(d.b) {
-		return nil, decodeError("%d elements in %d bytes", count, len(d.b))
+	if c>>4 != 0x4 {
+		if count > len(d.b) {
+			return nil, decodeError("%d elements in %d bytes", count, len(d.b))
+		}
+	} else if d.empty += count; d.empty > maxEmpty {
+		return nil, decodeError("arrays have more than %d elements without bytes", maxEmpty)
 	}
-	a := make(Array, count)
-	for i := range a {
+	a := make(Array, 0, min(count, maxAhead))
+	for range count {
 		v, err := d.valueOf(c)
 		if err != nil {
 			return nil, err
@@ -363,7 +374,7 @@ func (d *decoder) array(count int) (Array, error) {
 		for j := len(descriptors) - 1; j >= 0; j-- {
 			v = Described{Descriptor: descriptors[j], Value: v}
 		}
-		a[i] = v
+		a = append(a, v)
 	}
 	return a, nil
 }
@@ -405,7 +416,7 @@ func (d *decoder) descriptor() (code uint64, known bool, err error) {
 	if c != ctorDescribed {
 		return 0, false, decodeError("a described value is expected where %#02x is", c)
 	}
-	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // as everybody sends it
+	if len(d.b) > 1 && d.b[0] == ctorUlong8 { // as most peers send it
 		code = uint64(d.b[1])
 		d.b = d.b[2:]
 		return code, true, nil

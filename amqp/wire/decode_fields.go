@@ -36,8 +36,11 @@ func (d *decoder) openList(name string) (reader, error) {
 
 // close returns the first error; fields that the specification does not know are one.
 func (r *reader) close() error {
-	if r.err == nil && r.left > 0 {
+	if r.left > 0 {
 		r.fail("has too many fields")
+	}
+	if len(r.b) > 0 {
+		r.fail("has %d bytes behind its fields", len(r.b))
 	}
 	return r.err
 }
@@ -52,6 +55,13 @@ func (r *reader) fail(format string, args ...any) {
 func (r *reader) missing(field string) {
 	if r.err == nil {
 		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " lacks " + field}
+	}
+}
+
+// invalid fails for a field with a value that it may not have.
+func (r *reader) invalid(what string) {
+	if r.err == nil {
+		r.err = &Error{Condition: ConditionInvalid, Description: r.name + " has " + what}
 	}
 }
 
@@ -79,31 +89,48 @@ func (r *reader) keep(err error) {
 	}
 }
 
-// bytes takes n bytes, or as many zeros after an error.
+// bytes takes n bytes, of 8 at most, or as many zeros after an error.
 func (r *reader) bytes(n int) []byte {
 	b, err := r.take(n)
 	if err != nil {
 		r.keep(err)
-		return make([]byte, n)
+		return noBytes[:n]
 	}
 	return b
 }
 
-func (r *reader) bool(absent bool) bool {
+var noBytes [8]byte // read only
+
+func (r *reader) optionalBool() (v Optional[bool]) {
 	if !r.more() {
-		return absent
+		return v
 	}
 	switch c := r.of(); c {
 	case ctorTrue:
-		return true
+		return Some(true)
 	case ctorFalse:
-		return false
+		return Some(false)
 	case ctorBool:
-		return r.bytes(1)[0] == 1
+		b := r.bytes(1)[0]
+		if b > 1 {
+			r.fail("has %#02x where a boolean belongs", b)
+		}
+		return Some(b == 1)
 	default:
 		r.fail("has %#02x where a boolean belongs", c)
-		return absent
+		return v
 	}
+}
+
+// flag takes a boolean that is false if it is absent.
+func (r *reader) flag() bool { return r.optionalBool().Value }
+
+func (r *reader) mustBool(field string) bool {
+	v := r.optionalBool()
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
 }
 
 func (r *reader) optionalUint() (v Optional[uint32]) {
@@ -133,21 +160,29 @@ func (r *reader) mustUint(field string) uint32 {
 	return v.Value
 }
 
-func (r *reader) ulong(absent uint64) uint64 {
+func (r *reader) ulong() (v Optional[uint64]) {
 	if !r.more() {
-		return absent
+		return v
 	}
 	switch c := r.of(); c {
 	case ctorUlong0:
-		return 0
+		return Some(uint64(0))
 	case ctorUlong8:
-		return uint64(r.bytes(1)[0])
+		return Some(uint64(r.bytes(1)[0]))
 	case ctorUlong:
-		return big.Uint64(r.bytes(8))
+		return Some(big.Uint64(r.bytes(8)))
 	default:
 		r.fail("has %#02x where a ulong belongs", c)
-		return absent
+		return v
 	}
+}
+
+func (r *reader) mustUlong(field string) uint64 {
+	v := r.ulong()
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
 }
 
 func (r *reader) ubyte() (v Optional[uint8]) {
@@ -200,6 +235,14 @@ func (r *reader) alias() []byte {
 
 func (r *reader) binary() []byte { return bytes.Clone(r.alias()) }
 
+func (r *reader) mustBinary(field string) []byte {
+	b := r.binary()
+	if b == nil {
+		r.missing(field)
+	}
+	return b
+}
+
 func (r *reader) optionalString() (v Optional[string]) {
 	if !r.more() {
 		return v
@@ -219,20 +262,30 @@ func (r *reader) optionalString() (v Optional[string]) {
 
 func (r *reader) string() string { return r.optionalString().Value }
 
-func (r *reader) symbol(absent Symbol) Symbol {
+func (r *reader) optionalSymbol() (v Optional[Symbol]) {
 	if !r.more() {
-		return absent
+		return v
 	}
 	c := r.of()
 	if c != ctorSymbol8 && c != ctorSymbol32 {
 		r.fail("has %#02x where a symbol belongs", c)
-		return absent
+		return v
 	}
 	b, err := r.sized(c)
 	r.keep(err)
 	s, err := symbolOf(b)
 	r.keep(err)
-	return s
+	return Some(s)
+}
+
+func (r *reader) symbol(absent Symbol) Symbol { return r.optionalSymbol().Or(absent) }
+
+func (r *reader) mustSymbol(field string) Symbol {
+	v := r.optionalSymbol()
+	if !v.Set {
+		r.missing(field)
+	}
+	return v.Value
 }
 
 // symbols takes a field of several symbols, which is an array or one symbol by itself (1.4).

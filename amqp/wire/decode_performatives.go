@@ -72,11 +72,11 @@ func decodeSASL(b []byte) (p Performative, err error) {
 	case codeSASLMechanisms:
 		p = &SASLMechanisms{Mechanisms: r.symbols()}
 	case codeSASLInit:
-		p = &SASLInit{Mechanism: r.symbol(""), InitialResponse: r.binary(), Hostname: r.string()}
+		p = &SASLInit{Mechanism: r.mustSymbol("its mechanism"), InitialResponse: r.binary(), Hostname: r.string()}
 	case codeSASLChallenge:
-		p = &SASLChallenge{Challenge: r.binary()}
+		p = &SASLChallenge{Challenge: r.mustBinary("its challenge")}
 	case codeSASLResponse:
-		p = &SASLResponse{Response: r.binary()}
+		p = &SASLResponse{Response: r.mustBinary("its response")}
 	default:
 		code := r.ubyte()
 		if !code.Set {
@@ -86,6 +86,9 @@ func decodeSASL(b []byte) (p Performative, err error) {
 	}
 	if err := r.close(); err != nil {
 		return nil, err
+	}
+	if len(d.b) > 0 {
+		return nil, decodeError("%d bytes follow on a performative of SASL frames", len(d.b))
 	}
 	return p, nil
 }
@@ -131,11 +134,11 @@ func (d *decoder) attach() (*Attach, error) {
 	if !name.Set {
 		r.missing("its name")
 	}
-	p := &Attach{Name: name.Value, Handle: r.mustUint("its handle"), Role: Role(r.bool(false))}
+	p := &Attach{Name: name.Value, Handle: r.mustUint("its handle"), Role: Role(r.mustBool("its role"))}
 	p.SenderSettleMode = SenderSettleMode(r.ubyte().Or(uint8(SenderMixed)))
 	p.ReceiverSettleMode = ReceiverSettleMode(r.ubyte().Or(uint8(ReceiverFirst)))
 	if p.SenderSettleMode > SenderMixed || p.ReceiverSettleMode > ReceiverSecond {
-		r.fail("has a settle mode that does not exist")
+		r.invalid("a settle mode that does not exist")
 	}
 	if code, ok := r.described(); ok {
 		p.Source, err = r.source(code)
@@ -146,8 +149,8 @@ func (d *decoder) attach() (*Attach, error) {
 		r.keep(err)
 	}
 	p.Unsettled = r.unsettled()
-	p.IncompleteUnsettled = r.bool(false)
-	p.InitialDeliveryCount, p.MaxMessageSize = r.optionalUint(), r.ulong(0)
+	p.IncompleteUnsettled = r.flag()
+	p.InitialDeliveryCount, p.MaxMessageSize = r.optionalUint(), r.ulong().Value
 	p.OfferedCapabilities, p.DesiredCapabilities, p.Properties = r.symbols(), r.symbols(), r.dict()
 	return p, r.close()
 }
@@ -171,8 +174,8 @@ func (r *reader) unsettled() Map {
 		r.fail("has a map of %d values", count)
 		return nil
 	}
-	m := make(Map, count/2)
-	for i := range m {
+	m := make(Map, 0, min(count/2, maxAhead))
+	for range count / 2 {
 		tag, err := in.value()
 		b, ok := tag.([]byte)
 		if err == nil && !ok {
@@ -182,14 +185,17 @@ func (r *reader) unsettled() Map {
 			r.keep(err)
 			return nil
 		}
-		m[i].Key = string(b)
-		if in.isNull() {
-			continue
+		e := MapEntry{Key: string(b)}
+		if !in.isNull() {
+			if e.Value, err = in.deliveryState(); err != nil {
+				r.keep(err)
+				return nil
+			}
 		}
-		if m[i].Value, err = in.deliveryState(); err != nil {
-			r.keep(err)
-			return nil
-		}
+		m = append(m, e)
+	}
+	if len(in.b) > 0 {
+		r.fail("has %d bytes behind the deliveries that are unsettled", len(in.b))
 	}
 	return m
 }
@@ -202,7 +208,7 @@ func (d *decoder) flow(p *Flow) error {
 	p.NextIncomingID, p.IncomingWindow = r.optionalUint(), r.mustUint("its incoming-window")
 	p.NextOutgoingID, p.OutgoingWindow = r.mustUint("its next-outgoing-id"), r.mustUint("its outgoing-window")
 	p.Handle, p.DeliveryCount, p.LinkCredit = r.optionalUint(), r.optionalUint(), r.optionalUint()
-	p.Available, p.Drain, p.Echo, p.Properties = r.optionalUint(), r.bool(false), r.bool(false), r.dict()
+	p.Available, p.Drain, p.Echo, p.Properties = r.optionalUint(), r.flag(), r.flag(), r.dict()
 	return r.close()
 }
 
@@ -213,19 +219,16 @@ func (d *decoder) transfer(p *Transfer) error {
 	}
 	p.Handle, p.DeliveryID, p.DeliveryTag = r.mustUint("its handle"), r.optionalUint(), r.alias()
 	if len(p.DeliveryTag) > 32 {
-		r.fail("has a delivery tag of %d bytes, and at most 32 are possible", len(p.DeliveryTag))
+		r.invalid("a delivery tag of more than 32 bytes")
 	}
 	p.MessageFormat = r.optionalUint()
-	p.Settled = Optional[bool]{}
-	if r.left > 0 && r.err == nil && len(r.b) > 0 && r.b[0] != ctorNull {
-		p.Settled = Some(r.bool(false))
-	} else {
-		r.more()
-	}
-	p.More = r.bool(false)
+	p.Settled, p.More = r.optionalBool(), r.flag()
 	mode := r.ubyte()
+	if ReceiverSettleMode(mode.Value) > ReceiverSecond {
+		r.invalid("a settle mode that does not exist")
+	}
 	p.ReceiverSettleMode = Optional[ReceiverSettleMode]{Value: ReceiverSettleMode(mode.Value), Set: mode.Set}
-	p.State, p.Resume, p.Aborted, p.Batchable = r.state(), r.bool(false), r.bool(false), r.bool(false)
+	p.State, p.Resume, p.Aborted, p.Batchable = r.state(), r.flag(), r.flag(), r.flag()
 	return r.close()
 }
 
@@ -234,8 +237,8 @@ func (d *decoder) disposition(p *Disposition) error {
 	if err != nil {
 		return err
 	}
-	p.Role, p.First = Role(r.bool(false)), r.mustUint("its first delivery")
-	p.Last, p.Settled, p.State, p.Batchable = r.uint(p.First), r.bool(false), r.state(), r.bool(false)
+	p.Role, p.First = Role(r.mustBool("its role")), r.mustUint("its first delivery")
+	p.Last, p.Settled, p.State, p.Batchable = r.uint(p.First), r.flag(), r.state(), r.flag()
 	return r.close()
 }
 
@@ -244,7 +247,7 @@ func (d *decoder) detach() (*Detach, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Detach{Handle: r.mustUint("its handle"), Closed: r.bool(false), Error: r.error()}
+	p := &Detach{Handle: r.mustUint("its handle"), Closed: r.flag(), Error: r.error()}
 	return p, r.close()
 }
 
@@ -265,7 +268,7 @@ func (d *decoder) error(code uint64) (*Error, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Error{Condition: r.symbol(""), Description: r.string(), Info: r.dict()}
+	e := &Error{Condition: r.mustSymbol("its condition"), Description: r.string(), Info: r.dict()}
 	return e, r.close()
 }
 
@@ -278,11 +281,19 @@ func (d *decoder) source(code uint64) (*Source, error) {
 		return nil, err
 	}
 	s := &Source{
-		Address: r.value(), Durable: TerminusDurability(r.uint(0)), ExpiryPolicy: r.symbol(ExpirySessionEnd),
-		Timeout: r.uint(0), Dynamic: r.bool(false), DynamicNodeProperties: r.dict(), DistributionMode: r.symbol(""),
+		Address: r.value(), Durable: r.durability(), ExpiryPolicy: r.symbol(ExpirySessionEnd),
+		Timeout: r.uint(0), Dynamic: r.flag(), DynamicNodeProperties: r.dict(), DistributionMode: r.symbol(""),
 		Filter: r.dict(), DefaultOutcome: r.state(), Outcomes: r.symbols(), Capabilities: r.symbols(),
 	}
 	return s, r.close()
+}
+
+func (r *reader) durability() TerminusDurability {
+	v := TerminusDurability(r.uint(0))
+	if v > DurabilityUnsettled {
+		r.invalid("a durability that does not exist")
+	}
+	return v
 }
 
 func (d *decoder) target(code uint64) (Target, error) {
@@ -293,8 +304,8 @@ func (d *decoder) target(code uint64) (Target, error) {
 			return nil, err
 		}
 		t := &Node{
-			Address: r.value(), Durable: TerminusDurability(r.uint(0)), ExpiryPolicy: r.symbol(ExpirySessionEnd),
-			Timeout: r.uint(0), Dynamic: r.bool(false), DynamicNodeProperties: r.dict(), Capabilities: r.symbols(),
+			Address: r.value(), Durable: r.durability(), ExpiryPolicy: r.symbol(ExpirySessionEnd),
+			Timeout: r.uint(0), Dynamic: r.flag(), DynamicNodeProperties: r.dict(), Capabilities: r.symbols(),
 		}
 		return t, r.close()
 	case codeCoordinator:
@@ -318,34 +329,57 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	if !known {
 		return nil, decodeError("a delivery state has an unknown descriptor")
 	}
-	if err := d.deeper(); err != nil {
-		return nil, err
-	}
-	defer func() { d.depth-- }()
 	r, err := d.openList("delivery state")
 	if err != nil {
 		return nil, err
 	}
-	var s DeliveryState
+	s := r.outcome(code)
 	switch code {
-	case codeAccepted:
-		s = Accepted{}
-	case codeReleased:
-		s = Released{}
 	case codeReceived:
-		s = &Received{SectionNumber: r.mustUint("its section-number"), SectionOffset: r.ulong(0)}
-	case codeRejected:
-		s = &Rejected{Error: r.error()}
-	case codeModified:
-		s = &Modified{
-			DeliveryFailed: r.bool(false), UndeliverableHere: r.bool(false), MessageAnnotations: r.dict(),
-		}
+		s = &Received{SectionNumber: r.mustUint("its section-number"), SectionOffset: r.mustUlong("its section-offset")}
 	case codeDeclared:
-		s = &Declared{TxnID: r.binary()}
+		s = &Declared{TxnID: r.mustBinary("its txn-id")}
 	case codeTransactionalState:
-		s = &TransactionalState{TxnID: r.binary(), Outcome: r.state()}
-	default:
+		s = &TransactionalState{TxnID: r.mustBinary("its txn-id"), Outcome: r.describedOutcome()}
+	}
+	if s == nil {
 		return nil, decodeError("%#x is no delivery state", code)
 	}
 	return s, r.close()
+}
+
+// outcome takes the fields of a state that ends a delivery, or returns nil for the code of another one.
+func (r *reader) outcome(code uint64) DeliveryState {
+	switch code {
+	case codeAccepted:
+		return Accepted{}
+	case codeReleased:
+		return Released{}
+	case codeRejected:
+		return &Rejected{Error: r.error()}
+	case codeModified:
+		return &Modified{DeliveryFailed: r.flag(), UndeliverableHere: r.flag(), MessageAnnotations: r.dict()}
+	default:
+		return nil
+	}
+}
+
+// describedOutcome takes the outcome that a delivery gets with its transaction, which is not transactional again.
+func (r *reader) describedOutcome() DeliveryState {
+	code, ok := r.described()
+	if !ok {
+		return nil
+	}
+	in, err := r.openList("outcome")
+	if err != nil {
+		r.keep(err)
+		return nil
+	}
+	s := in.outcome(code)
+	if s == nil {
+		r.fail("has %#x where an outcome belongs", code)
+		return nil
+	}
+	r.keep(in.close())
+	return s
 }

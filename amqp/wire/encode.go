@@ -11,7 +11,8 @@ import (
 var big = binary.BigEndian
 
 // AppendValue appends the encoding of a value, in the shortest form that its type has. It panics for a value that is of
-// none of the types of this package: what is sent is made by programs, not by peers.
+// none of the types of this package, and for an Array of values that differ in their types or descriptors: what is sent
+// is made by programs, or was decoded by this package, and neither makes such ones.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
@@ -153,16 +154,20 @@ func appendArray(b []byte, a Array) []byte {
 		c.b = append(c.b, ctorNull)
 		return c.end(ctorArray8, ctorArray32, 0)
 	}
-	first := a[0]
-	if d, ok := first.(Described); ok {
+	first, descriptors := a[0], 0
+	for ; ; descriptors++ {
+		d, ok := first.(Described)
+		if !ok {
+			break
+		}
 		c.b = AppendValue(append(c.b, ctorDescribed), d.Descriptor)
 		first = d.Value
 	}
 	ctor := constructorOf(first)
 	c.b = append(c.b, ctor)
 	for _, v := range a {
-		if d, ok := v.(Described); ok {
-			v = d.Value
+		for range descriptors {
+			v = v.(Described).Value
 		}
 		c.b = appendRaw(c.b, ctor, v)
 	}

@@ -46,7 +46,8 @@ func appendSASL(b []byte, p Performative) []byte {
 		return f.end()
 	case *SASLInit:
 		f := beginFields(b, codeSASLInit)
-		f.symbol(p.Mechanism, "")
+		f.next()
+		f.b = appendSymbol(f.b, p.Mechanism)
 		f.binary(p.InitialResponse)
 		f.string(p.Hostname)
 		return f.end()
@@ -167,8 +168,12 @@ func (f *fields) unsettled(m Map) {
 	f.next()
 	c := beginCompound(f.b)
 	for i := range m {
-		tag, _ := m[i].Key.(string)
-		c.b = AppendValue(appendBinary(c.b, []byte(tag)), m[i].Value)
+		if tag, ok := m[i].Key.(string); ok {
+			c.b = append(appendSized(c.b, ctorBinary8, ctorBinary32, len(tag)), tag...)
+		} else {
+			c.b = AppendValue(c.b, m[i].Key)
+		}
+		c.b = AppendValue(c.b, m[i].Value)
 	}
 	f.b = c.end(ctorMap8, ctorMap32, 2*len(m))
 }
@@ -275,9 +280,9 @@ func appendNode(b []byte, t *Node) []byte {
 
 func appendState(b []byte, s DeliveryState) []byte {
 	switch s := s.(type) {
-	case Accepted:
+	case Accepted, *Accepted:
 		return append(b, ctorDescribed, ctorUlong8, codeAccepted, ctorList0)
-	case Released:
+	case Released, *Released:
 		return append(b, ctorDescribed, ctorUlong8, codeReleased, ctorList0)
 	case *Received:
 		f := beginFields(b, codeReceived)

@@ -14,8 +14,10 @@ const (
 	MinMaxFrameSize = 512
 	// frameHead is the fixed part of a frame: size, offset of the data, type, channel.
 	frameHead = 8
-	// readAhead is what a Reader holds; a larger frame gets memory of its own.
+	// readAhead is what a Reader holds; a larger frame gets memory of its own, which is given back after manySmall
+	// frames that did not need it.
 	readAhead = 16 << 10
+	manySmall = 1024
 
 	typeAMQP = 0
 	typeSASL = 1
@@ -48,10 +50,12 @@ type Reader struct {
 	maxFrame uint32
 	taken    int    // of in, by the last frame
 	large    []byte // for frames that do not fit in
+	small    int    // frames since one of those
 	reused   reused
 }
 
-// NewReader makes a Reader that refuses frames of more than maxFrame bytes before it takes memory for them.
+// NewReader makes a Reader that refuses frames of more than maxFrame bytes before it takes memory for them. That of a
+// large frame grows as its bytes come.
 func NewReader(r io.Reader, maxFrame uint32) *Reader {
 	return &Reader{in: bufio.NewReaderSize(r, readAhead), maxFrame: maxFrame}
 }
@@ -126,18 +130,29 @@ func (r *Reader) Next(f *Frame) error {
 // frame returns the bytes of a whole frame.
 func (r *Reader) frame(size int) ([]byte, error) {
 	if size <= readAhead {
+		if r.small++; r.small >= manySmall {
+			r.large = nil
+		}
 		b, err := r.in.Peek(size)
 		if err == nil {
 			r.taken = size
 		}
 		return b, err //nolint:wrapcheck // see whole
 	}
-	if cap(r.large) < size {
-		r.large = make([]byte, size)
+	r.small = 0
+	for have := 0; have < size; {
+		if have == len(r.large) {
+			larger := make([]byte, min(size, max(2*have, 2*readAhead)))
+			copy(larger, r.large)
+			r.large = larger
+		}
+		n, err := io.ReadFull(r.in, r.large[have:min(size, len(r.large))])
+		if err != nil {
+			return nil, err //nolint:wrapcheck // see whole
+		}
+		have += n
 	}
-	b := r.large[:size]
-	_, err := io.ReadFull(r.in, b)
-	return b, err //nolint:wrapcheck // see whole
+	return r.large[:size], nil
 }
 
 // whole turns an end in the middle of a frame into an error of its own.

@@ -45,7 +45,7 @@ func DecodeHeader(value []byte) (h Header, err error) {
 		return Header{}, err
 	}
 	h = Header{
-		Durable: r.bool(false), Priority: r.ubyte(), TTL: r.optionalUint(), FirstAcquirer: r.bool(false),
+		Durable: r.flag(), Priority: r.ubyte(), TTL: r.optionalUint(), FirstAcquirer: r.flag(),
 		DeliveryCount: r.uint(0),
 	}
 	return h, r.close()
@@ -209,11 +209,7 @@ func decodeTransaction(value []byte) (any, error) {
 		out := &Declare{GlobalID: r.value()}
 		return out, r.close()
 	case codeDischarge:
-		id := r.binary()
-		if id == nil {
-			r.missing("its txn-id")
-		}
-		out := &Discharge{TxnID: id, Fail: r.bool(false)}
+		out := &Discharge{TxnID: r.mustBinary("its txn-id"), Fail: r.flag()}
 		return out, r.close()
 	default:
 		return nil, decodeError("%#x is neither declare nor discharge", code)

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// allocated is how many bytes of memory a function takes.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// compound encodes a list, map or array with sizes of 4 bytes, and the count that it claims to have.
+func compound(code byte, count uint32, content []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{code}, uint32(len(content))+4)
+	return append(binary.BigEndian.AppendUint32(b, count), content...)
+}
+
+// TestMemoryIsBoundedByWhatCame: a value of 128 KiB takes a small multiple of that, whatever it claims to have in it.
+func TestMemoryIsBoundedByWhatCame(t *testing.T) {
+	const size = 128 << 10
+	nested := func(code byte) []byte {
+		b := make([]byte, size)
+		for range 31 { // each claims as many elements as there are bytes
+			b = compound(code, uint32(len(b))&^1, b)
+		}
+		return b
+	}
+	hollow := []byte{0xe0, 2, 255, 0x41} // 255 times true, in an array of 4 bytes
+	for name, b := range map[string][]byte{
+		"lists in lists":    nested(0xd0),
+		"maps in maps":      nested(0xd1),
+		"hollow arrays":     compound(0xd0, size/4, bytes.Repeat(hollow, size/4)),
+		"an array of those": compound(0xf0, size/3, append([]byte{0xe0}, bytes.Repeat(hollow[1:], size/3)...)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var err error
+			took := allocated(func() { _, _, err = wire.DecodeValue(b) })
+			require.Error(t, err)
+			require.Less(t, took, uint64(4<<20), "bytes")
+		})
+	}
+	t.Run("as many elements as there are bytes", func(t *testing.T) {
+		b := compound(0xd0, size, bytes.Repeat([]byte{0x45}, size))
+		took := allocated(func() {
+			_, _, err := wire.DecodeValue(b)
+			require.NoError(t, err)
+		})
+		require.Less(t, took, uint64(16<<20), "bytes")
+	})
+}
+
+// TestLargeFramesTakeMemoryAsTheyCome: a size alone is not believed, and what a large frame has taken is given back.
+func TestLargeFramesTakeMemoryAsTheyCome(t *testing.T) {
+	const size = 64 << 20
+	head := wire.AppendFrame(nil, 0, &wire.Transfer{}, nil)
+	binary.BigEndian.PutUint32(head, size)
+	var f wire.Frame
+	r := wire.NewReader(bytes.NewReader(head), size)
+	require.Less(t, allocated(func() { require.ErrorIs(t, r.Next(&f), io.ErrUnexpectedEOF) }), uint64(1<<20))
+
+	payload := bytes.Repeat([]byte("0123456789abcdef"), 20_000)
+	stream := wire.AppendFrame(nil, 0, &wire.Transfer{}, payload)
+	for range 2000 {
+		stream = wire.AppendFrame(stream, 0, nil, nil)
+	}
+	stream = wire.AppendFrame(stream, 0, &wire.Transfer{}, payload[:40_000])
+	r = wire.NewReader(bytes.NewReader(stream), size)
+	require.NoError(t, r.Next(&f))
+	require.Equal(t, payload, f.Payload)
+	for range 2000 {
+		require.NoError(t, r.Next(&f))
+	}
+	require.NoError(t, r.Next(&f))
+	require.Equal(t, payload[:40_000], f.Payload)
+	require.ErrorIs(t, r.Next(&f), io.EOF)
+}
+
+// described encodes a composite with these fields.
+func described(code byte, fields ...any) []byte {
+	return wire.AppendValue([]byte{0, 0x53, code}, wire.List(fields))
+}
+
+func frameOf(kind byte, body []byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(8+len(body)))
+	return append(append(b, 2, kind, 0, 0), body...)
+}
+
+func state(code uint64, fields ...any) wire.Described {
+	return wire.Described{Descriptor: code, Value: append(wire.List{}, fields...)}
+}
+
+// TestMandatoryFields: what must be there is asked for, by its name; what need not may be null or missing.
+func TestMandatoryFields(t *testing.T) {
+	u, yes := uint32(1), true
+	for _, c := range []struct {
+		body  []byte
+		field string // "": it is complete
+	}{
+		{described(0x10), "open lacks its container-id"},
+		{described(0x10, "c"), ""},
+		{described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, nil), ""},
+		{described(0x11, nil, nil, u, u), "begin lacks its next-outgoing-id"},
+		{described(0x11, nil, u, nil, u), "begin lacks its incoming-window"},
+		{described(0x11, nil, u, u), "begin lacks its outgoing-window"},
+		{described(0x11, nil, u, u, u), ""},
+		{described(0x12, nil, u, yes), "attach lacks its name"},
+		{described(0x12, "l", nil, yes), "attach lacks its handle"},
+		{described(0x12, "l", u), "attach lacks its role"},
+		{described(0x12, "l", u, yes), ""},
+		{described(0x12, "l", u, yes, uint8(3)), "attach has a settle mode that does not exist"},
+		{described(0x12, "l", u, yes, nil, uint8(2)), "attach has a settle mode that does not exist"},
+		{described(0x12, "l", u, yes, nil, nil, state(0x28, "q", uint32(3))), "source has a durability that does not exist"},
+		{described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x29)), ""},
+		{described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x30)), ""},
+		{described(0x13, nil, nil, u, u), "flow lacks its incoming-window"},
+		{described(0x13, nil, u, nil, u), "flow lacks its next-outgoing-id"},
+		{described(0x13, nil, u, u), "flow lacks its outgoing-window"},
+		{described(0x13, nil, u, u, u), ""},
+		{described(0x14), "transfer lacks its handle"},
+		{described(0x14, u), ""},
+		{described(0x14, u, nil, nil, nil, nil, nil, uint8(2)), "transfer has a settle mode that does not exist"},
+		{described(0x15, nil, u), "disposition lacks its role"},
+		{described(0x15, yes), "disposition lacks its first delivery"},
+		{described(0x15, yes, u), ""},
+		{described(0x15, yes, u, u, yes, state(0x23, u)), "delivery state lacks its section-offset"},
+		{described(0x15, yes, u, u, yes, state(0x23, u, uint64(1))), ""},
+		{described(0x15, yes, u, u, yes, state(0x25, state(0x1d))), "error lacks its condition"},
+		{described(0x15, yes, u, u, yes, state(0x25, state(0x1d, wire.Symbol("c")))), ""},
+		{described(0x15, yes, u, u, yes, state(0x33)), "delivery state lacks its txn-id"},
+		{described(0x15, yes, u, u, yes, state(0x34)), "delivery state lacks its txn-id"},
+		{described(0x15, yes, u, u, yes, state(0x34, []byte{1})), ""},
+		{described(0x16), "detach lacks its handle"},
+		{described(0x16, u), ""},
+		{described(0x17), ""},
+		{described(0x18), ""},
+	} {
+		var f wire.Frame
+		err := wire.NewReader(bytes.NewReader(frameOf(0, c.body)), 1<<20).Next(&f)
+		if c.field == "" {
+			require.NoError(t, err, "%x", c.body)
+			continue
+		}
+		var e *wire.Error
+		require.ErrorAs(t, err, &e, c.field)
+		require.Equal(t, wire.Error{Condition: wire.ConditionInvalid, Description: c.field}, *e)
+	}
+	for code, field := range map[byte]string{0x41: "its mechanism", 0x42: "its challenge", 0x43: "its response", 0x44: "its code"} {
+		err := wire.NewReader(bytes.NewReader(frameOf(1, described(code))), 1<<20).Next(new(wire.Frame))
+		require.ErrorContains(t, err, "lacks "+field)
+	}
+}
+
+// TestBadFields: what is decoded in part is refused as a whole.
+func TestBadFields(t *testing.T) {
+	u, yes := uint32(1), true
+	in := func(s wire.Described) []byte { return described(0x15, yes, u, u, yes, s) }
+	for name, body := range map[string][]byte{
+		"a transaction in one":          in(state(0x34, []byte{1}, state(0x34, []byte{1}))),
+		"a declared in a transaction":   in(state(0x34, []byte{1}, state(0x33, []byte{1}))),
+		"an accepted with a field":      in(state(0x24, yes)),
+		"a state that is unknown":       in(state(0x2f)),
+		"a state that is a symbol":      described(0x15, yes, u, u, yes, wire.Symbol("amqp:accepted:list")),
+		"a state of another one's name": in(wire.Described{Descriptor: wire.Symbol("x:accepted:list"), Value: wire.List{}}),
+		"a target that is a source":     described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x28)),
+		"capabilities as strings":       described(0x10, "c", nil, nil, nil, nil, nil, nil, wire.Array{"queue"}),
+		"properties as a list":          described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, wire.List{"queue"}),
+		"a boolean of 2":                {0, 0x53, 0x15, 0xc0, 4, 2, 0x56, 2, 0x43},
+		"bytes behind the fields":       {0, 0x53, 0x18, 0xc0, 3, 1, 0x40, 0x40},
+		"an unsettled map of three": append([]byte{0, 0x53, 0x12, 0xc0, 18, 8, 0xa1, 1, 'l', 0x43, 0x41, 0x40, 0x40, 0x40, 0x40},
+			0xc1, 4, 3, 0xa0, 0, 0x40),
+	} {
+		err := wire.NewReader(bytes.NewReader(frameOf(0, body)), 1<<20).Next(new(wire.Frame))
+		var e *wire.Error
+		require.ErrorAs(t, err, &e, name)
+		require.Equal(t, wire.ConditionDecode, e.Condition, name)
+	}
+	sasl := append(described(0x44, uint8(0)), 0x40)
+	require.ErrorContains(t, wire.NewReader(bytes.NewReader(frameOf(1, sasl)), 1<<20).Next(new(wire.Frame)), "follow on")
+}
+
+// TestSymbolicNamesOfAll: every type of the specification is known by its name, too.
+func TestSymbolicNamesOfAll(t *testing.T) {
+	byName := func(name string, fields ...any) wire.Described {
+		return wire.Described{Descriptor: wire.Symbol(name), Value: append(wire.List{}, fields...)}
+	}
+	u, yes := uint32(1), true
+	for _, v := range []wire.Described{
+		byName("amqp:open:list", "c"), byName("amqp:begin:list", nil, u, u, u),
+		byName("amqp:attach:list", "l", u, yes, nil, nil,
+			byName("amqp:source:list"), byName("amqp:coordinator:list")),
+		byName("amqp:attach:list", "l", u, yes, nil, nil, nil, byName("amqp:target:list")),
+		byName("amqp:flow:list", nil, u, u, u), byName("amqp:transfer:list", u),
+		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:accepted:list")),
+		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:rejected:list", byName("amqp:error:list", wire.Symbol("c")))),
+		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:received:list", u, uint64(1))),
+		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:declared:list", []byte{1})),
+		byName("amqp:disposition:list", yes, u, u, yes,
+			byName("amqp:transactional-state:list", []byte{1}, byName("amqp:modified:list"))),
+		byName("amqp:disposition:list", yes, u, u, yes,
+			byName("amqp:transactional-state:list", []byte{1}, byName("amqp:released:list"))),
+		byName("amqp:detach:list", u), byName("amqp:end:list"), byName("amqp:close:list"),
+	} {
+		b := frameOf(0, wire.AppendValue(nil, v))
+		require.NoError(t, wire.NewReader(bytes.NewReader(b), 1<<20).Next(new(wire.Frame)), "%v", v)
+	}
+	for _, v := range []wire.Described{
+		byName("amqp:sasl-mechanisms:list", wire.Symbol("PLAIN")), byName("amqp:sasl-init:list", wire.Symbol("PLAIN")),
+		byName("amqp:sasl-challenge:list", []byte{}), byName("amqp:sasl-response:list", []byte{}),
+		byName("amqp:sasl-outcome:list", uint8(0)),
+	} {
+		b := frameOf(1, wire.AppendValue(nil, v))
+		require.NoError(t, wire.NewReader(bytes.NewReader(b), 1<<20).Next(new(wire.Frame)), "%v", v)
+	}
+}
