@@ -22,9 +22,49 @@ def free_port() -> int:
         return port
 
 
-class Pair:
+class Nodes:
+    """Two nodes, or one, that commands can be given to."""
+
+    addresses: list[str]
+
+    def __init__(self, binary: str, environment: dict[str, str] | None = None) -> None:
+        self.binary = binary
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKSTEP_")}
+        self._environment |= environment or {}
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.binary, *arguments], capture_output=True, text=True, check=False, env=self._environment
+        )
+
+    def roles(self) -> dict[str, str]:
+        """What each node says of its role; a node that does not answer is missing."""
+        out = {}
+        for address in self.addresses:
+            p = self.command("status", "--addr", address, "--timeout", "2s", "--output", "json")
+            for node in json.loads(p.stdout or "{}").get("nodes", []):
+                if node.get("address") == address:
+                    out[address] = f"{node.get('role')} {node.get('standby', '')}".strip()
+        return out
+
+    def wait_in_sync(self) -> None:
+        deadline = time.monotonic() + BOUND
+        while time.monotonic() < deadline:
+            if sorted(self.roles().values()) == ["active in-sync", "standby"]:
+                return
+            self.check_alive()
+            time.sleep(0.05)
+        raise AssertionError(f"the pair is not in sync within {BOUND} s: {self.roles()}")
+
+    def check_alive(self) -> None:
+        """Fail if a process has ended by itself."""
+        raise NotImplementedError
+
+
+class Pair(Nodes):
     def __init__(self, binary: str, directory: Path, collector: str = "") -> None:
         """Start the nodes. They send spans of traces that are sampled to the collector, host:port, if there is one."""
+        super().__init__(binary)
         environment = dict(os.environ)
         if collector:
             environment |= {
@@ -32,7 +72,6 @@ class Pair:
                 "OTEL_BSP_SCHEDULE_DELAY": "100",
                 "OTEL_TRACES_SAMPLER": "parentbased_always_off",
             }
-        self.binary = binary
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self._log = (directory / "dev.log").open("wb")
         self._dev = subprocess.Popen(
@@ -59,30 +98,9 @@ class Pair:
             self._dev.wait()
             self._log.close()
 
-    def roles(self) -> dict[str, str]:
-        """What each node says of its role; a node that does not answer is missing."""
-        out = {}
-        for address in self.addresses:
-            p = subprocess.run(
-                [self.binary, "status", "--addr", address, "--timeout", "2s", "--output", "json"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            for node in json.loads(p.stdout or "{}").get("nodes", []):
-                if node.get("address") == address:
-                    out[address] = f"{node.get('role')} {node.get('standby', '')}".strip()
-        return out
-
-    def wait_in_sync(self) -> None:
-        deadline = time.monotonic() + BOUND
-        while time.monotonic() < deadline:
-            if sorted(self.roles().values()) == ["active in-sync", "standby"]:
-                return
-            if self._dev.poll() is not None:
-                raise AssertionError("lockstep dev has ended: " + Path(self._log.name).read_text())
-            time.sleep(0.05)
-        raise AssertionError(f"the pair is not in sync within {BOUND} s: {self.roles()}")
+    def check_alive(self) -> None:
+        if self._dev.poll() is not None:
+            raise AssertionError("lockstep dev has ended: " + Path(self._log.name).read_text())
 
     def kill(self, address: str) -> None:
         """kill -9 of the node there; `lockstep dev` starts it again after 5 seconds."""

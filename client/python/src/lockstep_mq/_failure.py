@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
-from lockstep_mq import _reasons, errors
+from lockstep_mq import _reach, _reasons, errors
 from lockstep_mq._proto import queue_pb2, types_pb2
 
 _CORE = "Internal error from Core"
@@ -31,6 +31,7 @@ class Failure(Exception):
     not_active: bool = False
     submitted: int | None = None  # how far a publish stream came; None: not said
     retry_after: float = 0.0  # seconds
+    mistake: bool = False  # there is no connection, and waiting alone does not seem to help
 
     def __str__(self) -> str:
         return f"{self.address}: {self.message}"
@@ -107,6 +108,8 @@ def of_rpc_error(address: str, err: grpc.aio.AioRpcError) -> Failure:
     f = Failure(address, err.code(), err.details() or err.code().name)
     if f.code is grpc.StatusCode.INTERNAL and f.message.startswith(_CORE):
         f.code = grpc.StatusCode.UNAVAILABLE
+    if f.code is grpc.StatusCode.UNAVAILABLE:
+        f.message, f.mistake = _reach.explain(f.message)
     for key, value in err.trailing_metadata() or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             _read_details(f, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import grpc
 import grpc.aio
@@ -18,6 +19,7 @@ from lockstep_mq._options import Options, Tokens
 from lockstep_mq._proto import admin_pb2
 
 _RANK: dict[int, int] = {admin_pb2.ROLE_ACTIVE: 2, admin_pb2.ROLE_ACTIVE_ALONE: 2, admin_pb2.ROLE_BLOCKED: 1}
+_log = logging.getLogger("lockstep_mq")
 _MAX_REFUSED_WAIT = 30.0  # seconds
 
 
@@ -34,6 +36,7 @@ class Node:
         self.why = ""
         self.observed = 0  # a poll whose answer was overtaken is dropped
         self.failure: Failure | None = None
+        self.told: set[str] = set()  # failures that were logged
         self.refused: float | None = None  # when it refused what this client shows
         self.asking = False  # it is asked once more after that
         self.users = 0  # attempts under way
@@ -74,6 +77,7 @@ class Locator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = False
+        self._answered = False  # some node has said what it is
         for address in options.addresses:
             self._add(address)
 
@@ -267,6 +271,7 @@ class Locator:
 
     def _observe(self, node: Node, status: admin_pb2.GetStatusResponse) -> None:
         node.observed += 1
+        self._answered = True
         node.role, node.term, node.pair_id = status.role, status.pair.term, status.pair.pair_id
         node.why, node.failure, node.refused, node.asking = status.reason, None, None, False
         node.names = ""
@@ -278,6 +283,9 @@ class Locator:
 
     def _lost(self, node: Node, f: Failure, *, again: bool) -> None:
         """Take note that the connection to a node broke: whatever it was, it has to say so again."""
+        if f.mistake and not self._answered and f.message not in node.told:
+            node.told.add(f.message)
+            _log.warning("%s", f)  # a call without a timeout waits, and would never tell
         node.observed += 1
         node.role, node.why, node.failure, node.asking = admin_pb2.ROLE_UNSPECIFIED, "", f, again
         node.refused = asyncio.get_running_loop().time() if f.refuses_client and not again else None

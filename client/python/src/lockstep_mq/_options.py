@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,16 +162,32 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
     if not o.tls:
         return grpc.aio.insecure_channel(address, options=channel_options)
 
+    try:
+        credentials = _credentials(o)
+    except OSError as err:  # ssl.SSLError is one
+        raise errors.InvalidRequest(f"the certificates cannot be used: {err}") from err
+    return grpc.aio.secure_channel(address, credentials, options=channel_options)
+
+
+def _credentials(o: Options) -> grpc.ChannelCredentials:
+    """Read the files; what gRPC would only tell when it connects, in few words, is found here."""
+
     def content(file: Path | None) -> bytes | None:
         return None if file is None else file.read_bytes()
 
-    try:
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=content(o.ca), private_key=content(o.key), certificate_chain=content(o.cert)
-        )
-    except OSError as err:
-        raise errors.InvalidRequest(f"read the certificates: {err}") from err
-    return grpc.aio.secure_channel(address, credentials, options=channel_options)
+    ca, cert, key = content(o.ca), content(o.cert), content(o.key)
+    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if o.ca is not None:
+        try:
+            checked.load_verify_locations(cafile=o.ca)
+        except ssl.SSLError as err:
+            raise OSError(f"{o.ca} has no certificate in PEM: {err}") from err
+    if o.cert is not None:
+        try:
+            checked.load_cert_chain(o.cert, o.key, password="")  # no question on the terminal
+        except ssl.SSLError as err:
+            raise OSError(f"{o.cert} and {o.key} are no certificate in PEM and its key: {err}") from err
+    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
 class Backoff:

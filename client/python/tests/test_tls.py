@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Over TLS: a pair that asks clients for certificates, and a node that does not; and what is told of mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pair import BOUND
+from secure import SecureNodes
+
+from lockstep_mq import Client, Receipt, errors
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecureNodes, SecureNodes]]:
+    """A pair, and a node that stands alone."""
+    binary = os.environ.get("LOCKSTEP_BINARY")
+    if not binary:
+        pytest.skip("LOCKSTEP_BINARY does not name a lockstep binary: test/python/run.sh builds one")
+    pair = SecureNodes(binary, tmp_path_factory.mktemp("secure"))
+    alone = SecureNodes(binary, tmp_path_factory.mktemp("alone"), standalone=True)
+    try:
+        pair.wait_in_sync()
+        yield pair, alone
+    finally:
+        pair.close()
+        alone.close()
+
+
+def files(nodes: SecureNodes, name: str = "client") -> dict[str, Any]:
+    return {
+        "ca": nodes.certs / "ca.pem",
+        "cert": nodes.certs / f"{name}.pem",
+        "key": nodes.certs / f"{name}-key.pem",
+    }
+
+
+async def test_a_client_certificate_and_the_active_killed(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+    pair, total = nodes[0], 2000
+    async with Client(pair.addresses, **files(pair)) as client:
+        await client.admin.create_queue("secure", timeout=BOUND)
+        active = await client.wait_active(timeout=BOUND)
+        (mine,) = [c async for c in client.admin.list_connections(active) if "grpc-python" in c.client]
+        assert (mine.authentication, mine.tls) == ("certificate", "TLS 1.3")
+        assert "client" in mine.principal
+        async with client.producer() as producer, await client.consume("secure", timeout=BOUND) as consumer:
+            futures: list[asyncio.Future[Receipt]] = []
+            for i in range(total):
+                if i == total // 2:
+                    await asyncio.wait_for(asyncio.shield(futures[total // 4]), BOUND)
+                    await asyncio.to_thread(pair.kill, active)
+                futures.append(await producer.send("secure", str(i)))
+            receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+            assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged something"
+            seen: set[int] = set()
+            while len(seen) < total:
+                for d in await consumer.receive_batch(timeout=BOUND):
+                    seen.add(int(d.text))
+                    d.ack()
+        q = await client.admin.get_queue("secure", timeout=BOUND)
+        assert (q.next_sequence - 1, q.messages, seen) == (total, 0, set(range(total))), "each of them once"
+    pair.start(active)
+    await asyncio.to_thread(pair.wait_in_sync)
+
+
+async def test_a_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
+    alone = nodes[1]
+    made = alone.done(
+        "access", "token", "create", "r1", "--principal", "robot", "--addr", alone.addresses[0], "--output", "json"
+    )
+    (token,) = [v for v in json.loads(made).values() if isinstance(v, str) and v.startswith("lsk_")]
+    file = tmp_path / "token"
+    file.write_text(token)
+    ca = alone.certs / "ca.pem"
+    async with Client(alone.addresses, ca=ca, token_file=file) as client:
+        await client.admin.create_queue("with-token", timeout=BOUND)
+        await client.publish("with-token", b"1", timeout=BOUND)
+        (mine,) = [c async for c in client.admin.list_connections(alone.addresses[0]) if "grpc-python" in c.client]
+        assert (mine.authentication, mine.principal) == ("token", "robot")
+    async with Client(alone.addresses, ca=ca, token="lsk_not-one-of-this-node") as client:
+        with pytest.raises(errors.Unauthenticated):
+            await client.publish("with-token", b"2", timeout=BOUND)
+    async with Client(alone.addresses, ca=ca) as client:  # no rule asks for more
+        assert [m.text async for m in client.browse("with-token", timeout=BOUND)] == ["1"]
+    with pytest.raises(errors.InvalidRequest, match="unencrypted"):
+        async with Client(["node.example.net:7420"], token_file=file):
+            pass
+
+
+async def test_mistakes_are_told(
+    nodes: tuple[SecureNodes, SecureNodes], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    pair, alone = nodes
+    foreign, own = files(alone), files(pair)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nothing = [f"127.0.0.1:{free.getsockname()[1]}"]
+        mistakes: list[tuple[list[str], dict[str, Any], str]] = [
+            (pair.addresses, {**own, "ca": foreign["ca"]}, "certificate is not of an authority in ca"),
+            (pair.addresses, {"tls": True}, "certificate is not of an authority in ca"),
+            (pair.addresses, {"ca": own["ca"]}, "it wants a client certificate"),
+            (pair.addresses, {**foreign, "ca": own["ca"]}, "it wants a client certificate"),
+            (pair.addresses, {}, "if it speaks TLS, this client must, too: give ca"),
+            (nothing, own, "connection refused: no process listens there"),
+        ]
+
+        async def make(addresses: list[str], options: dict[str, Any], text: str) -> None:
+            async with Client(addresses, **options) as client:
+                with pytest.raises(errors.Unavailable) as caught:
+                    await client.publish("q", b"", timeout=1.5)
+                assert text in str(caught.value)
+                assert "ipv4:" not in str(caught.value), "in words of this client"
+
+        with caplog.at_level(logging.WARNING, "lockstep_mq"):
+            await asyncio.gather(*(make(*m) for m in mistakes))
+    told = [r.getMessage() for r in caplog.records if r.name == "lockstep_mq"]
+    for addresses, _, text in mistakes[:-1]:
+        assert any(text in line and addresses[0] in line for line in told)
+    assert not any("connection refused" in line for line in told), "a node may be about to start"
+    assert max(Counter(told).values()) <= 2, "two clients each have the same mistake, and each tells it once"
+
+
+async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:
+    pair = nodes[0]
+    own = files(pair)
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nonsense")
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({**own, "ca": tmp_path / "not-there.pem"}, "No such file"),
+        ({**own, "ca": nonsense}, "nonsense.pem has no certificate in PEM"),
+        ({**own, "ca": own["key"]}, "has no certificate in PEM"),
+        ({**own, "key": files(pair, "node-a")["key"]}, "no certificate in PEM and its key"),
+        ({**own, "cert": nonsense}, "no certificate in PEM and its key"),
+    ]
+    for options, text in mistakes:
+        with pytest.raises(errors.InvalidRequest, match="the certificates cannot be used") as caught:
+            async with Client(pair.addresses, **options):
+                pass
+        assert text in str(caught.value)
+
+
+async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # HTTP/2, as from a node without TLS
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Client([address], ca=files(nodes[0])["ca"]) as client:
+        with pytest.raises(errors.Unavailable, match="the node does not speak TLS, and this client does"):
+            await client.publish("q", b"", timeout=1)
+
+
+async def test_the_certificate_of_another_host(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+    """The authority is right, and the certificate is not for 127.0.0.1."""
+    alone = nodes[1]
+    names = ("--peer", "--hosts", "elsewhere.example.net")
+    alone.done("cert", "issue", "--name", "elsewhere", "--dir", str(alone.certs), *names)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files(alone, "elsewhere")["cert"], files(alone, "elsewhere")["key"])
+    context.set_alpn_protocols(["h2"])
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0, ssl=context)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Client([address], ca=files(alone)["ca"]) as client:
+        with pytest.raises(errors.Unavailable, match="certificate is not for the host of this address"):
+            await client.publish("q", b"", timeout=1)
