@@ -99,7 +99,7 @@ func (c *client) attach(s *clientSession) {
 		second: c.rng.IntN(4) == 0, count: c.rng.Uint32(),
 	}
 	if c.rng.IntN(3) == 0 {
-		l.count = -uint32(c.rng.Uint32N(20))
+		l.count = -c.rng.Uint32N(20)
 	}
 	l.limit = l.count
 	s.links[handle] = l

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package session is the state of an AMQP 1.0 connection with its sessions and links (part 2 of the specification), in
-// the role of the container that was connected to. It does no I/O, starts no goroutine and reads no clock: frames and the
-// time are handed in, events and bytes are handed out.
+// the role of the container that was connected to. It does no I/O, starts no goroutine and reads no clock: frames and
+// the time are handed in, events and bytes are handed out.
 //
 //	               frames                                   events
 //	wire.Reader ─────────────▶ Conn.Receive ─ ─ ─ Conn.Next ────────▶ amqp/broker
@@ -39,17 +39,17 @@
 // Each link that an Attached event has given to the caller is given back by one Detached event, unless the caller has
 // ended it, its session or the connection itself. The same holds for sessions, with Began and Ended.
 //
-// A peer may send further frames before it has the answers to the first ones (Open, Begin, Attach, Flow in a row); it may
-// use a handle or a channel again as soon as it has sent a Detach or an End for it. A link that is attached again under
-// the name of one that is attached in the same connection takes its place (amqp:link:stolen); across connections the
-// caller does that, by Link.Detach.
+// A peer may send further frames before it has the answers to the first ones (Open, Begin, Attach, Flow in a row); it
+// may use a handle or a channel again as soon as it has sent a Detach or an End for it. A link that is attached again
+// under the name of one that is attached in the same connection takes its place (amqp:link:stolen); across connections
+// the caller does that, by Link.Detach.
 //
 // # Flow control
 //
 // Messages that come: Link.Window keeps a number of unsettled deliveries, Link.Grant gives credit once. Messages that
 // are sent use the peer's credit and the session's window; what exceeds them waits, within Options.MaxUnsent, and
-// Link.Recall takes it back. Windows of sessions count frames; those that come are taken at the rate at which the caller
-// calls Receive, so that a caller that stops reading the socket stops the peer.
+// Link.Recall takes it back. Windows of sessions count frames; those that come are taken at the rate at which the
+// caller calls Receive, so that a caller that stops reading the socket stops the peer.
 //
 // # Bounds
 //

@@ -24,8 +24,9 @@ type (
 		Format  uint32
 		Settled bool               // the peer has settled it, and waits for no outcome
 		State   wire.DeliveryState // *wire.TransactionalState within a transaction, else nil usually
-		Resume  bool               // it is one of the unsettled deliveries of an earlier attachment of the link (2.6.13)
-		Payload []byte             // the sections of the message (3.2)
+		// it is one of the unsettled deliveries of an earlier attachment of the link (2.6.13)
+		Resume  bool
+		Payload []byte // the sections of the message (3.2)
 	}
 	// Credit: the peer takes this many messages more than were given to Link.Send until now. If it drains, the caller
 	// sends what there is at once, up to the credit, and then calls Link.Drained.
@@ -38,10 +39,11 @@ type (
 	// deliveries with the numbers First, First+1, and so on. If they are not Settled, and State is an outcome, the
 	// caller calls Link.Settle for each when it has processed the outcome. Refs are valid until the next Receive.
 	Disposed struct {
-		Link    *Link
-		First   uint32
-		Refs    []uint64
-		State   wire.DeliveryState // nil: the peer has settled without an outcome; the source's default outcome is meant
+		Link  *Link
+		First uint32
+		Refs  []uint64
+		// nil: the peer has settled without an outcome; the source's default outcome is meant
+		State   wire.DeliveryState
 		Settled bool
 	}
 	// Detached: a link is gone. If the peer has detached it, the caller answers with Link.Detach when it has done what

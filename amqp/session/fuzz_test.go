@@ -133,7 +133,8 @@ func (s *source) act(p *peer) {
 		l.Update(s.number(), s.state())
 	default:
 		for range s.byte() % 8 {
-			_ = l.Send(&Message{Payload: make([]byte, 9*int(s.byte())), Settled: s.bool()}) // ErrGone and ErrFull are right
+			// ErrGone and ErrFull are right
+			_ = l.Send(&Message{Payload: make([]byte, 9*int(s.byte())), Settled: s.bool()})
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	c := s.conn
 	switch {
 	case a.Handle > c.o.HandleMax:
-		c.fail(ConnectionFramingError, "a link has handle %d; handle-max is %d", a.Handle, c.o.HandleMax)
+		_ = c.fail(ConnectionFramingError, "a link has handle %d; handle-max is %d", a.Handle, c.o.HandleMax)
 		return
 	case s.handles[a.Handle] != nil:
 		s.fail(SessionHandleInUse, "handle %d has a link already", a.Handle)

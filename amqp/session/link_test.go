@@ -89,7 +89,8 @@ func TestLinkErrors(t *testing.T) {
 			Options{}, wire.RoleSender, 0, []wire.Performative{transfer(1, 0)}, LinkTransferLimitExceeded,
 		},
 		"credit used up": {
-			Options{}, wire.RoleSender, 2, []wire.Performative{transfer(1, 0), transfer(1, 1), transfer(1, 2)},
+			Options{}, wire.RoleSender, 2,
+			[]wire.Performative{transfer(1, 0), transfer(1, 1), transfer(1, 2)},
 			LinkTransferLimitExceeded,
 		},
 		"a large message": {
@@ -167,7 +168,8 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestDetachByCaller: the caller is told no more of a link that it has detached, and the peer's answer frees the handle.
+// TestDetachByCaller: the caller is told no more of a link that it has detached, and the peer's answer frees the
+// handle.
 func TestDetachByCaller(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 7)
@@ -304,7 +306,8 @@ func TestDetachBeforeAnswer(t *testing.T) {
 	require.Zero(t, p.c.links)
 }
 
-// TestTooManyLinks: one more is refused and costs the others nothing; when detached ones have gone, there is room again.
+// TestTooManyLinks: one more is refused and costs the others nothing; when detached ones have gone, there is room
+// again.
 func TestTooManyLinks(t *testing.T) {
 	p := opened(t, Options{MaxLinks: 2})
 	p.sender("a", 0)
@@ -409,7 +412,7 @@ func TestReplyFitsFrame(t *testing.T) {
 			for i := range many {
 				many[i].Key, many[i].Value = wire.Symbol([]byte{'a', byte('0' + i%10), byte('0' + i/10)}), "value"
 			}
-			ok = a.Link.Accept(Reply{Properties: wire.Fields(many)})
+			ok = a.Link.Accept(Reply{Properties: many})
 		}
 		return is
 	}

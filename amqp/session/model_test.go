@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// model is a client and a broker with a Conn between them. Frames of both directions wait in queues, so that they cross.
+// model is a client and a broker with a Conn between them. Frames of both directions wait in queues, so that they
+// cross.
 type model struct {
 	t       testing.TB
 	rng     *rand.Rand
@@ -39,7 +40,6 @@ type brokerLink struct {
 	*Link
 	all      []string          // messages that were sent or have come
 	refs     map[uint64]string // sent, and not settled
-	recalled map[uint64]bool
 	seq      uint64
 	draining bool
 	gone     bool // either side has ended it
@@ -323,8 +323,8 @@ func TestModel(t *testing.T) {
 		})
 	}
 	t.Log(counts)
-	for _, k := range []string{"Began", "Attached", "Delivery", "Credit", "Disposed", "Detached", "Ended", "drained",
-		"sent", "recalled", "outcomes",
+	for _, k := range []string{
+		"Began", "Attached", "Delivery", "Credit", "Disposed", "Detached", "Ended", "drained", "sent", "recalled", "outcomes",
 	} {
 		require.Positive(t, counts[k], "%s has never happened", k)
 	}

@@ -12,7 +12,8 @@ import (
 type Options struct {
 	// ContainerID names this node to its peers.
 	ContainerID string
-	// MaxFrameSize is the largest frame in bytes that is received; default 131,072. The caller's wire.Reader enforces it.
+	// MaxFrameSize is the largest frame in bytes that is received; default 131,072. The caller's wire.Reader enforces
+	// it.
 	MaxFrameSize uint32
 	// ChannelMax is the highest number of a channel, so that a connection has one session more; default 255.
 	ChannelMax uint16

@@ -278,7 +278,8 @@ func TestDispositionBeforeDetach(t *testing.T) {
 	require.IsType(t, &wire.Disposition{}, got[0].body)
 }
 
-// TestIncomingWindow: the peer is told to go on at half of the window; one that does not wait for that ends its session.
+// TestIncomingWindow: the peer is told to go on at half of the window; one that does not wait for that ends its
+// session.
 func TestIncomingWindow(t *testing.T) {
 	p := opened(t, Options{IncomingWindow: 4})
 	p.sender("a", 0)

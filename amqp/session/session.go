@@ -127,7 +127,7 @@ func (s *Session) receive(f *wire.Frame) {
 		delete(s.conn.remote, s.remote)
 		s.giveBack(body.Error)
 	default:
-		s.conn.fail(ConnectionFramingError, "a frame came that has no place in a session")
+		_ = s.conn.fail(ConnectionFramingError, "a frame came that has no place in a session")
 	}
 }
 
