@@ -12,11 +12,10 @@ import (
 // Conn is one connection, in the role of the container that was connected to: it never begins a session or attaches a
 // link by itself. It is not safe for concurrent use.
 type Conn struct {
-	o      Options
-	encode func(b []byte, channel uint16, body wire.Performative, payload []byte) []byte
-	peer   *wire.Open // what the peer has opened with; nil before
-	out    []byte     // frames that were not taken yet
-	err    error      // why it was closed here
+	o    Options
+	peer *wire.Open // what the peer has opened with; nil before
+	out  []byte     // frames that were not taken yet
+	err  error      // why it was closed here
 
 	opened, closed, peerClosed bool // Open and Close were sent; Close was received
 
@@ -46,7 +45,7 @@ type linkName struct {
 // New begins a connection after the protocol headers and the SASL exchange.
 func New(o Options, now time.Time) *Conn {
 	return &Conn{
-		o: o.withDefaults(), encode: o.encode, now: now, lastRead: now, lastWrite: now,
+		o: o.withDefaults(), now: now, lastRead: now, lastWrite: now,
 		remote: make(map[uint16]*Session), names: make(map[linkName]*Link),
 	}
 }
@@ -148,7 +147,7 @@ func (c *Conn) Open(r OpenReply) {
 	if r.Properties != nil {
 		open.Properties = r.Properties
 	}
-	c.out = append(c.encode(nil, 0, open, nil), c.out...)
+	c.out = append(wire.AppendFrame(nil, 0, open, nil), c.out...)
 }
 
 // Peer returns what the peer has opened with, or nil before it has.
@@ -248,7 +247,7 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	}
 	if c.beat > 0 && c.opened {
 		if len(c.out) == 0 && !now.Before(c.lastWrite.Add(c.beat)) {
-			c.out = c.encode(c.out, 0, nil, nil)
+			c.out = wire.AppendFrame(c.out, 0, nil, nil)
 			c.lastWrite = now
 		}
 		if beat := c.lastWrite.Add(c.beat); next.IsZero() || beat.Before(next) {
@@ -261,7 +260,7 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 // write appends a frame that stands in an order with the dispositions before it.
 func (c *Conn) write(channel uint16, body wire.Performative) {
 	if !c.closed {
-		c.out = c.encode(c.out, channel, body, nil)
+		c.out = wire.AppendFrame(c.out, channel, body, nil)
 	}
 }
 
@@ -287,7 +286,7 @@ func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil
 	}
-	if len(c.encode(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame() {
+	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame() {
 		return e
 	}
 	cut := *e

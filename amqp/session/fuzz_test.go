@@ -202,7 +202,6 @@ func fuzzOne(t *testing.T, input []byte) {
 		if n := p.c.Buffered(); n > 0 && src.byte()%4 > 0 {
 			require.Less(t, n, 100_000+2*before)
 			p.take()
-			p.all = nil
 		}
 	}
 	p.drain()

@@ -42,7 +42,6 @@ type Options struct {
 	DesiredCapabilities []wire.Symbol
 	Properties          wire.Fields
 
-	encode  func(b []byte, channel uint16, body wire.Performative, payload []byte) []byte
 	firstID uint32 // of transfers, deliveries and delivery counts: tests let them wrap around
 }
 

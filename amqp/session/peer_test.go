@@ -4,7 +4,8 @@ package session
 
 import (
 	"bytes"
-	"encoding/binary"
+	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -26,7 +27,6 @@ type peer struct {
 	t      testing.TB
 	c      *Conn
 	now    time.Time
-	all    []sent
 	events []Event // copies
 	on     func(Event) bool
 	links  map[string]*Link
@@ -36,7 +36,6 @@ type peer struct {
 func newPeer(t testing.TB, o Options) *peer {
 	p := &peer{t: t, now: time.Unix(1000, 0), links: map[string]*Link{}}
 	o.ContainerID = "node"
-	o.encode = p.encode
 	p.c = New(o, p.now)
 	return p
 }
@@ -137,59 +136,34 @@ func copied(e Event) Event {
 	}
 }
 
-// encode stands for the codec: it notes the frame, and leaves bytes that name it.
-func (p *peer) encode(b []byte, channel uint16, body wire.Performative, payload []byte) []byte {
-	size := 8
-	switch body := body.(type) {
-	case nil:
-	case *wire.Transfer:
-		c := *body
-		c.DeliveryTag = bytes.Clone(c.DeliveryTag)
-		p.all = append(p.all, sent{channel, &c, string(payload)})
-		size = 64 + len(payload)
-	case *wire.Flow:
-		c := *body
-		p.all = append(p.all, sent{channel, &c, ""})
-		size = 40
-	case *wire.Disposition:
-		c := *body
-		p.all = append(p.all, sent{channel, &c, ""})
-		size = 30
-	case *wire.Attach:
-		p.all = append(p.all, sent{channel, body, ""})
-		size = 100 + 50*len(body.Unsettled) + 50*len(body.Properties)
-	case *wire.Close:
-		p.all = append(p.all, sent{channel, body, ""})
-		if size = 20; body.Error != nil {
-			size += len(body.Error.Description)
-		}
-	default:
-		p.all = append(p.all, sent{channel, body, ""})
-		size = 50
-	}
-	size = max(size, 8)
-	n := len(p.all) - 1
-	if body == nil {
-		n = 1<<32 - 1
-	}
-	b = binary.BigEndian.AppendUint32(b, uint32(size))
-	b = binary.BigEndian.AppendUint32(b, uint32(n))
-	return append(b, make([]byte, size-8)...)
-}
-
 // take returns the frames that have come since the last call.
 func (p *peer) take() []sent {
 	p.t.Helper()
-	out := p.c.Output(nil)
+	r := wire.NewReader(bytes.NewReader(p.c.Output(nil)), 1<<30)
 	var got []sent
-	for len(out) > 0 {
-		size := binary.BigEndian.Uint32(out)
-		if n := binary.BigEndian.Uint32(out[4:]); n != 1<<32-1 {
-			got = append(got, p.all[n])
+	for {
+		var f wire.Frame
+		err := r.Next(&f)
+		if errors.Is(err, io.EOF) {
+			return got
 		}
-		out = out[size:]
+		require.NoError(p.t, err, "what is sent can be read")
+		switch b := f.Body.(type) {
+		case nil:
+			continue
+		case *wire.Transfer:
+			c := *b
+			c.DeliveryTag = bytes.Clone(b.DeliveryTag)
+			f.Body = &c
+		case *wire.Flow:
+			c := *b
+			f.Body = &c
+		case *wire.Disposition:
+			c := *b
+			f.Body = &c
+		}
+		got = append(got, sent{f.Channel, f.Body, string(f.Payload)})
 	}
-	return got
 }
 
 // one takes the frames, and returns the only one of a type.

@@ -198,7 +198,7 @@ const frameOverhead = 64
 func (s *Session) room(m *Message) int {
 	over := frameOverhead + max(len(m.Tag), 8)
 	if m.State != nil {
-		over += len(s.conn.encode(nil, 0, &wire.Transfer{State: m.State}, nil))
+		over += len(wire.AppendFrame(nil, 0, &wire.Transfer{State: m.State}, nil))
 	}
 	return max(s.conn.maxFrame()-over, 1)
 }
@@ -226,7 +226,7 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 		if len(part) > room {
 			part, t.More = part[:room], true
 		}
-		c.out = c.encode(c.out, s.channel, t, part)
+		c.out = wire.AppendFrame(c.out, s.channel, t, part)
 		s.nextOutgoing++
 		s.remoteWindow--
 		w.sent += len(part)

@@ -384,7 +384,6 @@ func TestStragglers(t *testing.T) {
 	require.Equal(t, 4, out.live)
 	require.LessOrEqual(t, len(out.ring), 64)
 	p.c.out = nil
-	p.all = nil
 	p.send(0, &wire.Disposition{Role: true, First: 1, Last: 20000, Settled: true})
 	var refs []uint64
 	for _, d := range happened[*Disposed](p) {
