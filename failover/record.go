@@ -87,6 +87,8 @@ type NodeInfo struct {
 	Features Features `json:"features,omitempty"`
 	// Preferred: this node should be the active one when it is in sync.
 	Preferred bool `json:"preferred,omitempty"`
+	// AMQP is the address, host:port, that clients reach it by which speak AMQP 1.0; empty if it has no port for them.
+	AMQP string `json:"amqp,omitempty"`
 }
 
 // Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would

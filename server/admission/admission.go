@@ -179,11 +179,43 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err //nolint:wrapcheck // the server compares it
 		}
-		if c := l.admit(raw); c != nil {
+		if c := l.admit(raw, ""); c != nil {
 			l.accepted.Add(1)
 			return c, nil
 		}
 		if !l.refusals.take(refusedAtOnce, refusedPerSecond) {
+			<-time.After(refusedPause)
+		}
+	}
+}
+
+// Also has the connections of another port, on which another protocol is spoken, pass the same limits: they are
+// counted and listed with the others, under that protocol's name.
+func (l *Listener) Also(other net.Listener, protocol string) net.Listener {
+	return &also{Listener: other, l: l, protocol: protocol}
+}
+
+// also is another port of a Listener.
+type also struct {
+	net.Listener
+
+	l        *Listener
+	protocol string
+	refusals bucket
+}
+
+// Accept waits for the next connection that is let in.
+func (a *also) Accept() (net.Conn, error) {
+	for {
+		raw, err := a.Listener.Accept()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // the server compares it
+		}
+		if c := a.l.admit(raw, a.protocol); c != nil {
+			a.l.accepted.Add(1)
+			return c, nil
+		}
+		if !a.refusals.take(refusedAtOnce, refusedPerSecond) {
 			<-time.After(refusedPause)
 		}
 	}
@@ -213,10 +245,10 @@ func (l *Listener) refuse(raw net.Conn, why Reason) {
 }
 
 // admit makes a connection of raw, or refuses it and returns nil.
-func (l *Listener) admit(raw net.Conn) net.Conn {
+func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
-	isPeer := l.o.IsPeer(host)
+	isPeer := protocol == "" && l.o.IsPeer(host)
 	l.mu.Lock()
 	l.sweep(limits, now)
 	s := l.source(network(host), limits, now)
@@ -224,7 +256,7 @@ func (l *Listener) admit(raw net.Conn) net.Conn {
 	reserved := !ok && isPeer && l.reserved < peerPlaces
 	var c *Conn
 	if ok || reserved {
-		c = &Conn{l: l, source: s, reserved: reserved}
+		c = &Conn{l: l, source: s, reserved: reserved, protocol: protocol}
 		c.remote = Remote{Addr: raw.RemoteAddr(), conn: c}
 		c.element = s.new.PushBack(c)
 		c.since, c.close, c.over = now, raw.Close, make(chan struct{})

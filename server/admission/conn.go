@@ -26,6 +26,9 @@ type Conn struct {
 	err    error // of close
 	id     uint64
 
+	protocol string                 // empty: gRPC
+	named    atomic.Pointer[string] // what the client calls itself in a protocol of its own
+
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
 	messagesIn, messagesOut atomic.Uint64 // those of streams that are open are counted by them
@@ -199,7 +202,7 @@ type tcpConn struct {
 
 // Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
 func (c *tcpConn) Read(b []byte) (int, error) {
-	if !c.conn.l.o.Plain {
+	if !c.conn.l.o.Plain || c.conn.protocol != "" {
 		n, err := c.TCPConn.Read(b)
 		c.conn.bytesIn.Add(uint64(n))
 		return n, err //nolint:wrapcheck // a net.OpError says everything

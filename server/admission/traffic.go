@@ -5,6 +5,7 @@ package admission
 import (
 	"cmp"
 	"errors"
+	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,14 @@ func (c *Conn) Called(principal, authentication string, isPeer bool, about func(
 		now.Client, now.TLS = about()
 	}
 	c.caller.Store(&now)
+}
+
+// Name notes what the client at the other end of an accepted connection calls itself, in place of the user agent of its
+// calls. The address is that of the connection.
+func Name(of net.Addr, client string) {
+	if r, ok := of.(*Remote); ok {
+		r.conn.named.Store(&client)
+	}
 }
 
 // Use is what a stream does.
@@ -132,6 +141,8 @@ type Info struct {
 	ID      uint64
 	Address string
 	Since   time.Time
+	// Protocol that is spoken: "gRPC", or the name that its port has.
+	Protocol string
 	// Received from the client, and Sent to it.
 	Received, Sent Traffic
 	// Streams that are open, the oldest first.
@@ -174,6 +185,12 @@ func (c *Conn) info() Info {
 	out := Info{ID: c.id, Address: c.remote.String(), Since: c.since}
 	if caller := c.caller.Load(); caller != nil {
 		out.Caller = *caller
+	}
+	if out.Protocol = c.protocol; c.protocol == "" {
+		out.Protocol = "gRPC"
+	}
+	if name := c.named.Load(); name != nil {
+		out.Client = *name
 	}
 	c.streamsMu.Lock()
 	defer c.streamsMu.Unlock()

@@ -53,6 +53,7 @@ type Config struct {
 	Verify      Verify      `key:"verify"`
 	Metrics     Metrics     `key:"metrics"`
 	Console     Console     `key:"console"`
+	AMQP        AMQP        `key:"amqp"`
 	Tracing     Tracing     `key:"tracing"`
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
@@ -247,6 +248,13 @@ type ConsoleTLS struct {
 	CA   string `key:"ca" usage:"file with the authorities that certificates of operators are checked against; none has to be shown"`
 }
 
+// AMQP is the port for clients that speak AMQP 1.0.
+type AMQP struct {
+	Listen     string `key:"listen" usage:"address for clients that speak AMQP 1.0, such as JMS by Qpid JMS, host:port; empty: none. With tls.cert it is TLS as listen is, with the same certificates"`
+	Advertise  string `key:"advertise" usage:"address that AMQP clients reach this node by, host:port, which the other node sends them to; default: the host of advertise, with the port of amqp.listen"`
+	AutoCreate bool   `key:"auto-create" usage:"a queue that an AMQP client names and that is not there is made, if the client may manage it"`
+}
+
 // Tracing says where spans of traces go.
 type Tracing struct {
 	Endpoint string   `key:"endpoint" usage:"collector that takes traces, OTLP over gRPC: host:port, or a URL with http or https; empty: none, unless OTEL_EXPORTER_OTLP_ENDPOINT names one"`
@@ -327,6 +335,7 @@ func Default() Config {
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Metrics:     Metrics{Queues: 20},
+		AMQP:        AMQP{AutoCreate: true},
 		Tracing:     Tracing{Sample: DefaultSample},
 		Audit:       Audit{MaxBytes: 64 << 20, Keep: 8},
 		Limits: Limits{

@@ -161,6 +161,7 @@ func (c *Config) Unencrypted() []Listener {
 	}
 	add("metrics.listen", c.Metrics.Listen, c.Metrics.TLS.On(), "metrics.tls.own or metrics.tls.cert and key")
 	add("console.listen", c.Console.Listen, c.Console.TLS.On(), "console.tls.own or console.tls.cert and key")
+	add("amqp.listen", c.AMQP.Listen, c.TLS.On(), "tls.cert, tls.key, tls.ca")
 	return list
 }
 

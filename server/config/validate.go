@@ -145,6 +145,12 @@ func (c *Config) checkNode(k *checker) {
 	if c.Console.Listen != "" {
 		k.address("console.listen", c.Console.Listen, true)
 	}
+	if c.AMQP.Listen != "" {
+		k.address("amqp.listen", c.AMQP.Listen, true)
+	}
+	if c.AMQP.Advertise != "" {
+		k.address("amqp.advertise", c.AMQP.Advertise, false)
+	}
 	c.checkTracing(k)
 	k.between("metrics.queues", c.Metrics.Queues, 0, maxMetricsQueues)
 	if c.Advertise != "" {

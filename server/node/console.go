@@ -15,16 +15,13 @@ import (
 	"google.golang.org/grpc/peer"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/console"
-	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
 // consolePort is the console of a node, and its connections to the node's own services and to the other node's.
 type consolePort struct {
 	server *console.Server
-	link   *inprocess.Link
 	own    *grpc.ClientConn
 
 	mu     sync.Mutex // guards all below
@@ -36,14 +33,15 @@ const maxOthers = 8
 
 // listenConsole binds the console's port.
 func (n *node) listenConsole(ctx context.Context) error {
-	p := &consolePort{link: inprocess.New(), others: make(map[string]*grpc.ClientConn)}
+	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
+	link := n.insideLink()
 	var err error
-	if p.own, err = p.link.Dial(); err != nil {
+	if p.own, err = link.dial(); err != nil {
 		return err
 	}
 	p.server, err = console.Listen(ctx, console.Options{
 		Address: n.cfg.Console.Listen, TLS: portTLS(n.secrets.console), Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
-		Own: p.own, Link: p.link, Other: func(address string) (grpc.ClientConnInterface, error) {
+		Own: p.own, Link: link.link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
@@ -56,7 +54,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		},
 	})
 	if err != nil {
-		return errors.Join(err, p.own.Close(), p.link.Listener().Close())
+		return errors.Join(err, p.own.Close())
 	}
 	n.console = p
 	return nil
@@ -97,16 +95,12 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	return c, nil
 }
 
-// run serves the console, and the services to it, until ctx ends.
-func (p *consolePort) run(ctx context.Context, n *node, running *sync.WaitGroup) {
-	inner := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, p.link.ServerOption())
-	n.register(inner)
-	running.Go(func() { _ = inner.Serve(p.link.Listener()) }) // it ends with Shutdown
-	running.Go(func() {
+// run serves the console until ctx ends.
+func (p *consolePort) run(ctx context.Context, n *node) {
+	n.inside.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
 			n.log.Error("the console cannot be served any more", zap.Error(err)) // no reason to stop serving
 		}
-		inner.Shutdown()
 	})
 }
 
@@ -114,7 +108,6 @@ func (p *consolePort) run(ctx context.Context, n *node, running *sync.WaitGroup)
 func (p *consolePort) close() {
 	p.server.Close()
 	_ = p.own.Close()
-	_ = p.link.Listener().Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.others {

@@ -68,6 +68,8 @@ type Ready struct {
 	NodeID string
 	// Console is where the console is; empty without one.
 	Console string
+	// AMQP is where AMQP 1.0 is served, host:port; empty where it is not.
+	AMQP string
 }
 
 // Options of Run that are no settings.
@@ -138,6 +140,13 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	defer func() { _ = listener.Close() }() // once more is no harm
 	if n.advertise, err = advertised(cfg, listener.Addr()); err != nil {
 		return err
+	}
+
+	if n.cfg.AMQP.Listen != "" {
+		if err := n.listenAMQP(ctx); err != nil {
+			return err
+		}
+		defer n.amqp.close()
 	}
 
 	if err := n.join(o.FS); err != nil {
@@ -223,6 +232,8 @@ type node struct {
 	latencies   *metrics.Latencies // nil for none
 	commits     state.Latencies    // of batches, while this node is active
 	console     *consolePort       // nil for none
+	amqp        *amqpPort          // nil for none
+	inside      *inside            // nil if neither of them is there
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts that the other node has
@@ -274,6 +285,9 @@ func (n *node) join(fs vfs.FS) (err error) {
 	self := failover.NodeInfo{
 		ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise, Version: n.version,
 		Features: failover.KnownFeatures(),
+	}
+	if n.amqp != nil {
+		self.AMQP = n.amqp.advertise
 	}
 	n.plane = newDataPlane(n, self)
 	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.secrets,
@@ -343,7 +357,14 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	}
 	if n.console != nil {
 		n.log.Info("console", zap.String("url", n.console.server.URL()))
-		n.console.run(ctx, n, &running)
+		n.console.run(ctx, n)
+	}
+	if n.amqp != nil {
+		n.log.Info("AMQP 1.0", zap.String("address", n.amqp.address()))
+		n.amqp.run(ctx, n)
+	}
+	if n.inside != nil {
+		n.inside.run(n, &running)
 	}
 	if onReady != nil {
 		ready := Ready{
@@ -352,6 +373,9 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		}
 		if n.console != nil {
 			ready.Console = n.console.server.URL()
+		}
+		if n.amqp != nil {
+			ready.AMQP = n.amqp.address()
 		}
 		onReady(ready)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -302,6 +303,12 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	if left == 0 {
 		left = ^uint64(0)
 	}
+	var matches *filter.Filter
+	if req.GetFilter() != "" {
+		if matches, err = filter.Compile(req.GetFilter()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+	}
 	var batch []store.Delivery
 	for left > 0 {
 		if session.Paused() { // INV-2: what is read may not be true any more
@@ -310,7 +317,10 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		if err := may(); err != nil {
 			return err
 		}
-		read.MaxMessages = int(min(left, txn.MaxPublishMessages))
+		read.MaxMessages = txn.MaxPublishMessages
+		if matches == nil {
+			read.MaxMessages = int(min(left, txn.MaxPublishMessages))
+		}
 		var next uint64
 		batch, next, err = s.store.Read(stream.Context(), read, batch[:0])
 		if err != nil {
@@ -322,6 +332,13 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		read.From = next
 		var damaged []uint64
 		batch, damaged = withoutDamaged(batch)
+		if matches != nil {
+			batch = slices.DeleteFunc(batch, func(d store.Delivery) bool { return !matches.Match(d.Record) })
+			batch = batch[:min(uint64(len(batch)), left)]
+			if len(batch) == 0 && len(damaged) == 0 {
+				continue
+			}
+		}
 		left -= uint64(len(batch))
 		if err := sendBatch(session, batch, damaged, req, stream); err != nil {
 			return err

@@ -242,7 +242,9 @@ type Connection struct {
 	// Streams that are open now, at most 100 of them; see streams_total. Calls that are no streams are not among them.
 	Streams []*ConnectionStream `protobuf:"bytes,11,rep,name=streams,proto3" json:"streams,omitempty"`
 	// How many there are.
-	StreamsTotal  uint32 `protobuf:"varint,12,opt,name=streams_total,json=streamsTotal,proto3" json:"streams_total,omitempty"`
+	StreamsTotal uint32 `protobuf:"varint,12,opt,name=streams_total,json=streamsTotal,proto3" json:"streams_total,omitempty"`
+	// What is spoken on it: "gRPC" or "AMQP 1.0". Empty: the node is of a release before 0.3.0, and it is gRPC.
+	Protocol      string `protobuf:"bytes,13,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,6 +361,13 @@ func (x *Connection) GetStreamsTotal() uint32 {
 		return x.StreamsTotal
 	}
 	return 0
+}
+
+func (x *Connection) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
 }
 
 // Traffic is what went one way over a connection.
@@ -639,7 +648,7 @@ const file_lockstep_v1_connection_proto_rawDesc = "" +
 	"\vconnections\x18\x01 \x03(\v2\x17.lockstep.v1.ConnectionR\vconnections\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
-	"\x05total\x18\x04 \x01(\rR\x05total\"\xa6\x03\n" +
+	"\x05total\x18\x04 \x01(\rR\x05total\"\xc2\x03\n" +
 	"\n" +
 	"Connection\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
@@ -654,7 +663,8 @@ const file_lockstep_v1_connection_proto_rawDesc = "" +
 	"\x04sent\x18\n" +
 	" \x01(\v2\x14.lockstep.v1.TrafficR\x04sent\x127\n" +
 	"\astreams\x18\v \x03(\v2\x1d.lockstep.v1.ConnectionStreamR\astreams\x12#\n" +
-	"\rstreams_total\x18\f \x01(\rR\fstreamsTotal\"\xcc\x01\n" +
+	"\rstreams_total\x18\f \x01(\rR\fstreamsTotal\x12\x1a\n" +
+	"\bprotocol\x18\r \x01(\tR\bprotocol\"\xcc\x01\n" +
 	"\aTraffic\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1a\n" +
 	"\bmessages\x18\x02 \x01(\x04R\bmessages\x12-\n" +

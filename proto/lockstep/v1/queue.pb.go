@@ -2891,8 +2891,11 @@ type BrowseRequest struct {
 	// The largest response, in bytes as encoded, that the client can receive; see Attach.max_response_bytes. 0: responses of several messages
 	// are kept to about 1 MiB, and a larger message is sent all the same, alone. Servers up to 0.1.0 ignore it.
 	MaxResponseBytes uint32 `protobuf:"varint,6,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// If not empty: only messages that match, as in CreateSubscriptionRequest.filter; the others are not counted in `limit`. INVALID_FILTER if it
+	// is wrong. Servers of release 0.1.0 ignore it.
+	Filter        string `protobuf:"bytes,7,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BrowseRequest) Reset() {
@@ -2965,6 +2968,13 @@ func (x *BrowseRequest) GetMaxResponseBytes() uint32 {
 		return x.MaxResponseBytes
 	}
 	return 0
+}
+
+func (x *BrowseRequest) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
 }
 
 // BrowseResponse is a batch of messages.
@@ -4111,14 +4121,15 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tsequences\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"2\n" +
 	"\x16RemoveMessagesResponse\x12\x18\n" +
-	"\aremoved\x18\x01 \x01(\x04R\aremoved\"\xd5\x01\n" +
+	"\aremoved\x18\x01 \x01(\x04R\aremoved\"\xed\x01\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
 	"\rfrom_sequence\x18\x03 \x01(\x04R\ffromSequence\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x04R\x05limit\x12!\n" +
 	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\x12,\n" +
-	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\"b\n" +
+	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\x12\x16\n" +
+	"\x06filter\x18\a \x01(\tR\x06filter\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
 	"\adamaged\x18\x02 \x03(\x04R\adamaged\"\x96\x02\n" +

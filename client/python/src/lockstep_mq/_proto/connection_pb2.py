@@ -26,7 +26,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clockstep/v1/connection.proto\x12\x0blockstep.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n\x16ListConnectionsRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x10\n\x08\x61\x66ter_id\x18\x02 \x01(\x04\x12\r\n\x05limit\x18\x03 \x01(\r\"r\n\x17ListConnectionsResponse\x12,\n\x0b\x63onnections\x18\x01 \x03(\x0b\x32\x17.lockstep.v1.Connection\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\r\n\x05total\x18\x04 \x01(\r\"\xbd\x02\n\nConnection\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x16\n\x0e\x61uthentication\x18\x05 \x01(\t\x12\x0e\n\x06\x63lient\x18\x06 \x01(\t\x12\x0b\n\x03tls\x18\x07 \x01(\t\x12\x0c\n\x04peer\x18\x08 \x01(\x08\x12&\n\x08received\x18\t \x01(\x0b\x32\x14.lockstep.v1.Traffic\x12\"\n\x04sent\x18\n \x01(\x0b\x32\x14.lockstep.v1.Traffic\x12.\n\x07streams\x18\x0b \x03(\x0b\x32\x1d.lockstep.v1.ConnectionStream\x12\x15\n\rstreams_total\x18\x0c \x01(\r\"\x98\x01\n\x07Traffic\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\x12\x1d\n\x10\x62ytes_per_second\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13messages_per_second\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x13\n\x11_bytes_per_secondB\x16\n\x14_messages_per_second\"\xce\x01\n\x10\x43onnectionStream\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.lockstep.v1.ConnectionStreamKind\x12\x0e\n\x06queues\x18\x02 \x03(\t\x12\x14\n\x0csubscription\x18\x03 \x01(\t\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08messages\x18\x05 \x01(\x04\x12\x0e\n\x06\x63redit\x18\x06 \x01(\x04\x12\x16\n\x0eunacknowledged\x18\x07 \x01(\x04\"$\n\x16\x43loseConnectionRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"F\n\x17\x43loseConnectionResponse\x12+\n\nconnection\x18\x01 \x01(\x0b\x32\x17.lockstep.v1.Connection*\x86\x01\n\x14\x43onnectionStreamKind\x12&\n\"CONNECTION_STREAM_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1e\x43ONNECTION_STREAM_KIND_PUBLISH\x10\x01\x12\"\n\x1e\x43ONNECTION_STREAM_KIND_CONSUME\x10\x02\x32\xcf\x01\n\x11\x43onnectionService\x12\\\n\x0fListConnections\x12#.lockstep.v1.ListConnectionsRequest\x1a$.lockstep.v1.ListConnectionsResponse\x12\\\n\x0f\x43loseConnection\x12#.lockstep.v1.CloseConnectionRequest\x1a$.lockstep.v1.CloseConnectionResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clockstep/v1/connection.proto\x12\x0blockstep.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"H\n\x16ListConnectionsRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x10\n\x08\x61\x66ter_id\x18\x02 \x01(\x04\x12\r\n\x05limit\x18\x03 \x01(\r\"r\n\x17ListConnectionsResponse\x12,\n\x0b\x63onnections\x18\x01 \x03(\x0b\x32\x17.lockstep.v1.Connection\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\r\n\x05total\x18\x04 \x01(\r\"\xcf\x02\n\nConnection\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x16\n\x0e\x61uthentication\x18\x05 \x01(\t\x12\x0e\n\x06\x63lient\x18\x06 \x01(\t\x12\x0b\n\x03tls\x18\x07 \x01(\t\x12\x0c\n\x04peer\x18\x08 \x01(\x08\x12&\n\x08received\x18\t \x01(\x0b\x32\x14.lockstep.v1.Traffic\x12\"\n\x04sent\x18\n \x01(\x0b\x32\x14.lockstep.v1.Traffic\x12.\n\x07streams\x18\x0b \x03(\x0b\x32\x1d.lockstep.v1.ConnectionStream\x12\x15\n\rstreams_total\x18\x0c \x01(\r\x12\x10\n\x08protocol\x18\r \x01(\t\"\x98\x01\n\x07Traffic\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\x12\x1d\n\x10\x62ytes_per_second\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13messages_per_second\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x13\n\x11_bytes_per_secondB\x16\n\x14_messages_per_second\"\xce\x01\n\x10\x43onnectionStream\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.lockstep.v1.ConnectionStreamKind\x12\x0e\n\x06queues\x18\x02 \x03(\t\x12\x14\n\x0csubscription\x18\x03 \x01(\t\x12)\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08messages\x18\x05 \x01(\x04\x12\x0e\n\x06\x63redit\x18\x06 \x01(\x04\x12\x16\n\x0eunacknowledged\x18\x07 \x01(\x04\"$\n\x16\x43loseConnectionRequest\x12\n\n\x02id\x18\x01 \x01(\x04\"F\n\x17\x43loseConnectionResponse\x12+\n\nconnection\x18\x01 \x01(\x0b\x32\x17.lockstep.v1.Connection*\x86\x01\n\x14\x43onnectionStreamKind\x12&\n\"CONNECTION_STREAM_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1e\x43ONNECTION_STREAM_KIND_PUBLISH\x10\x01\x12\"\n\x1e\x43ONNECTION_STREAM_KIND_CONSUME\x10\x02\x32\xcf\x01\n\x11\x43onnectionService\x12\\\n\x0fListConnections\x12#.lockstep.v1.ListConnectionsRequest\x1a$.lockstep.v1.ListConnectionsResponse\x12\\\n\x0f\x43loseConnection\x12#.lockstep.v1.CloseConnectionRequest\x1a$.lockstep.v1.CloseConnectionResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,22 +34,22 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lockstep.v1.connection_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1'
-  _globals['_CONNECTIONSTREAMKIND']._serialized_start=1063
-  _globals['_CONNECTIONSTREAMKIND']._serialized_end=1197
+  _globals['_CONNECTIONSTREAMKIND']._serialized_start=1081
+  _globals['_CONNECTIONSTREAMKIND']._serialized_end=1215
   _globals['_LISTCONNECTIONSREQUEST']._serialized_start=78
   _globals['_LISTCONNECTIONSREQUEST']._serialized_end=150
   _globals['_LISTCONNECTIONSRESPONSE']._serialized_start=152
   _globals['_LISTCONNECTIONSRESPONSE']._serialized_end=266
   _globals['_CONNECTION']._serialized_start=269
-  _globals['_CONNECTION']._serialized_end=586
-  _globals['_TRAFFIC']._serialized_start=589
-  _globals['_TRAFFIC']._serialized_end=741
-  _globals['_CONNECTIONSTREAM']._serialized_start=744
-  _globals['_CONNECTIONSTREAM']._serialized_end=950
-  _globals['_CLOSECONNECTIONREQUEST']._serialized_start=952
-  _globals['_CLOSECONNECTIONREQUEST']._serialized_end=988
-  _globals['_CLOSECONNECTIONRESPONSE']._serialized_start=990
-  _globals['_CLOSECONNECTIONRESPONSE']._serialized_end=1060
-  _globals['_CONNECTIONSERVICE']._serialized_start=1200
-  _globals['_CONNECTIONSERVICE']._serialized_end=1407
+  _globals['_CONNECTION']._serialized_end=604
+  _globals['_TRAFFIC']._serialized_start=607
+  _globals['_TRAFFIC']._serialized_end=759
+  _globals['_CONNECTIONSTREAM']._serialized_start=762
+  _globals['_CONNECTIONSTREAM']._serialized_end=968
+  _globals['_CLOSECONNECTIONREQUEST']._serialized_start=970
+  _globals['_CLOSECONNECTIONREQUEST']._serialized_end=1006
+  _globals['_CLOSECONNECTIONRESPONSE']._serialized_start=1008
+  _globals['_CLOSECONNECTIONRESPONSE']._serialized_end=1078
+  _globals['_CONNECTIONSERVICE']._serialized_start=1218
+  _globals['_CONNECTIONSERVICE']._serialized_end=1425
 # @@protoc_insertion_point(module_scope)

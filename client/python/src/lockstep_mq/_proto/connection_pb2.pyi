@@ -43,7 +43,7 @@ class ListConnectionsResponse(_message.Message):
     def __init__(self, connections: _Optional[_Iterable[_Union[Connection, _Mapping]]] = ..., more: bool = ..., node: _Optional[str] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Connection(_message.Message):
-    __slots__ = ("id", "address", "since", "principal", "authentication", "client", "tls", "peer", "received", "sent", "streams", "streams_total")
+    __slots__ = ("id", "address", "since", "principal", "authentication", "client", "tls", "peer", "received", "sent", "streams", "streams_total", "protocol")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Connection(_message.Message):
     SENT_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     STREAMS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     id: int
     address: str
     since: _timestamp_pb2.Timestamp
@@ -68,7 +69,8 @@ class Connection(_message.Message):
     sent: Traffic
     streams: _containers.RepeatedCompositeFieldContainer[ConnectionStream]
     streams_total: int
-    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., authentication: _Optional[str] = ..., client: _Optional[str] = ..., tls: _Optional[str] = ..., peer: bool = ..., received: _Optional[_Union[Traffic, _Mapping]] = ..., sent: _Optional[_Union[Traffic, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[ConnectionStream, _Mapping]]] = ..., streams_total: _Optional[int] = ...) -> None: ...
+    protocol: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., principal: _Optional[str] = ..., authentication: _Optional[str] = ..., client: _Optional[str] = ..., tls: _Optional[str] = ..., peer: bool = ..., received: _Optional[_Union[Traffic, _Mapping]] = ..., sent: _Optional[_Union[Traffic, _Mapping]] = ..., streams: _Optional[_Iterable[_Union[ConnectionStream, _Mapping]]] = ..., streams_total: _Optional[int] = ..., protocol: _Optional[str] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ("bytes", "messages", "bytes_per_second", "messages_per_second")

@@ -464,20 +464,22 @@ class RemoveMessagesResponse(_message.Message):
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
 class BrowseRequest(_message.Message):
-    __slots__ = ("queue", "subscription", "from_sequence", "limit", "headers_only", "max_response_bytes")
+    __slots__ = ("queue", "subscription", "from_sequence", "limit", "headers_only", "max_response_bytes", "filter")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     HEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     from_sequence: int
     limit: int
     headers_only: bool
     max_response_bytes: int
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., headers_only: bool = ..., max_response_bytes: _Optional[int] = ...) -> None: ...
+    filter: str
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., headers_only: bool = ..., max_response_bytes: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
 
 class BrowseResponse(_message.Message):
     __slots__ = ("messages", "damaged")

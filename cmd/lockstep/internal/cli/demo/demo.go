@@ -153,18 +153,18 @@ func violations(v demo.Verdict) (rows [][]any) {
 }
 
 // keepRunning tells how to use a pair and waits for Ctrl-C.
-func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, served map[string]map[string]string) {
+func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
 	// The events go where the demo's screen is; what fails here is a terminal that is gone, and ctx ends with that.
 	w := env.Stdout
 	if env.Print.JSON() {
 		w = env.Stderr
 	}
-	printPair(w, p, served)
+	printPair(w, p, ports)
 	<-ctx.Done()
 }
 
 // printPair tells where a pair is and what to try.
-func printPair(w io.Writer, p *harness.Pair, served map[string]map[string]string) {
+func printPair(w io.Writer, p *harness.Pair, ports served) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {
 		addrs += "," + p.Nodes[1].Address
@@ -174,9 +174,12 @@ func printPair(w io.Writer, p *harness.Pair, served map[string]map[string]string
 		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", n.Name, n.Address, n.PID(), n.LogFile())
 	}
 	for _, n := range p.Nodes {
-		if at := served[n.Name][consoleSetting]; at != "" {
+		if at := ports[n.Name][consoleSetting]; at != "" {
 			fmt.Fprintf(w, "  console of node %s   http://%s/\n", n.Name, at)
 		}
+	}
+	if url := ports.jmsURL(p); url != "" {
+		fmt.Fprintf(w, "  AMQP 1.0, for Qpid JMS   %s\n", url)
 	}
 	prefix := ""
 	if addrs != cli.DefaultAddr {

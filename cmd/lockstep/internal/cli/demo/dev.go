@@ -21,7 +21,7 @@ const restartAfter = 5 * time.Second
 
 // DevCommand makes `lockstep dev`.
 func DevCommand(env *cli.Env) *cobra.Command {
-	var dir, listenA, listenB, coordinator, console string
+	var dir, listenA, listenB, coordinator, console, amqp string
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
@@ -37,13 +37,14 @@ A node that is killed is started again after 5 seconds.`,
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
 			}
-			served, err := consoles(cmd.Context(), console)
-			if err != nil {
+			ports := make(served)
+			if err := errors.Join(ports.listen(cmd.Context(), "--console", consoleSetting, console),
+				ports.listen(cmd.Context(), "--amqp", amqpSetting, amqp)); err != nil {
 				return err
 			}
 			return dev(cmd.Context(), env, harness.Options{
 				Dir: dir, Listen: [2]string{listenA, listenB},
-				Settings: harness.SmallNodes(), NodeSettings: served, Raft: raft,
+				Settings: harness.SmallNodes(), NodeSettings: ports, Raft: raft,
 			})
 		},
 	}
@@ -52,6 +53,8 @@ A node that is killed is started again after 5 seconds.`,
 		"what holds the pair's record: etcd, or raft, with a witness process")
 	cmd.Flags().StringVar(&console, "console", consoleAddress,
 		"address of the console of node a; b has the next port. What is taken is passed over; empty: none")
+	cmd.Flags().StringVar(&amqp, "amqp", amqpAddress,
+		"address at which node a serves AMQP 1.0; b has the next port. What is taken is passed over; empty: none")
 	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
 	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd

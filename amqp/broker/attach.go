@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Capabilities of sources and targets.
+const (
+	capTopic          wire.Symbol = "topic"
+	capTemporaryTopic wire.Symbol = "temporary-topic"
+	capShared         wire.Symbol = "shared"
+	capGlobal         wire.Symbol = "global"
+)
+
+// callLimit bounds a call that makes, finds or removes a queue or a subscription.
+const callLimit = 15 * time.Second
+
+// attached has a link made that the client attaches. What must be asked of the node for it is asked by a goroutine of its
+// own. mu is held.
+func (c *conn) attached(l *session.Link) {
+	a := l.Peer()
+	if l.Sender() {
+		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachSource(ctx, l, a) })
+		return
+	}
+	switch target := a.Target.(type) {
+	case *wire.Coordinator:
+		c.attachCoordinator(l, target)
+	case *wire.Node:
+		c.goWith(l, func(ctx context.Context) (func(), error) { return c.attachTarget(ctx, l, a, target) })
+	default:
+		l.Refuse(session.Errorf(session.InvalidField, "the attach has no target"))
+	}
+}
+
+// goWith runs what makes a link without mu, and what it returns with it.
+func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), error)) {
+	c.running.Go(func() {
+		ctx, cancel := context.WithTimeout(c.calls, callLimit)
+		defer cancel()
+		accept, err := begin(ctx)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err != nil {
+			l.Refuse(refusal(err))
+		} else {
+			accept()
+		}
+		c.handleEvents()
+		c.signal()
+	})
+}
+
+// address is what a source or target names; false if it is no text.
+func address(a any) (string, bool) {
+	switch a := a.(type) {
+	case nil:
+		return "", true
+	case string:
+		return a, true
+	case wire.Symbol:
+		return string(a), true
+	}
+	return "", false
+}
+
+var errAddress = session.Errorf(session.InvalidField, "an address is a text: the name of a queue")
+
+// isTopic tells whether capabilities say that each subscriber is to have each message.
+func isTopic(capabilities []wire.Symbol) bool {
+	return slices.Contains(capabilities, capTopic) || slices.Contains(capabilities, capTemporaryTopic)
+}
+
+// attachTarget makes the link of a client that publishes.
+func (c *conn) attachTarget(
+	ctx context.Context, l *session.Link, a *wire.Attach, target *wire.Node,
+) (accept func(), err error) {
+	name, ok := address(target.Address)
+	reply := session.Reply{Target: target}
+	switch {
+	case !ok:
+		return nil, errAddress
+	case target.Dynamic:
+		if name, err = c.makeDynamic(ctx, isTopic(target.Capabilities)); err != nil {
+			return nil, err
+		}
+		own := *target
+		own.Address = name
+		reply.Target = &own
+	case name != "":
+		if err := c.ensureQueue(ctx, name, isTopic(target.Capabilities)); err != nil {
+			return nil, err
+		}
+	}
+	reply.OfferedCapabilities = offered(a.DesiredCapabilities, delayedDelivery)
+	return func() {
+		p := newPublisher(c, l, name, isTopic(target.Capabilities))
+		if target.Dynamic {
+			p.dynamic = name
+			c.nodes = append(c.nodes, name)
+		}
+		l.Data = p
+		if l.Accept(reply) {
+			l.Window(publishWindow)
+		}
+	}, nil
+}
+
+// offered are those of the capabilities that a client asks for which a link has.
+func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
+	for _, d := range desired {
+		if slices.Contains(has, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// ensureQueue finds out whether a queue is there, and makes it if that is wanted.
+func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) error {
+	if c.knows(name) {
+		return nil
+	}
+	if !c.server.o.AutoCreate() {
+		return nil // the first message, or the subscription, tells
+	}
+	if _, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name}); err == nil {
+		c.know(name)
+		return nil
+	} else if f := failed(err); f.reason != "QUEUE_NOT_FOUND" {
+		if f.reason == "DENIED" {
+			return nil // it may publish or consume all the same
+		}
+		return err
+	}
+	return c.createQueue(ctx, name, topic)
+}
+
+// createQueue makes a queue for a link.
+func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
+	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
+		Name: name, Config: &pb.QueueConfig{}, Topic: topic, IfNotExists: true,
+	})
+	if err == nil {
+		c.know(name)
+		return nil
+	}
+	if f := failed(err); f.reason == "DENIED" {
+		return session.Errorf(session.NotFound, "there is no queue %q, and it is not made on demand: %s", name, f.text)
+	}
+	return err
+}
+
+// knows tells whether the client has lately used a queue, so that it need not be looked for.
+func (c *conn) knows(queue string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.known[queue]) < knownFor
+}
+
+func (c *conn) know(queue string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxKnown {
+		c.known = make(map[string]time.Time)
+	}
+	c.known[queue] = time.Now()
+}
+
+const (
+	// knownFor is how long a queue is taken for being there still.
+	knownFor = time.Second
+	// maxKnown bounds the queues that are.
+	maxKnown = 1000
+)
+
+// temporaryGrace is how long a queue of a dynamic link outlasts its last consumer if it could not be removed with its
+// connection, because this node was lost.
+const temporaryGrace = time.Hour
+
+// makeDynamic makes the queue of a dynamic link: it goes with its connection.
+func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
+	name := dynamicName()
+	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
+		Name: name, Topic: topic, Config: &pb.QueueConfig{TemporaryGrace: durationpb.New(temporaryGrace)},
+	})
+	return name, err //nolint:wrapcheck // refusal reads it
+}
+
+// deleteNode removes a queue of a dynamic link.
+func (c *conn) deleteNode(ctx context.Context, name string) {
+	if _, err := c.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name}); err != nil {
+		c.log.Debug("a temporary queue could not be removed with its connection", zap.Error(err))
+	}
+}
+
+// deleteNodes removes the queues that go with the connection.
+func (c *conn) deleteNodes() {
+	c.mu.Lock()
+	nodes := c.nodes
+	c.nodes = nil
+	c.mu.Unlock()
+	if len(nodes) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), closeLimit)
+	defer cancel()
+	for _, name := range nodes {
+		c.deleteNode(ctx, name)
+	}
+}
+
+// attachSource makes the link of a client that consumes or browses.
+func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
+	source := a.Source
+	if source == nil {
+		return c.recoverSubscription(ctx, l, a)
+	}
+	name, ok := address(source.Address)
+	if !ok {
+		return nil, errAddress
+	}
+	own := *source
+	var dynamic string
+	switch {
+	case source.Dynamic:
+		if dynamic, err = c.makeDynamic(ctx, isTopic(source.Capabilities)); err != nil {
+			return nil, err
+		}
+		name = dynamic
+		own.Address = name
+	case name == "":
+		return nil, session.Errorf(session.InvalidField, "the source has no address: it is the name of a queue")
+	}
+	filters, err := readFilters(source.Filter)
+	if err != nil {
+		return nil, err
+	}
+	own.Filter = filters.known
+	if source.DistributionMode == "copy" {
+		return c.attachBrowser(ctx, l, name, &own, filters)
+	}
+	own.DistributionMode = "move"
+	if !source.Dynamic {
+		if err := c.ensureQueue(ctx, name, isTopic(source.Capabilities)); err != nil {
+			return nil, err
+		}
+	}
+	s := newConsumer(c, l, name)
+	s.dynamic = dynamic
+	switch {
+	case isTopic(source.Capabilities):
+		if err := c.subscribe(ctx, s, a, filters); err != nil {
+			return nil, err
+		}
+	case filters.noLocal:
+		return nil, session.Errorf(session.NotImplemented, "the no-local filter is for topics: a consumer of a queue that "+
+			"leaves messages out would leave them to nobody")
+	default:
+		s.filter = filters.cel
+	}
+	return func() {
+		if dynamic != "" {
+			c.nodes = append(c.nodes, dynamic)
+		}
+		l.Data = s
+		s.reply = session.Reply{Source: &own, Target: a.Target}
+		s.start()
+	}, nil
+}
+
+// cleanName makes a name that a queue or subscription may have of any text: what it may not have is written as its
+// code between dots.
+func cleanName(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9',
+			i > 0 && (r == '-' || r == '_' || r == '.'):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, "x%X.", r)
+		}
+	}
+	return b.String()
+}

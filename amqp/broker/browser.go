@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// browser is a link on which a client reads messages and takes none of them.
+type browser struct {
+	c      *conn
+	link   *session.Link
+	queue  string
+	filter string          // empty: all
+	ctx    context.Context //nolint:containedctx // that of its call
+	cancel context.CancelFunc
+
+	// guarded by conn.mu
+	credits uint32
+	drains  bool
+	over    bool // all was sent that there was
+	gone    bool
+}
+
+// attachBrowser makes the link of a client that browses.
+func (c *conn) attachBrowser(
+	ctx context.Context, l *session.Link, queue string, source *wire.Source, f *filters,
+) (accept func(), err error) {
+	b := &browser{c: c, link: l, queue: queue, filter: f.cel}
+	if err := c.ensureQueue(ctx, queue, false); err != nil {
+		return nil, err
+	}
+	b.ctx, b.cancel = context.WithCancel(c.calls)
+	return func() {
+		l.Data = b
+		if l.Accept(session.Reply{Source: source, Target: l.Peer().Target}) {
+			c.running.Go(b.run)
+		}
+	}, nil
+}
+
+func (b *browser) run() {
+	defer b.cancel()
+	err := b.browse()
+	c := b.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.gone || c.ended {
+		return
+	}
+	if err != nil {
+		b.gone = true
+		b.link.Detach(true, refusal(err))
+	} else {
+		b.over = true
+		if b.drains {
+			b.link.Drained()
+		}
+	}
+	c.handleEvents()
+	c.signal()
+}
+
+// browse sends what the queue has, as far as the client's credit goes. Each message leaves settled or is forgotten with
+// its outcome, which says nothing.
+func (b *browser) browse() error {
+	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
+	stream, err := b.c.queues.Browse(b.ctx, &pb.BrowseRequest{
+		Queue: b.queue, MaxResponseBytes: uint32(limit), Filter: b.filter,
+	}, grpc.MaxCallRecvMsgSize(limit))
+	if err != nil {
+		return err //nolint:wrapcheck // refusal reads it
+	}
+	var buffer []byte
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // refusal reads it
+		}
+		for _, m := range resp.GetMessages() {
+			buffer = encode(buffer[:0], m)
+			if !b.send(m.GetSequence(), buffer) {
+				return nil
+			}
+		}
+	}
+}
+
+// send sends one message when the client takes one; false when the link is gone.
+func (b *browser) send(sequence uint64, payload []byte) bool {
+	c := b.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !b.gone && !c.ended && (b.credits == 0 || c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
+		c.signal()
+		c.room.Wait()
+	}
+	if b.gone || c.ended {
+		return false
+	}
+	b.credits--
+	if b.link.Send(&session.Message{Ref: sequence, Payload: payload}) != nil {
+		return false
+	}
+	c.handleEvents()
+	c.signal()
+	return true
+}
+
+// credit notes what the client takes. mu is held.
+func (b *browser) credit(e *session.Credit) {
+	b.credits, b.drains = e.Credit, e.Drain
+	if b.drains && b.over {
+		b.link.Drained()
+	}
+	b.c.room.Broadcast()
+}
+
+// disposed forgets the outcome, which is of no consequence for what was only read. mu is held.
+func (b *browser) disposed(e *session.Disposed) {
+	if e.Settled || e.State == nil {
+		return
+	}
+	for i := range e.Refs {
+		b.link.Settle(e.First+uint32(i), e.State)
+	}
+}
+
+// detached ends the link. mu is held.
+func (b *browser) detached(closed bool) {
+	b.gone = true
+	b.cancel()
+	b.c.room.Broadcast()
+	b.link.Detach(closed, nil)
+}

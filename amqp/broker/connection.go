@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// maxFrameSize is announced.
+	maxFrameSize = 128 << 10
+	// idleTimeOut is announced: a client that has sent nothing for twice as long is gone, and its messages go to others.
+	idleTimeOut = 10 * time.Second
+	// writeTimeout is how long a client may take to read what is written at once.
+	writeTimeout = 30 * time.Second
+	// maxOutput is how much may wait to be written before nothing more is made of it.
+	maxOutput = 1 << 20
+	// maxPending is how many bytes of messages of a connection may wait to be stored before nothing more is read.
+	maxPending = 16 << 20
+	// maxUnsent is how many bytes of messages of a connection may wait for credit or a window.
+	maxUnsent = 16 << 20
+)
+
+// conn is one connection of a client.
+type conn struct {
+	server  *Server
+	raw     net.Conn
+	reader  *wire.Reader
+	secured *tls.ConnectionState
+	log     *zap.Logger
+
+	// ctx ends with the connection; calls is the context for calls on behalf of the client.
+	ctx       context.Context //nolint:containedctx // the connection is what lives as long
+	cancel    context.CancelFunc
+	as        func(context.Context) context.Context
+	calls     context.Context //nolint:containedctx // that of each call begins with it
+	services  *grpc.ClientConn
+	queues    pb.QueueServiceClient
+	principal string
+	refused   *wire.Error // why it may not do anything; nil if it may
+	container string      // set if it is the only connection of its container; guarded by Server.mu
+
+	wake    chan struct{} // capacity 1: something is to be written
+	running sync.WaitGroup
+
+	mu      sync.Mutex // guards all below
+	room    *sync.Cond // something was written, or stored, or has ended
+	core    *session.Conn
+	pending int // bytes of messages that are not stored yet
+	ended   bool
+	closing time.Time // when it is cut off, once it is closed from here
+	txns    transactions
+	nodes   []string             // queues that are to go with it
+	known   map[string]time.Time // queues that were there
+}
+
+func newConn(s *Server, raw net.Conn) *conn {
+	c := &conn{server: s, raw: raw, remote: raw.RemoteAddr(), wake: make(chan struct{}, 1)}
+	c.log = s.o.Logger.With(zap.Stringer("from", raw.RemoteAddr()))
+	c.room = sync.NewCond(&c.mu)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// serve is the whole life of a connection.
+func (c *conn) serve() {
+	defer c.cancel()
+	defer func() { _ = c.raw.Close() }() // once more is no harm
+	var err error
+	var give func()
+	if c.services, give, err = c.server.pool.take(); err != nil {
+		return
+	}
+	defer give()
+	if err := c.begin(); err != nil {
+		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) {
+			c.log.Info("an AMQP client was not let in", zap.Error(err))
+		}
+		return
+	}
+	var leave func()
+	c.as, leave = c.server.o.Enter(Client{Address: c.remote, TLS: c.secured})
+	defer leave()
+	if err := c.greet(); err != nil {
+		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) && c.ctx.Err() == nil {
+			c.log.Info("an AMQP client was not let in", zap.Error(err))
+		}
+		return
+	}
+	c.queues = pb.NewQueueServiceClient(c.services)
+	c.core = session.New(session.Options{
+		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
+		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope, MaxUnsent: 2 * maxUnsent,
+		MaxPartial: c.server.o.MaxMessageBytes + maxPending,
+	}, time.Now())
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		c.write()
+	}()
+	c.read()
+	c.end()
+	<-written
+	c.running.Wait()
+	c.deleteNodes()
+}
+
+// maxEnvelope is how much larger than its body a message may be as it is transferred: sections beside the body have at
+// most 64 KiB of properties twice, and annotations.
+const maxEnvelope = 256 << 10
+
+// begin makes the reader, behind TLS if there is some.
+func (c *conn) begin() error {
+	if c.server.o.TLS != nil {
+		secured := tls.Server(c.raw, c.server.o.TLS)
+		if err := secured.HandshakeContext(c.ctx); err != nil {
+			return errors.Join(errEnded, err)
+		}
+		state := secured.ConnectionState()
+		c.raw, c.secured = secured, &state
+	}
+	c.reader = wire.NewReader(c.raw, maxFrameSize)
+	return nil
+}
+
+// read applies what comes, until the connection ends.
+func (c *conn) read() {
+	var f wire.Frame
+	for {
+		err := c.reader.Next(&f)
+		c.mu.Lock()
+		if err != nil {
+			c.broken(err)
+			c.mu.Unlock()
+			return
+		}
+		err = c.core.Receive(&f, time.Now())
+		c.handleEvents()
+		done := err != nil || c.core.Done()
+		c.signal()
+		for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput) {
+			c.room.Wait()
+		}
+		done = done || c.ended
+		c.mu.Unlock()
+		if done {
+			return
+		}
+	}
+}
+
+// broken ends a connection from which nothing can be read any more. mu is held.
+func (c *conn) broken(err error) {
+	var e *wire.Error
+	if errors.As(err, &e) { // the client hears of what it did wrong
+		c.core.Close(e)
+		c.log.Info("an AMQP connection was closed: the client has broken the protocol", zap.Error(e))
+	} else {
+		c.core.Lost(nil)
+	}
+	c.handleEvents()
+}
+
+// write writes what is to be written, and does what is due by time, until the connection ends.
+func (c *conn) write() {
+	defer func() { _ = c.raw.Close() }() // the reader comes back
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var out []byte
+	for {
+		c.mu.Lock()
+		now := time.Now()
+		next, err := c.core.Tick(now)
+		c.handleEvents()
+		out = c.core.Output(out)
+		over := c.ended || err != nil || c.core.Done() || !c.closing.IsZero() && !now.Before(c.closing)
+		if !c.closing.IsZero() && (next.IsZero() || c.closing.Before(next)) {
+			next = c.closing
+		}
+		c.room.Broadcast()
+		c.mu.Unlock()
+		if len(out) > 0 {
+			if c.say(out) != nil {
+				return
+			}
+			if cap(out) > 4*maxOutput {
+				out = nil
+			}
+			if !over {
+				continue
+			}
+		}
+		if over {
+			return
+		}
+		if next.IsZero() {
+			next = now.Add(time.Hour)
+		}
+		timer.Reset(time.Until(next))
+		select {
+		case <-c.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// signal has the writer look.
+func (c *conn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end ends all that the connection does.
+func (c *conn) end() {
+	c.mu.Lock()
+	c.ended = true
+	c.core.Lost(nil)
+	c.handleEvents()
+	c.room.Broadcast()
+	c.mu.Unlock()
+	c.cancel()
+	c.signal()
+}
+
+// shut closes the connection and tells the client why; it is cut off when it does not answer.
+func (c *conn) shut(why *wire.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.core == nil { // it has shown nothing yet
+		c.cancel()
+		_ = c.raw.Close() // the reader comes back
+		return
+	}
+	c.shutLocked(why)
+}
+
+// shutLocked is shut for a caller that holds mu.
+func (c *conn) shutLocked(why *wire.Error) {
+	if !c.closing.IsZero() {
+		return
+	}
+	c.closing = time.Now().Add(closeLimit)
+	if c.core.Peer() != nil {
+		c.core.Close(why)
+	}
+	c.cancel() // what is under way is in doubt for the client, as it is when a connection breaks
+	c.room.Broadcast()
+	c.signal()
+}
+
+// lost closes the connection because this node does not serve any more, or cannot for a while. Clients that can
+// connect again do so, and find the node that serves.
+func (c *conn) lost(why string) {
+	role, _ := c.server.o.Role()
+	if role.Active {
+		role.Elsewhere = "" // here, in a moment
+	}
+	c.shut(sendAway(role, why))
+}
+
+// peer is the name of the client's container.
+func (c *conn) peer() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.Peer().ContainerID
+}
+
+// dropNode removes a queue that was to go with the connection. mu is held.
+func (c *conn) dropNode(name string) {
+	c.nodes = slices.DeleteFunc(c.nodes, func(n string) bool { return n == name })
+	c.running.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
+		defer cancel()
+		c.deleteNode(ctx, name)
+	})
+}
+
+// handleEvents carries out what the client has asked for. mu is held.
+func (c *conn) handleEvents() {
+	for {
+		e, ok := c.core.Next()
+		if !ok {
+			return
+		}
+		switch e := e.(type) {
+		case *session.Opened:
+			c.opened(e.Open)
+		case *session.Attached:
+			c.attached(e.Link)
+		case *session.Delivery:
+			if r, ok := e.Link.Data.(receiver); ok {
+				r.deliver(e)
+			}
+		case *session.Credit:
+			if s, ok := e.Link.Data.(sender); ok {
+				s.credit(e)
+			}
+		case *session.Disposed:
+			if s, ok := e.Link.Data.(sender); ok {
+				s.disposed(e)
+			}
+		case *session.Detached:
+			if l, ok := e.Link.Data.(link); ok {
+				l.detached(e.Closed)
+			} else {
+				e.Link.Detach(e.Closed, nil)
+			}
+		case *session.Ended:
+			c.txns.end(e.Session)
+			e.Session.End(nil)
+		case *session.Closed:
+			c.core.Close(nil)
+			c.closing = time.Now()
+			c.signal()
+		}
+	}
+}
+
+// link is what a link has as its Data. Its methods are called with the connection's mu.
+type link interface {
+	// detached: no event follows. closed: the client wants nothing of the link to be kept.
+	detached(closed bool)
+}
+
+// receiver is a link on which the client sends.
+type receiver interface {
+	link
+	deliver(d *session.Delivery)
+}
+
+// sender is a link on which messages are sent to the client.
+type sender interface {
+	link
+	credit(e *session.Credit)
+	disposed(e *session.Disposed)
+}
+
+// portNumber is a port as AMQP has it.
+func portNumber(text string) (uint16, bool) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return uint16(n), err == nil && n > 0
+}

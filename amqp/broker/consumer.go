@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// maxCredit is how much credit of a link is passed on at most: the node allows 100,000 with what is not answered.
+	maxCredit = 10_000
+	// maxRanges bounds the ranges of one request to the node, which takes 10,000 of a kind.
+	maxRanges = 5000
+)
+
+// consumer is a link on which a client gets the messages of a subscription.
+type consumer struct {
+	c            *conn
+	link         *session.Link
+	reply        session.Reply
+	queue        string
+	subscription string // empty: the default one
+	filter       string
+	dynamic      string      // the queue that was made for the link; empty for none
+	volatile     bool        // the subscription goes with the link
+	durable      bool        // the subscription goes when the link is closed, and stays when it is only detached
+	leave        func() bool // of a subscription that several links share: tells whether this was the last one
+	wake         chan struct{}
+	ended        chan struct{}   // closed when its stream has ended
+	ctx          context.Context //nolint:containedctx // that of its stream
+	cancel       context.CancelFunc
+
+	// guarded by conn.mu
+	queueID   uint64
+	asked     uint32 // credit that the client gives now
+	granted   uint32 // credit that the node has and has not used
+	given     uint32 // credit that is to be sent to the node
+	answers   answers
+	confirms  uint64 // the last number that was asked for
+	confirmed uint64
+	waiting   []settling // to be settled when they are confirmed
+	drain     *drain     // the client wants to know when there is nothing more; nil if not
+	gone      bool
+}
+
+// settling are deliveries whose outcome the client is told when it is durable.
+type settling struct {
+	confirm uint64
+	first   uint32
+	count   uint32
+	state   wire.DeliveryState
+}
+
+func newConsumer(c *conn, l *session.Link, queue string) *consumer {
+	s := &consumer{c: c, link: l, queue: queue, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(c.calls)
+	return s
+}
+
+// start opens the stream; the link is accepted when the node has let the consumer in. mu is held.
+func (s *consumer) start() { s.c.running.Go(s.run) }
+
+func (s *consumer) run() {
+	defer s.cancel()
+	err := s.stream()
+	close(s.ended)
+	s.c.mu.Lock()
+	gone := s.gone
+	s.gone = true
+	s.c.mu.Unlock()
+	if err == nil || gone || s.c.ctx.Err() != nil {
+		return
+	}
+	f := failed(err)
+	if f.again() && f.reason != "SUBSCRIPTION_MOVED" && f.reason != "" {
+		s.c.lost(f.text)
+		return
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	why := f.toAMQP()
+	if f.reason == "QUEUE_NOT_FOUND" && s.queueID != 0 {
+		why.Condition = session.ResourceDeleted
+	}
+	if s.queueID == 0 {
+		s.link.Refuse(why)
+	} else {
+		s.link.Detach(true, why)
+	}
+	s.c.handleEvents()
+	s.c.signal()
+}
+
+// stream attaches to the subscription, and passes on what comes until the stream ends.
+func (s *consumer) stream() error {
+	limit := s.c.server.o.MaxMessageBytes + 2*maxEnvelope
+	stream, err := s.c.queues.Consume(s.ctx, grpc.MaxCallRecvMsgSize(limit))
+	if err != nil {
+		return err //nolint:wrapcheck // failed reads it
+	}
+	if err := stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{
+		Queue: s.queue, Subscription: s.subscription, Filter: s.filter, MaxResponseBytes: uint32(limit),
+	}}); err != nil {
+		_, err = stream.Recv()
+		return err //nolint:wrapcheck // failed reads it
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err //nolint:wrapcheck // failed reads it
+	}
+	s.c.mu.Lock()
+	s.queueID = first.GetQueueId()
+	s.link.Accept(s.reply)
+	s.c.handleEvents()
+	s.c.mu.Unlock()
+	s.c.signal()
+	s.c.running.Go(func() { s.ask(stream) })
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // failed reads it
+		}
+		if err := s.pass(resp); err != nil {
+			return err
+		}
+	}
+}
+
+// ask sends credit and answers to the node, until the stream ends.
+func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
+	for {
+		s.c.mu.Lock()
+		req := s.request()
+		over := req == nil && s.gone
+		s.c.mu.Unlock()
+		if over {
+			_ = stream.CloseSend() // it never fails
+			return
+		}
+		if req != nil {
+			if stream.Send(req) != nil {
+				return // Recv says why
+			}
+			continue
+		}
+		select {
+		case <-s.wake:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// request is what the node is to be told now; nil for nothing. mu is held.
+func (s *consumer) request() *pb.ConsumeRequest {
+	confirm := s.confirms > s.confirmed && s.answers.confirm < s.confirms
+	if s.given == 0 && s.answers.empty() && !confirm {
+		return nil
+	}
+	req := s.answers.take()
+	req.Credit, s.given = s.given, 0
+	if confirm && s.answers.empty() {
+		req.Confirm, s.answers.confirm = s.confirms, s.confirms
+	}
+	return req
+}
+
+// pass passes messages on to the client.
+func (s *consumer) pass(resp *pb.ConsumeResponse) error {
+	c := s.c
+	var buffer []byte
+	for _, m := range resp.GetMessages() {
+		buffer = encode(buffer[:0], m)
+		c.mu.Lock()
+		for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
+			c.signal()
+			c.room.Wait()
+		}
+		if c.ended || s.gone {
+			c.mu.Unlock()
+			return nil
+		}
+		s.granted -= min(s.granted, 1)
+		err := s.link.Send(&session.Message{Ref: m.GetSequence(), Payload: buffer})
+		if err == nil && s.link.Peer().SenderSettleMode == wire.SenderSettled {
+			s.answers.ack.add(m.GetSequence())
+			s.signal()
+		}
+		s.passedDrain()
+		c.handleEvents()
+		c.mu.Unlock()
+	}
+	if len(resp.GetMessages()) > 0 || resp.GetConfirmed() != 0 {
+		c.mu.Lock()
+		s.confirm(resp.GetConfirmed())
+		c.mu.Unlock()
+		c.signal()
+	}
+	return nil
+}
+
+// confirm tells the client of outcomes that are durable. mu is held.
+func (s *consumer) confirm(number uint64) {
+	s.confirmed = max(s.confirmed, number)
+	n := 0
+	for ; n < len(s.waiting) && s.waiting[n].confirm <= s.confirmed; n++ {
+		w := &s.waiting[n]
+		for i := range w.count {
+			s.link.Settle(w.first+i, w.state)
+		}
+	}
+	s.waiting = s.waiting[n:]
+	s.confirmedDrain()
+}
+
+func (s *consumer) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// credit passes on what the client takes. mu is held.
+func (s *consumer) credit(e *session.Credit) {
+	s.asked = min(e.Credit, maxCredit)
+	if have := s.granted; s.asked > have {
+		s.given += s.asked - have
+		s.granted = s.asked
+		s.signal()
+	}
+	if e.Drain {
+		s.beginDrain()
+	}
+}
+
+// disposed takes the client's answers. mu is held.
+func (s *consumer) disposed(e *session.Disposed) {
+	state := e.State
+	if t, ok := state.(*wire.TransactionalState); ok {
+		s.disposedIn(t, e)
+		return
+	}
+	if state == nil {
+		if !e.Settled {
+			return
+		}
+		state = s.link.Peer().Source.DefaultOutcome // the client has settled without one
+	}
+	if _, ok := state.(*wire.Received); ok {
+		return
+	}
+	s.answer(state, e.Refs)
+	if !e.Settled {
+		s.confirms++
+		s.waiting = append(s.waiting, settling{
+			confirm: s.confirms, first: e.First, count: uint32(len(e.Refs)), state: e.State,
+		})
+	}
+	s.signal()
+}
+
+// answer notes the outcome of messages. mu is held.
+func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) {
+	list := &s.answers.release
+	switch state := state.(type) {
+	case wire.Accepted, *wire.Accepted:
+		list = &s.answers.ack
+	case *wire.Rejected:
+		list = &s.answers.reject
+	case *wire.Modified:
+		if list = &s.answers.nack; state.UndeliverableHere {
+			list = &s.answers.reject
+		}
+	}
+	for _, sequence := range sequences {
+		list.add(sequence)
+	}
+}
+
+// detached ends the link: what the client has not answered is delivered again. mu is held.
+func (s *consumer) detached(closed bool) {
+	was := s.gone
+	s.end()
+	goes := s.volatile || s.durable && closed || s.dynamic != "" && closed
+	if was || !goes {
+		s.link.Detach(closed, nil)
+		return
+	}
+	s.c.running.Go(func() { s.remove(closed) })
+}
+
+// end has the stream end. mu is held.
+func (s *consumer) end() {
+	if s.gone {
+		return
+	}
+	s.gone = true
+	s.cancelDrain()
+	s.answers.giveBack(s.link.Recall())
+	s.signal()
+	s.c.room.Broadcast()
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// coordinatorWindow is how many declares and discharges of a link may be under way.
+const coordinatorWindow = 100
+
+// Capabilities of a coordinator (4.5.6).
+const (
+	localTransactions wire.Symbol = "amqp:local-transactions"
+	multiTxns         wire.Symbol = "amqp:multi-txns-per-ssn"
+)
+
+// coordinator is a link on which a client controls transactions.
+type coordinator struct {
+	c    *conn
+	link *session.Link
+}
+
+// attachCoordinator makes such a link. mu is held.
+func (c *conn) attachCoordinator(l *session.Link, _ *wire.Coordinator) {
+	l.Data = &coordinator{c: c, link: l}
+	if l.Accept(session.Reply{Target: &wire.Coordinator{Capabilities: []wire.Symbol{localTransactions, multiTxns}}}) {
+		l.Window(coordinatorWindow)
+	}
+}
+
+// deliver takes a declare or a discharge. mu is held.
+func (o *coordinator) deliver(d *session.Delivery) {
+	body, err := wire.DecodeTransaction(d.Payload)
+	if err != nil {
+		o.link.Settle(d.ID, &wire.Rejected{Error: refusal(err)})
+		return
+	}
+	switch body := body.(type) {
+	case *wire.Declare:
+		if body.GlobalID != nil {
+			o.link.Settle(d.ID, &wire.Rejected{Error: session.Errorf(session.NotImplemented,
+				"distributed transactions are not supported: declare without a global-id")})
+			return
+		}
+		t, why := o.c.txns.declare(o.link.Session())
+		if why != nil {
+			o.link.Settle(d.ID, &wire.Rejected{Error: why})
+			return
+		}
+		o.link.Settle(d.ID, &wire.Declared{TxnID: t.accepted.TxnID})
+	case *wire.Discharge:
+		o.discharge(d.ID, body)
+	}
+}
+
+// discharge ends a transaction. mu is held.
+func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
+	t, why := o.c.txns.find(d.TxnID)
+	if why != nil {
+		o.link.Settle(id, &wire.Rejected{Error: why})
+		return
+	}
+	if d.Fail {
+		t.rollback()
+		o.link.Settle(id, wire.Accepted{})
+		return
+	}
+	if t.tooMuch != nil {
+		t.rollback()
+		o.link.Settle(id, &wire.Rejected{Error: t.tooMuch})
+		return
+	}
+	ops := t.operations()
+	if len(ops) == 0 {
+		t.all.close(t)
+		t.committed()
+		o.link.Settle(id, wire.Accepted{})
+		return
+	}
+	delete(t.all.open, t.id) // nothing more is done in it
+	o.c.running.Go(func() {
+		why := o.c.commit(ops)
+		o.c.mu.Lock()
+		defer o.c.mu.Unlock()
+		if why != nil {
+			t.rollback()
+			o.link.Settle(id, &wire.Rejected{Error: why})
+		} else {
+			t.all.close(t)
+			t.committed()
+			o.link.Settle(id, wire.Accepted{})
+		}
+		o.c.handleEvents()
+		o.c.signal()
+	})
+}
+
+// detached ends the link: what was declared on it is rolled back. mu is held.
+func (o *coordinator) detached(closed bool) {
+	o.c.txns.end(o.link.Session())
+	o.link.Detach(closed, nil)
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+)
+
+// failure is an error of a call to the node's services.
+type failure struct {
+	code    codes.Code
+	reason  string // name of an ErrorReason; empty: it comes from between, and says nothing of the request
+	text    string
+	settled bool // no attempt of the request was or will be carried out
+	through *uint64
+}
+
+// Error tells what happened.
+func (f *failure) Error() string { return f.text }
+
+// failed looks at the error of a call.
+func failed(err error) failure {
+	var known *failure
+	if errors.As(err, &known) {
+		return *known
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		s = status.FromContextError(err)
+	}
+	f := failure{code: s.Code(), text: s.Message()}
+	for _, d := range s.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == reason.Domain {
+				f.reason, f.settled = d.GetReason(), d.GetMetadata()["settled"] == "true"
+			}
+		case *pb.Submitted:
+			through := d.GetThrough()
+			f.through = &through
+		}
+	}
+	return f
+}
+
+// ofRequest looks at the error of one request of a stream.
+func ofRequest(e *pb.RequestError) failure {
+	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
+}
+
+// notActive tells that this node does not serve: the request was not carried out by this attempt.
+func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
+
+// again tells that the same request is to be sent again until it is answered.
+func (f *failure) again() bool {
+	switch f.code {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
+		return true
+	}
+	return f.reason == "UNCHECKED" || f.notActive()
+}
+
+// conditions are those of AMQP for the reasons that have another one than their code has.
+var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
+	"QUEUE_FULL":             session.ResourceLimitExceeded,
+	"TOO_LARGE":              session.LinkMessageSizeExceeded,
+	"INVALID_NAME":           session.InvalidField,
+	"INVALID_FILTER":         session.InvalidField,
+	"QUEUE_IN_USE":           session.ResourceLocked,
+	"ALREADY_ACKNOWLEDGED":   session.PreconditionFailed,
+	"MESSAGE_RESERVED":       session.ResourceLocked,
+	"FEATURE_MISSING":        session.NotImplemented,
+	"NOT_ACTIVE":             session.ConnectionForced,
+	"SUBSCRIPTION_MOVED":     session.LinkDetachForced,
+	"TOO_MANY_CONSUMERS":     session.ResourceLimitExceeded,
+	"SUBSCRIPTION_EXISTS":    session.ResourceLocked,
+	"SUBSCRIPTION_NOT_FOUND": session.NotFound,
+	"TOO_MANY_QUEUES":        session.ResourceLimitExceeded,
+	"TOO_MANY_SUBSCRIPTIONS": session.ResourceLimitExceeded,
+	"CONSUMERS_CLOSED":       session.LinkDetachForced,
+	"PRODUCER_FORGOTTEN":     session.IllegalState,
+	"TOO_OLD":                session.IllegalState,
+	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
+}
+
+// condition is what AMQP calls the error.
+func (f *failure) condition() wire.Symbol {
+	if c, ok := conditions[f.reason]; ok {
+		return c
+	}
+	switch f.code {
+	case codes.NotFound:
+		return session.NotFound
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return session.UnauthorizedAccess
+	case codes.ResourceExhausted:
+		return session.ResourceLimitExceeded
+	case codes.InvalidArgument:
+		return session.InvalidField
+	case codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists, codes.OutOfRange:
+		return session.PreconditionFailed
+	case codes.Unimplemented:
+		return session.NotImplemented
+	}
+	return session.InternalError
+}
+
+// toAMQP is the error as a client gets it.
+func (f *failure) toAMQP() *wire.Error {
+	e := &wire.Error{Condition: f.condition(), Description: f.text}
+	if f.reason != "" {
+		e.Info = wire.Fields{{Key: wire.Symbol("lockstep:reason"), Value: f.reason}}
+	}
+	return e
+}
+
+// refusal is the error of a call as a client gets it.
+func refusal(err error) *wire.Error {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	if errors.Is(err, context.Canceled) {
+		return session.Errorf(session.ConnectionForced, "the connection ends")
+	}
+	f := failed(err)
+	return f.toAMQP()
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"strconv"
+
+	"github.com/lockstep-mq/lockstep/amqp/selector"
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// Descriptors of the filters of sources that are known, by name and by number.
+const (
+	selectorName wire.Symbol = "apache.org:selector-filter:string"
+	selectorCode uint64      = 0x0000468C00000004
+	noLocalName  wire.Symbol = "apache.org:no-local-filter:list"
+	noLocalCode  uint64      = 0x0000468C00000003
+)
+
+// filters are what a source has of them.
+type filters struct {
+	cel     string // empty: all messages
+	noLocal bool
+	known   wire.Map // those that are in force: a client learns from it which are not
+}
+
+// readFilters reads the filters of a source. Those that are not known are left out of what is in force, as the
+// specification wants it (3.5.1).
+func readFilters(m wire.Map) (*filters, error) {
+	f := &filters{}
+	for _, e := range m {
+		d, ok := e.Value.(*wire.Described)
+		if v, is := e.Value.(wire.Described); is {
+			d, ok = &v, true
+		}
+		if !ok {
+			continue
+		}
+		switch d.Descriptor {
+		case selectorName, selectorCode:
+			text, ok := d.Value.(string)
+			if !ok {
+				return nil, session.Errorf(session.InvalidField, "the selector is no text")
+			}
+			cel, err := selector.ToCEL(text)
+			if err != nil {
+				e := session.Errorf(session.InvalidField, "the selector %.100q: %v", text, err)
+				e.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("filter")}}
+				return nil, e
+			}
+			f.cel = cel
+		case noLocalName, noLocalCode:
+			f.noLocal = true
+		default:
+			continue
+		}
+		f.known = append(f.known, e)
+	}
+	return f, nil
+}
+
+// both is the filter of messages that match two.
+func both(a, b string) string {
+	switch {
+	case a == "":
+		return b
+	case b == "":
+		return a
+	}
+	return "(" + a + ") && (" + b + ")"
+}
+
+// originProperty is the property that says from which container a message came, for no-local.
+const originProperty = "amqp.container"
+
+// notFrom is the filter of messages that did not come from a container.
+func notFrom(container string) string {
+	key := strconv.Quote(originProperty)
+	return "!(" + key + " in properties) || properties[" + key + "] != " + strconv.Quote(container)
+}

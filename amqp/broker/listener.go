@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// closeLimit is how long clients may take to answer a close when the node stops or loses its role.
+const closeLimit = 300 * time.Millisecond
+
+// roleLook is how often the role is looked at besides when it is told to have changed: a node that takes it up serves a
+// moment after that.
+const roleLook = 250 * time.Millisecond
+
+// Server serves AMQP clients until Run's context ends.
+type Server struct {
+	o    Options
+	pool pool
+
+	mu         sync.Mutex // guards all below
+	conns      map[*conn]struct{}
+	containers map[string]*conn  // those that want to be the only connection of their container
+	sharing    map[[2]string]int // links of shared subscriptions that go with the last one, by queue and name
+	closed     bool
+}
+
+// New makes a server. Run must be called, or Close.
+func New(o Options) *Server {
+	return &Server{
+		o: o, pool: pool{dial: o.Dial}, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
+		sharing: make(map[[2]string]int),
+	}
+}
+
+// Address is where it listens.
+func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
+
+// Close gives the port back if Run was never called.
+func (s *Server) Close() { _ = s.o.Listener.Close() }
+
+// Run serves until ctx ends. Then clients are told to go to the other node.
+func (s *Server) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer s.pool.close()
+	defer running.Wait()
+	running.Go(func() {
+		<-ctx.Done()
+		_ = s.o.Listener.Close() // once more is no harm
+		s.leave()
+	})
+	running.Go(func() { s.watchRole(ctx) })
+	for {
+		raw, err := s.o.Listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("amqp.listen: %w", err)
+		}
+		c := newConn(s, raw) //nolint:contextcheck // it ends with its connection
+		if !s.enter(c) {
+			_ = raw.Close()
+			continue
+		}
+		running.Go(func() {
+			defer s.forget(c)
+			c.serve()
+		})
+	}
+}
+
+// enter notes a connection; false if there may be none any more.
+func (s *Server) enter(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if s.containers[c.container] == c {
+		delete(s.containers, c.container)
+	}
+}
+
+// claim makes a connection the only one of its container; false if there is one already.
+func (s *Server) claim(c *conn, container string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.containers[container] != nil {
+		return false
+	}
+	c.container = container
+	s.containers[container] = c
+	return true
+}
+
+// all lists the connections, and lets no other one in if it is for the last time.
+func (s *Server) all(last bool) []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = s.closed || last
+	list := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		list = append(list, c)
+	}
+	return list
+}
+
+// leave closes all connections because this node stops.
+func (s *Server) leave() {
+	role, _ := s.o.Role()
+	role.Active = false
+	for _, c := range s.all(true) {
+		c.shut(sendAway(role, "this node stops"))
+	}
+}
+
+// watchRole closes all connections whenever this node stops being the active one, so that their clients go to the
+// other node.
+func (s *Server) watchRole(ctx context.Context) {
+	was := false
+	ticker := time.NewTicker(roleLook)
+	defer ticker.Stop()
+	for {
+		role, changed := s.o.Role()
+		if was && !role.Active {
+			list := s.all(false)
+			for _, c := range list {
+				c.shut(sendAway(role, "this node is not the active one any more"))
+			}
+			s.o.Logger.Info("AMQP clients were sent to the other node", zap.Int("connections", len(list)),
+				zap.String("active", role.Elsewhere))
+		}
+		was = role.Active
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sendAway is why a connection is closed by a node that does not serve.
+func sendAway(role Role, why string) *wire.Error {
+	host, port, err := net.SplitHostPort(role.Elsewhere)
+	number, ok := portNumber(port)
+	if err != nil || !ok {
+		return session.Errorf(session.ConnectionForced,
+			"%s; connect again: the other node of the pair serves, or will in a moment", why)
+	}
+	e := session.Errorf(session.ConnectionRedirect, "%s; the active node is at %s", why, role.Elsewhere)
+	e.Info = wire.Fields{
+		{Key: wire.Symbol("hostname"), Value: host},
+		{Key: wire.Symbol("network-host"), Value: host},
+		{Key: wire.Symbol("port"), Value: number},
+	}
+	return e
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// Capabilities of connections that clients ask for by name.
+const (
+	anonymousRelay  wire.Symbol = "ANONYMOUS-RELAY"
+	delayedDelivery wire.Symbol = "DELAYED_DELIVERY"
+	sharedSubs      wire.Symbol = "SHARED-SUBS"
+	soleConnection  wire.Symbol = "sole-connection-for-container"
+)
+
+// opened answers a client that opens its connection. mu is held.
+func (c *conn) opened(o *wire.Open) {
+	role, _ := c.server.o.Role()
+	c.server.o.Introduce(c.remote, nameOf(o))
+	reply := session.OpenReply{
+		OfferedCapabilities: []wire.Symbol{anonymousRelay, delayedDelivery, sharedSubs},
+		Properties: wire.Fields{
+			{Key: wire.Symbol("product"), Value: "Lockstep"},
+			{Key: wire.Symbol("version"), Value: c.server.o.Version},
+		},
+	}
+	if list := failoverServers(role.Others); len(list) > 0 {
+		reply.Properties = append(reply.Properties, wire.MapEntry{Key: wire.Symbol("failover-server-list"), Value: list})
+	}
+	var why *wire.Error
+	switch {
+	case !role.Active:
+		why = sendAway(role, "this node is not the active one")
+	case c.refused != nil:
+		why = c.refused
+	case slices.Contains(o.DesiredCapabilities, soleConnection):
+		reply.OfferedCapabilities = append(reply.OfferedCapabilities, soleConnection)
+		if !c.server.claim(c, o.ContainerID) {
+			why = session.Errorf(session.InvalidField, "container-id %q is in use by another connection, and this one wants "+
+				"to be the only one of it: give each client another one", o.ContainerID)
+			why.Info = wire.Fields{{Key: wire.Symbol("invalid-field"), Value: wire.Symbol("container-id")}}
+		}
+	}
+	if why == nil {
+		c.core.Open(reply)
+		return
+	}
+	// Clients that know this wait for the close that follows.
+	reply.Properties = append(reply.Properties,
+		wire.MapEntry{Key: wire.Symbol("amqp:connection-establishment-failed"), Value: true})
+	c.core.Open(reply)
+	c.shutLocked(why)
+}
+
+// nameOf is what a client calls itself: its product and version, if it tells them, and its container.
+func nameOf(o *wire.Open) string {
+	name := o.ContainerID
+	if product, ok := o.Properties.Get(wire.Symbol("product")); ok {
+		name = fmt.Sprint(product, " ", name)
+		if version, ok := o.Properties.Get(wire.Symbol("version")); ok {
+			name = fmt.Sprint(product, "/", version, " ", o.ContainerID)
+		}
+	}
+	const most = 200
+	return strings.ToValidUTF8(name[:min(len(name), most)], "")
+}
+
+// failoverServers are the nodes as Qpid JMS reads them: it adds them to those of its own.
+func failoverServers(addresses []string) (list wire.List) {
+	for _, a := range addresses {
+		host, port, err := net.SplitHostPort(a)
+		number, ok := portNumber(port)
+		if err != nil || !ok {
+			continue
+		}
+		list = append(list, wire.Map{
+			{Key: wire.Symbol("hostname"), Value: host},
+			{Key: wire.Symbol("network-host"), Value: host},
+			{Key: wire.Symbol("port"), Value: int32(number)},
+		})
+	}
+	return list
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"bytes"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// publishWindow is how many messages of a link may be under way.
+const publishWindow = 2000
+
+// publisher is a link on which a client publishes.
+type publisher struct {
+	c       *conn
+	link    *session.Link
+	queue   string // empty: each message says where it goes
+	topic   bool
+	dynamic string // the queue that was made for the link; empty for none
+	pipe    *pipeline
+}
+
+func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher {
+	return &publisher{c: c, link: l, queue: queue, topic: topic}
+}
+
+// deliver takes a message. The connection's mu is held.
+func (p *publisher) deliver(d *session.Delivery) {
+	message, to, err := decode(bytes.Clone(d.Payload))
+	queue := p.queue
+	if err == nil && queue == "" {
+		if queue = to; queue == "" {
+			err = session.Errorf(session.InvalidField, "the link has no address, and the message has no `to`")
+		}
+	}
+	if err != nil {
+		p.refuse(d.ID, d.Settled, refusal(err))
+		return
+	}
+	if state, ok := d.State.(*wire.TransactionalState); ok {
+		p.publishIn(state, d, queue, message)
+		return
+	}
+	if p.pipe == nil {
+		p.pipe = newPipeline(p.c, p.link)
+		p.pipe.start()
+	}
+	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
+}
+
+// publishIn takes a message that is stored when its transaction is discharged.
+func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Delivery, queue string, message *pb.Message) {
+	t, err := p.c.txns.find(state.TxnID)
+	if err == nil {
+		err = t.publish(queue, message, len(d.Payload))
+	}
+	if err != nil {
+		p.refuse(d.ID, d.Settled, err)
+		return
+	}
+	p.link.Settle(d.ID, t.accepted)
+}
+
+// refuse tells the client that a message was not taken. A client that has settled it already loses the link, as it would
+// not hear of it otherwise.
+func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
+	if settled {
+		p.link.Detach(true, why)
+		p.detached(true)
+		return
+	}
+	p.link.Settle(id, &wire.Rejected{Error: why})
+}
+
+// detached ends the link. What is under way goes on, and its outcome is in doubt for the client.
+func (p *publisher) detached(closed bool) {
+	if p.pipe != nil {
+		p.pipe.finish()
+	}
+	if p.dynamic != "" && closed {
+		p.c.dropNode(p.dynamic)
+	}
+	p.link.Detach(closed, nil)
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Mechanisms of SASL.
+const (
+	anonymous   wire.Symbol = "ANONYMOUS"
+	plain       wire.Symbol = "PLAIN"
+	external    wire.Symbol = "EXTERNAL"
+	oauthBearer wire.Symbol = "OAUTHBEARER"
+	xoauth2     wire.Symbol = "XOAUTH2"
+)
+
+// signInTimeout bounds the check of what was shown: the keys of an issuer may have to be fetched.
+const signInTimeout = 15 * time.Second
+
+// protocols in the header of a connection (2.2, 5.3.1).
+const (
+	protocolAMQP byte = 0
+	protocolSASL byte = 3
+)
+
+// errEnded ends a connection of which nothing more has to be said.
+var errEnded = errors.New("the connection has ended")
+
+// greet reads protocol headers, and carries out the SASL exchange if the client wants one. A client without it is
+// anonymous, or known by its certificate.
+func (c *conn) greet() error {
+	id, version, err := c.reader.ProtocolHeader()
+	if err != nil {
+		return fmt.Errorf("protocol header: %w", err)
+	}
+	if version != [3]byte{1, 0, 0} || id != protocolAMQP && id != protocolSASL {
+		return errors.Join(errEnded, c.say(wire.AppendProtocolHeader(nil, protocolSASL)))
+	}
+	if err := c.say(wire.AppendProtocolHeader(nil, id)); err != nil {
+		return err
+	}
+	if id == protocolAMQP {
+		return c.signIn("")
+	}
+	if err := c.authenticate(); err != nil {
+		return err
+	}
+	id, version, err = c.reader.ProtocolHeader()
+	if err != nil {
+		return fmt.Errorf("protocol header: %w", err)
+	}
+	if err := c.say(wire.AppendProtocolHeader(nil, protocolAMQP)); err != nil {
+		return err
+	}
+	if version != [3]byte{1, 0, 0} || id != protocolAMQP {
+		return errEnded
+	}
+	return nil
+}
+
+// say writes before the connection has a writer.
+func (c *conn) say(b []byte) error {
+	if err := c.raw.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	if _, err := c.raw.Write(b); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
+}
+
+// authenticate carries out the SASL exchange (5.3).
+func (c *conn) authenticate() error {
+	offered := []wire.Symbol{plain, oauthBearer, xoauth2, anonymous}
+	if c.secured != nil && len(c.secured.VerifiedChains) > 0 {
+		offered = append([]wire.Symbol{external}, offered...)
+	}
+	if err := c.say(wire.AppendSASLFrame(nil, &wire.SASLMechanisms{Mechanisms: offered})); err != nil {
+		return err
+	}
+	var f wire.Frame
+	if err := c.reader.Next(&f); err != nil {
+		return fmt.Errorf("sasl-init: %w", err)
+	}
+	init, ok := f.Body.(*wire.SASLInit)
+	if !ok || !f.SASL {
+		return fmt.Errorf("%w: a frame came that is no sasl-init", errEnded)
+	}
+	mechanism, response := init.Mechanism, bytes.Clone(init.InitialResponse)
+	if response == nil && mechanism != anonymous && mechanism != external {
+		if err := c.say(wire.AppendSASLFrame(nil, &wire.SASLChallenge{})); err != nil {
+			return err
+		}
+		if err := c.reader.Next(&f); err != nil {
+			return fmt.Errorf("sasl-response: %w", err)
+		}
+		answer, ok := f.Body.(*wire.SASLResponse)
+		if !ok || !f.SASL {
+			return fmt.Errorf("%w: a frame came that is no sasl-response", errEnded)
+		}
+		response = bytes.Clone(answer.Response)
+	}
+	token, ok := credential(mechanism, response)
+	err := errors.New("the SASL mechanism is not offered, or its response is malformed")
+	if ok {
+		err = c.signIn(token)
+	}
+	outcome := &wire.SASLOutcome{Code: wire.SASLOK}
+	switch {
+	case err == nil:
+	case ok && status.Code(err) != codes.Unauthenticated:
+		outcome.Code = wire.SASLSysTemp
+	default:
+		outcome.Code = wire.SASLAuth
+	}
+	return errors.Join(err, c.say(wire.AppendSASLFrame(nil, outcome)))
+}
+
+// credential is the token in a SASL response; empty for none. It is false if the response is not one of its mechanism.
+func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) {
+	switch mechanism {
+	case anonymous, external:
+		return "", true
+	case plain: // RFC 4616: authorization identity, user, password
+		parts := strings.Split(string(response), "\x00")
+		if len(parts) != 3 {
+			return "", false
+		}
+		return parts[2], true // the token says whose it is; without a password the client is anonymous
+	case oauthBearer, xoauth2: // RFC 7628: key=value pairs between ^A
+		for _, pair := range strings.Split(string(response), "\x01") {
+			if value, found := strings.CutPrefix(pair, "auth="); found {
+				kind, token, _ := strings.Cut(value, " ")
+				return strings.TrimSpace(token), strings.EqualFold(kind, "Bearer") && token != ""
+			}
+		}
+	}
+	return "", false
+}
+
+// signIn asks the node whom it takes the client for, and keeps what the client's calls are to show.
+func (c *conn) signIn(token string) error {
+	if token != "" {
+		inner := c.as
+		c.as = func(ctx context.Context) context.Context {
+			return metadata.AppendToOutgoingContext(inner(ctx), "authorization", "Bearer "+token)
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.as(c.ctx), signInTimeout)
+	defer cancel()
+	who, err := pb.NewAccessServiceClient(c.services).WhoAmI(ctx, &pb.WhoAmIRequest{})
+	if err != nil {
+		return fmt.Errorf("sign in: %w", err)
+	}
+	c.principal, c.calls = who.GetPrincipal(), c.as(c.ctx)
+	// The first call that is not for everybody: from now on the connection is one whose client is known.
+	if _, err := pb.NewAdminServiceClient(c.services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
+		c.refused = refusal(err)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockstep-mq/lockstep/amqp/session"
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// volatilePrefix begins the names of subscriptions that go with their link or their last consumer.
+	volatilePrefix = "amqp-volatile."
+	// dynamicPrefix begins the names of queues that go with their connection.
+	dynamicPrefix = "amqp-temporary."
+	// linkDelimiter ends the name of a subscription in the name of a link: what follows makes several links of one
+	// subscription different.
+	linkDelimiter = "|"
+)
+
+func dynamicName() string { return dynamicPrefix + uuid.NewString() }
+
+// subscription is what the link of a subscriber says about it.
+type subscription struct {
+	name     string
+	volatile bool
+	shared   bool
+}
+
+// subscriptionOf reads the name of a link of a subscriber. Subscriptions are known by the client's container and the
+// link; global ones by the link alone.
+func (c *conn) subscriptionOf(a *wire.Attach) subscription {
+	source := a.Source
+	s := subscription{
+		volatile: source.Durable == wire.DurabilityNone && source.ExpiryPolicy != wire.ExpiryNever,
+		shared:   slices.Contains(source.Capabilities, capShared),
+	}
+	name := a.Name
+	if s.shared {
+		name, _, _ = strings.Cut(name, linkDelimiter)
+	}
+	switch {
+	case s.shared && slices.Contains(source.Capabilities, capGlobal):
+		s.name = cleanName(name)
+	case s.volatile && !s.shared:
+		s.name = uuid.NewString()
+	default:
+		s.name = cleanName(c.peer()) + "." + cleanName(name)
+	}
+	if s.volatile {
+		s.name = volatilePrefix + s.name
+	}
+	return s
+}
+
+// subscribe makes the subscription of a link, or changes it to what the link wants.
+func (c *conn) subscribe(
+	ctx context.Context, s *consumer, a *wire.Attach, f *filters,
+) error {
+	sub := c.subscriptionOf(a)
+	cel := f.cel
+	if f.noLocal {
+		cel = both(cel, notFrom(c.peer()))
+	}
+	s.subscription, s.volatile, s.durable = sub.name, sub.volatile, !sub.volatile
+	if sub.volatile && sub.shared {
+		s.leave = c.server.share(s.queue, sub.name)
+	}
+	resp, err := c.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{
+		Queue: s.queue, Name: sub.name, IfNotExists: true, Filter: cel,
+	})
+	if err != nil {
+		if failed(err).reason == "DENIED" {
+			// One that was made for the client before is as good.
+			if c.hasSubscription(ctx, s.queue, sub.name, cel) {
+				return nil
+			}
+		}
+		return err //nolint:wrapcheck // refusal reads it
+	}
+	had := resp.GetSubscription()
+	if resp.GetCreated() || had.GetFilter() == cel {
+		return nil
+	}
+	if sub.shared && had.GetConsumers() > 0 {
+		return session.Errorf(session.NotAllowed, "the shared subscription %q has consumers, and another selector than this "+
+			"link asks for: use the same one", sub.name)
+	}
+	// JMS: a durable subscriber with another selector is as if the subscription had been deleted and made anew.
+	if _, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{
+		Queue: s.queue, Name: sub.name,
+	}); err != nil {
+		return err //nolint:wrapcheck // refusal reads it
+	}
+	_, err = c.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{
+		Queue: s.queue, Name: sub.name, IfNotExists: true, Filter: cel,
+	})
+	return err //nolint:wrapcheck // refusal reads it
+}
+
+// hasSubscription tells whether a queue has a subscription with that filter.
+func (c *conn) hasSubscription(ctx context.Context, queue, name, filter string) bool {
+	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
+	return err == nil && slices.ContainsFunc(resp.GetQueue().GetSubscriptions(), func(s *pb.Subscription) bool {
+		return s.GetName() == name && s.GetFilter() == filter
+	})
+}
+
+// recoverSubscription makes a link again that names no source: the durable subscription that its name and the client's
+// container name. It is how clients unsubscribe: they close that link.
+func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
+	for _, name := range []string{a.Name, firstPart(a.Name)} {
+		for _, global := range []bool{false, true} {
+			full := cleanName(name)
+			if !global {
+				full = cleanName(c.peer()) + "." + full
+			}
+			queue, err := c.findSubscription(ctx, full)
+			if err != nil {
+				return nil, err
+			}
+			if queue == nil {
+				continue
+			}
+			s := newConsumer(c, l, queue.GetName())
+			s.subscription, s.durable = full, true
+			return func() {
+				l.Data = s
+				s.reply = session.Reply{Source: &wire.Source{
+					Address: queue.GetName(), Durable: wire.DurabilityUnsettled, ExpiryPolicy: wire.ExpiryNever,
+					DistributionMode: "move", Capabilities: []wire.Symbol{capTopic},
+				}, Target: a.Target}
+				s.start()
+			}, nil
+		}
+	}
+	return nil, session.Errorf(session.NotFound, "there is no durable subscription of link %q of container %q", a.Name,
+		c.peer())
+}
+
+func firstPart(name string) string {
+	first, _, _ := strings.Cut(name, linkDelimiter)
+	return first
+}
+
+// findSubscription looks for the queue that has a subscription; nil if there is none.
+func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, error) {
+	token := ""
+	for {
+		resp, err := c.queues.ListQueues(ctx, &pb.ListQueuesRequest{PageToken: token})
+		if err != nil {
+			return nil, err //nolint:wrapcheck // refusal reads it
+		}
+		for _, q := range resp.GetQueues() {
+			for _, s := range q.GetSubscriptions() {
+				if s.GetName() == name {
+					return q, nil
+				}
+			}
+		}
+		if token = resp.GetNextPageToken(); token == "" {
+			return nil, nil //nolint:nilnil // there is none
+		}
+	}
+}
+
+// remove removes what goes with the link, and then answers its end.
+func (s *consumer) remove(closed bool) {
+	c := s.c
+	<-s.ended // its messages are given back before
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
+	defer cancel()
+	switch {
+	case s.dynamic != "":
+		c.deleteNode(ctx, s.dynamic)
+	case s.leave == nil || s.leave():
+		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
+		if err != nil && failed(err).code != codes.NotFound {
+			c.log.Warn("the subscription of an AMQP link could not be removed with it: it keeps messages until it is deleted",
+				zap.Error(err), zap.String("queue", s.queue), zap.String("subscription", s.subscription))
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.link.Detach(closed, nil)
+	c.signal()
+}
+
+// share counts the links of a shared subscription that goes with its last one. leave tells whether it was that.
+func (s *Server) share(queue, name string) (leave func() bool) {
+	key := [2]string{queue, name}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sharing[key]++
+	return func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.sharing[key]--; s.sharing[key] > 0 {
+			return false
+		}
+		delete(s.sharing, key)
+		return true
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/amqp/broker"
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/inprocess"
+)
+
+// amqpProtocol is the name of the protocol in the list of connections.
+const amqpProtocol = "AMQP 1.0"
+
+// amqpPort is the port for clients that speak AMQP 1.0.
+type amqpPort struct {
+	listener  net.Listener
+	advertise string // address that clients are told
+}
+
+// listenAMQP binds the port, and tells the other node of it.
+func (n *node) listenAMQP(ctx context.Context) error {
+	l, err := listen(ctx, n.cfg.AMQP.Listen)
+	if err != nil {
+		return fmt.Errorf("amqp.listen: %w", err)
+	}
+	n.insideLink()
+	n.amqp = &amqpPort{listener: l, advertise: n.advertisedAMQP(l.Addr())}
+	return nil
+}
+
+// address is where it listens.
+func (p *amqpPort) address() string { return p.listener.Addr().String() }
+
+// advertisedAMQP is the address that AMQP clients reach this node by, once the port is bound.
+func (n *node) advertisedAMQP(bound net.Addr) string {
+	if n.cfg.AMQP.Advertise != "" {
+		return n.cfg.AMQP.Advertise
+	}
+	host, _, err := net.SplitHostPort(n.advertise)
+	_, port, perr := net.SplitHostPort(bound.String())
+	if err != nil || perr != nil {
+		return bound.String()
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// enterAMQP makes a client known to the node's services.
+func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Context, leave func()) {
+	key, leave := n.inside.link.Enter(inprocess.Caller{Addr: c.Address, TLS: c.TLS})
+	return func(ctx context.Context) context.Context { return inprocess.As(ctx, key) }, leave
+}
+
+// amqpRole is what AMQP clients are told of the pair, and when it may have changed.
+func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
+	changed := n.runner.Changed()
+	st := n.runner.Status()
+	r := broker.Role{Active: n.serving.Get() != nil}
+	if st.Role == failover.RoleFenced || st.Role == failover.RoleStandby {
+		r.Active = false
+	}
+	if st.Record == nil {
+		return r, changed
+	}
+	for _, info := range st.Record.Nodes {
+		if info.AMQP == "" {
+			continue
+		}
+		r.Others = append(r.Others, info.AMQP)
+		if info.ID == st.Record.Active && info.ID != st.Self.ID {
+			r.Elsewhere = info.AMQP
+		}
+	}
+	return r, changed
+}
+
+// run serves until ctx ends.
+func (p *amqpPort) run(ctx context.Context, n *node) {
+	o := broker.Options{
+		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
+		Dial: n.inside.dial, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
+		AutoCreate: func() bool { return n.cfg.AMQP.AutoCreate },
+		Enter:      n.enterAMQP, Introduce: admission.Name, Logger: n.log.Named("amqp"),
+	}
+	if n.secrets.own != nil {
+		o.TLS = n.secrets.own.Server(n.cfg.TLS.ClientCertificates())
+	}
+	server := broker.New(o)
+	n.inside.users.Go(func() {
+		if err := server.Run(ctx); err != nil {
+			n.log.Error("AMQP cannot be served any more", zap.Error(err)) // no reason to stop serving
+		}
+	})
+}
+
+// close gives the port back.
+func (p *amqpPort) close() { _ = p.listener.Close() } // once more is no harm
