@@ -38,6 +38,7 @@ const (
 
 // conn is one connection of a client.
 type conn struct {
+	remote  net.Addr
 	server  *Server
 	raw     net.Conn
 	reader  *wire.Reader
