@@ -59,7 +59,9 @@ func TestConnectionErrors(t *testing.T) {
 		"no such channel": {[]*wire.Frame{{Body: open}, {Channel: 1, Body: &wire.Flow{}}}, ConnectionFramingError},
 		"begun twice":     {[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: begin()}}, ConnectionFramingError},
 		"channel-max":     {[]*wire.Frame{{Body: open}, {Channel: 9, Body: begin()}}, ConnectionFramingError},
-		"an answer":       {[]*wire.Frame{{Body: open}, {Body: &wire.Begin{RemoteChannel: wire.Some(uint16(1))}}}, NotAllowed},
+		"an answer": {
+			[]*wire.Frame{{Body: open}, {Body: &wire.Begin{RemoteChannel: wire.Some(uint16(1))}}}, NotAllowed,
+		},
 		"handle-max": {
 			[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: attach("l", 16, false)}}, ConnectionFramingError,
 		},

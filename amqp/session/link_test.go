@@ -89,7 +89,8 @@ func TestLinkErrors(t *testing.T) {
 			Options{}, wire.RoleSender, 0, []wire.Performative{transfer(1, 0)}, LinkTransferLimitExceeded,
 		},
 		"credit used up": {
-			Options{}, wire.RoleSender, 2,
+			Options{},
+			wire.RoleSender, 2,
 			[]wire.Performative{transfer(1, 0), transfer(1, 1), transfer(1, 2)},
 			LinkTransferLimitExceeded,
 		},
@@ -97,16 +98,22 @@ func TestLinkErrors(t *testing.T) {
 			Options{MaxMessageSize: 9}, wire.RoleSender, 5, []wire.Performative{transfer(1, 0)}, LinkMessageSizeExceeded,
 		},
 		"a large one in parts": {
-			Options{MaxMessageSize: 15}, wire.RoleSender, 5, []wire.Performative{more, &wire.Transfer{Handle: 1}},
+			Options{MaxMessageSize: 15},
+			wire.RoleSender, 5,
+			[]wire.Performative{more, &wire.Transfer{Handle: 1}},
 			LinkMessageSizeExceeded,
 		},
 		"too much in parts": {
-			Options{MaxPartial: 15, MaxFrameSize: 15}, wire.RoleSender, 5,
-			[]wire.Performative{more, &wire.Transfer{Handle: 1, More: true}}, ResourceLimitExceeded,
+			Options{MaxPartial: 15, MaxFrameSize: 15},
+			wire.RoleSender, 5,
+			[]wire.Performative{more, &wire.Transfer{Handle: 1, More: true}},
+			ResourceLimitExceeded,
 		},
 		"a long tag": {
-			Options{}, wire.RoleSender, 5,
-			[]wire.Performative{&wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: make([]byte, 33)}}, InvalidField,
+			Options{},
+			wire.RoleSender, 5,
+			[]wire.Performative{&wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: make([]byte, 33)}},
+			InvalidField,
 		},
 		"the wrong direction": {
 			Options{}, wire.RoleReceiver, 0, []wire.Performative{transfer(1, 0)}, NotAllowed,

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// apply takes a frame from its bytes, and acts as a broker does. It returns how many messages that concerned.
+func (p *peer) apply(r *wire.Reader, f *wire.Frame) (messages int) {
+	if err := r.Next(f); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.c.Receive(f, p.now); err != nil {
+		p.t.Fatal(err)
+	}
+	for e, ok := p.c.Next(); ok; e, ok = p.c.Next() {
+		switch e := e.(type) {
+		case *Delivery:
+			e.Link.Settle(e.ID, wire.Accepted{})
+			messages++
+		case *Disposed:
+			messages += len(e.Refs)
+		}
+	}
+	return messages
+}
+
+const (
+	maxAllocs  = 0.5 // for a message, of codec and session together: none, but for what is counted beside it
+	measured   = 2000
+	bodyOf512B = 512
+)
+
+// TestAllocationsOfReceived counts those of a small message from the bytes of its frame to those of its settlement.
+func TestAllocationsOfReceived(t *testing.T) {
+	var frames []byte
+	p := opened(t, Options{}).manual()
+	p.sender("in", 0).Window(1000)
+	p.take()
+	for id := range measured + 2 {
+		tr := &wire.Transfer{Handle: 0, DeliveryID: some(id), DeliveryTag: []byte("tag"), MessageFormat: some(0)}
+		frames = wire.AppendFrame(frames, 0, tr, make([]byte, bodyOf512B))
+	}
+	r := wire.NewReader(bytes.NewReader(frames), 1<<20)
+	var f wire.Frame
+	out := make([]byte, 0, 1<<20)
+	messages := 0
+	allocs := testing.AllocsPerRun(measured, func() {
+		messages += p.apply(r, &f)
+		out = p.c.Output(out)
+	})
+	require.Equal(t, measured+1, messages)
+	t.Logf("%.2f allocations per message", allocs)
+	require.LessOrEqual(t, allocs, maxAllocs)
+}
+
+// TestAllocationsOfSent counts those of a small message that is sent, and settled by a disposition of its own.
+func TestAllocationsOfSent(t *testing.T) {
+	var frames []byte
+	p := opened(t, Options{}).manual()
+	l := p.receiver("out", 0)
+	p.send(0, credit(0, 0, measured+10))
+	p.take()
+	for id := range measured + 2 {
+		d := &wire.Disposition{
+			Role: wire.RoleReceiver, First: uint32(id), Last: uint32(id), Settled: true, State: wire.Accepted{},
+		}
+		frames = wire.AppendFrame(frames, 0, d, nil)
+	}
+	r := wire.NewReader(bytes.NewReader(frames), 1<<20)
+	var f wire.Frame
+	out := make([]byte, 0, 1<<20)
+	m := Message{Payload: make([]byte, bodyOf512B)}
+	messages := 0
+	allocs := testing.AllocsPerRun(measured, func() {
+		m.Ref++
+		if err := l.Send(&m); err != nil {
+			t.Fatal(err)
+		}
+		messages += p.apply(r, &f)
+		out = p.c.Output(out)
+	})
+	require.Equal(t, measured+1, messages)
+	t.Logf("%.2f allocations per message", allocs)
+	require.LessOrEqual(t, allocs, maxAllocs)
+}
+
+// BenchmarkReceive and BenchmarkSend are the same with the time that they take.
+func BenchmarkReceive(b *testing.B) {
+	p := opened(b, Options{}).manual()
+	p.sender("in", 0).Window(1000)
+	p.take()
+	frame := func(id int) *wire.Frame {
+		return &wire.Frame{Body: &wire.Transfer{DeliveryID: some(id), DeliveryTag: []byte("tag")}, Payload: make([]byte, 512)}
+	}
+	f := frame(0)
+	var out []byte
+	b.ReportAllocs()
+	for id := range b.N {
+		f.Body.(*wire.Transfer).DeliveryID.Value = uint32(id)
+		if err := p.c.Receive(f, p.now); err != nil {
+			b.Fatal(err)
+		}
+		for e, ok := p.c.Next(); ok; e, ok = p.c.Next() {
+			d := e.(*Delivery)
+			d.Link.Settle(d.ID, wire.Accepted{})
+		}
+		if id%32 == 0 {
+			out = p.c.Output(out)
+		}
+	}
+}
+
+func BenchmarkSend(b *testing.B) {
+	p := opened(b, Options{}).manual()
+	l := p.receiver("out", 0)
+	f := credit(0, 0, 1<<31-1)
+	f.IncomingWindow = 1<<31 - 1
+	p.send(0, f)
+	m := Message{Payload: make([]byte, 512), Settled: true}
+	var out []byte
+	b.ReportAllocs()
+	for id := range b.N {
+		if err := l.Send(&m); err != nil {
+			b.Fatal(err)
+		}
+		if id%32 == 0 {
+			out = p.c.Output(out)
+		}
+	}
+}
