@@ -315,6 +315,8 @@ func (w *world) pictures(b *tab) {
 		{"message", "/message?name=orders.later&sequence=1"},
 		{"store", "/store"},
 		{"backups", "/backups"},
+		{"map", "/map"},
+		{"scan", "/scan"},
 		{"jobs", "/jobs"},
 		{"connections", "/connections"},
 		{"prepared", "/prepared"},

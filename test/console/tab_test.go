@@ -16,6 +16,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -170,7 +171,7 @@ func (b *tab) dialog(opener string, fields map[string]string) string {
 		b.run(chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).value = ''", "#dialog "+selector), nil),
 			chromedp.SendKeys("#dialog "+selector, value, chromedp.ByQuery))
 	}
-	b.run(chromedp.Evaluate("document.querySelectorAll('.toast').forEach(function (e) { e.remove(); })", nil),
+	b.run(chromedp.Evaluate("document.querySelectorAll('.toast,.notice').forEach(function (e) { e.remove(); })", nil),
 		chromedp.Click("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
 	b.until("document.querySelector('.toast') || document.querySelector('.notice') || " +
 		"document.querySelector('#dialog .failure')")
@@ -196,7 +197,8 @@ func (b *tab) shoot(directory, name, path string) {
 			b.run(chromedp.Evaluate("document.documentElement.scrollWidth > innerWidth", &wide))
 			require.False(b.t, wide, "%s at %d px is wider than the window", path, width)
 			var picture []byte
-			b.run(chromedp.FullScreenshot(&picture, 100))
+			// A tab that another one covers need not be drawn, and then its picture never comes.
+			b.run(page.BringToFront(), chromedp.FullScreenshot(&picture, 100))
 			file := filepath.Join(directory, fmt.Sprintf("%s-%d-%s.png", name, width, theme))
 			require.NoError(b.t, os.WriteFile(file, picture, 0o600))
 		}
