@@ -48,9 +48,9 @@ func (*auditView) Result(r *pb.AuditRecord) label {
 	}
 }
 
-// Call is the method without the name of the protocol's package.
-func (*auditView) Call(r *pb.AuditRecord) string {
-	return strings.TrimPrefix(r.GetMethod(), "lockstep.v1.")
+// Call is the method of a record, in the parts between which a line may end.
+func (*auditView) Call(r *pb.AuditRecord) []string {
+	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }
 
 // glob has a filter match anywhere, unless it has a star of its own.

@@ -140,6 +140,7 @@ func TestConsole(t *testing.T) {
 	// Under another name, so that it has cookies of its own.
 	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
 	w.scan(onActive, active)
+	w.check(onActive, active)
 	w.pictures(onActive)
 	onActive.quiet()
 	w.resize(onStandby, active)
@@ -242,6 +243,22 @@ func (w *world) scan(b *tab, active *harness.Node) {
 	b.until(has("main", "recommended"))
 }
 
+// check: a save-set is made and checked on the page, and the map of the page file is drawn.
+func (w *world) check(b *tab, active *harness.Node) {
+	w.run("store", "settings", "set", "backup.path", w.t.TempDir())
+	id := w.nodeID(active)
+	b.open("/backups")
+	require.NotEmpty(w.t, b.dialog(`a[href^="/backups/start?node=`+id+`"]`, nil))
+	b.until(has("ul.tasks", "Save-set "))
+	b.open("/backups")
+	require.NotEmpty(w.t, b.dialog(`a[href^="/backups/check?node=`+id+`"]`, nil))
+	b.until(has("ul.tasks", "It can be restored: "))
+	b.open("/backups")
+	b.until(has("main", "can be restored"))
+	b.open("/map?node=" + id)
+	b.until("document.querySelectorAll('svg.page-map rect.messages').length > 10")
+}
+
 func (w *world) nodeID(n *harness.Node) string {
 	w.t.Helper()
 	st, err := n.Status(w.as())
@@ -295,6 +312,53 @@ func (w *world) death(b *tab, own *harness.Node) {
 	require.NoError(w.t, other.Start())
 	w.inSync()
 	b.until("!" + card)
+}
+
+// TestForced: the active goes on alone and is lost. The page of the node that is left says what may be lost, wants the
+// node's name, and makes it active; from then on the pair says that a forced failover is not settled.
+func TestForced(t *testing.T) {
+	program := os.Getenv("LOCKSTEP_BROWSER")
+	if program == "" {
+		t.Skip("LOCKSTEP_BROWSER names no Chromium: see test/console/run.sh")
+	}
+	w := startOpen(t, nil)
+	active, standby := w.inSync()
+	w.run("queue", "create", "orders")
+	w.run("publish", "orders", "on both")
+	require.NoError(t, standby.Kill())
+	w.run("publish", "orders", "on one")
+	require.NoError(t, active.Kill())
+	require.NoError(t, standby.Start())
+	b := newTab(browser(t, program), t, w.console[standby.Name])
+	b.open("/pair")
+	opener := `a[href^="/pair/force?node="]`
+	b.run(chromedp.Click(opener, chromedp.ByQuery), chromedp.WaitVisible("#dialog #confirm", chromedp.ByQuery))
+	for _, want := range []string{
+		"Acknowledged messages may be lost", "Node " + standby.Name + " becomes active although", "from LSN",
+		"Use it only when " + active.Name + " is lost for good",
+	} {
+		require.True(t, func() (found bool) {
+			b.run(chromedp.Evaluate(has("#dialog", want), &found))
+			return found
+		}(), want+"\n"+b.whatIsShown())
+	}
+	var disabled bool
+	b.run(chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
+	require.True(t, disabled, "not before the name is there")
+	b.run(chromedp.SendKeys("#dialog #confirm", active.Name, chromedp.ByQuery),
+		chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
+	require.True(t, disabled, "the other node's name")
+	b.run(chromedp.Evaluate("document.querySelector('#dialog #confirm').value = ''", nil),
+		chromedp.SendKeys("#dialog #reason", "a test", chromedp.ByQuery),
+		chromedp.SendKeys("#dialog #confirm", standby.Name, chromedp.ByQuery),
+		chromedp.Click("#dialog button[type=submit]", chromedp.ByQuery))
+	b.until(has("body", "Node "+standby.Name+" becomes active in term"))
+	b.until(has(`section[aria-label="Node `+standby.Name+`"] .badge`, "active"))
+	b.until(has("main", "A failover was forced"))
+	require.Contains(t, w.run("status"), "forced-failover-unsettled")
+	b.open("/alarms")
+	b.until(has("main", "forced-failover-unsettled"))
+	b.quiet()
 }
 
 // pictures of every page, if they are asked for.
