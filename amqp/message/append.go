@@ -192,7 +192,7 @@ func appendApplicationProperties(b []byte, m *pb.Message) []byte {
 	}
 	keys := make([]string, 0, len(texts)+len(typed))
 	for key, text := range texts {
-		if key != keyUserID || text == "" {
+		if key != ContainerKey && (key != keyUserID || text == "") {
 			keys = append(keys, key)
 		}
 	}

@@ -64,9 +64,9 @@ type slot struct {
 
 // Decode translates an encoded message of AMQP. The body of the result, properties that are bytes, and Meta.UserID are
 // part of the payload, which must not be changed as long as they are used. The error is a *wire.Error:
-// amqp:decode-error for what is no message, amqp:invalid-field for a value that a field cannot have, amqp:not-allowed for
-// a message with an application property named SectionsKey, and amqp:resource-limit-exceeded for what is above the
-// limits of lockstep.v1.Message.
+// amqp:decode-error for what is no message, amqp:invalid-field for a value that a field cannot have, amqp:not-allowed
+// for a message with an application property named SectionsKey or ContainerKey, and amqp:resource-limit-exceeded for
+// what is above the limits of lockstep.v1.Message.
 func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {

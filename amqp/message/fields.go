@@ -270,9 +270,9 @@ func (d *decoded) has(key string) bool {
 // applicationProperty translates one application property. What there is no type for stays in SectionsKey.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
-	case key == SectionsKey:
-		return notAllowed("the name " + SectionsKey + " of an application property is taken: what a message has besides " +
-			"its body is kept under it; use another name")
+	case key == SectionsKey || key == ContainerKey:
+		return notAllowed("the name " + key + " of an application property is taken: what a message has besides its body " +
+			"is kept under it; use another name")
 	case key == "" || len(key) > maxKeyBytes:
 		return nil
 	case d.has(key):

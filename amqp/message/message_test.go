@@ -3,9 +3,7 @@
 package message
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
@@ -381,6 +378,9 @@ func TestRefused(t *testing.T) {
 	reserved, r := begin(section(nil, codeApplicationProperties), codeMap)
 	reserved = appendString(appendString(reserved, SectionsKey), "v")
 	r.count = 2
+	origin, o := begin(section(nil, codeApplicationProperties), codeMap)
+	origin = appendString(appendString(origin, ContainerKey), "v")
+	o.count = 2
 	for _, c := range []struct {
 		name    string
 		message []byte
@@ -430,6 +430,7 @@ func TestRefused(t *testing.T) {
 		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
 		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
 		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before and behind the body"},
+		{"the other name is taken", data(o.end(origin)...), "not-allowed: the name amqp.container"},
 		{"the name is taken", data(r.end(reserved)...), "not-allowed: the name amqp.sections"},
 	} {
 		m, meta, err := Decode(c.message)
@@ -443,56 +444,4 @@ func TestRefused(t *testing.T) {
 
 func appendCompound(b []byte, code byte, count int, data []byte) []byte {
 	return generator{rand.New(rand.NewPCG(1, 1))}.compound(b, code, count, data)
-}
-
-// TestAllocations guards how many allocations a message costs.
-func TestAllocations(t *testing.T) {
-	came := jmsText("hello")
-	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _, _ = Decode(came) }), 13.0)
-	m, _, err := Decode(came)
-	require.NoError(t, err)
-	s, out := deliver(t, m), make([]byte, 0, 4096)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
-	s = &pb.StoredMessage{Message: &pb.Message{Body: []byte("x"), MessageId: "m", Ttl: durationpb.New(time.Second)}}
-	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, Options{Now: published}) }))
-}
-
-// FuzzDecode: whatever is taken leaves as it came.
-func FuzzDecode(f *testing.F) {
-	g := generator{rand.New(rand.NewPCG(7, 8))}
-	for range 50 {
-		b, _ := g.message()
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		m, _, err := Decode(b)
-		if err != nil {
-			var refusal *wire.Error
-			if !errors.As(err, &refusal) {
-				t.Fatal(err)
-			}
-			return
-		}
-		if _, err := proto.Marshal(m); err != nil {
-			t.Fatal(err)
-		}
-		rest := b
-		for len(rest) > 0 {
-			code, content, err := descriptor(rest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if code > codeDeliveryAnnotations {
-				break
-			}
-			if _, rest, err = read(content); err != nil {
-				t.Fatal(err)
-			}
-		}
-		m.ExpiresAt, m.Ttl, m.Delay = nil, nil, nil
-		out := cutHeader(t, Append(nil, &pb.StoredMessage{Message: m}, Options{}))
-		if !bytes.Equal(rest, out) {
-			t.Fatalf("%x came, %x leaves", rest, out)
-		}
-	})
 }

@@ -16,6 +16,10 @@ import "encoding/binary"
 // The first bit is read by selectors (package selector): a message is durable if it is set.
 const SectionsKey = "amqp.sections"
 
+// ContainerKey is the property under which the door keeps which container a message came from, for clients that do not
+// want what is their own.
+const ContainerKey = "amqp.container"
+
 // Flags of SectionsKey. A message with another one is of a later release, and goes by its fields.
 const (
 	isDurable   = 0x80

@@ -71,8 +71,8 @@ func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// width gives the length of a value of fixed length, by the upper half of its code, and how long length and count are of
-// the others.
+// width gives the length of a value of fixed length, by the upper half of its code, and how long length and count are
+// of the others.
 func width(code byte) (fixed, sized, counted int) {
 	switch code >> 4 {
 	case 0x4:
