@@ -200,9 +200,12 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 		return
 	}
 	same := false
-	switch constant.(type) {
+	switch c := constant.(type) {
 	case string:
-		same = kind == mode
+		if kind == mode {
+			w.add(modeIs(c, op == "="))
+			return
+		}
 	case truth:
 		same = kind == durable
 	default:
@@ -213,6 +216,17 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 		return
 	}
 	w.add("(dyn(", of, ")", celOperator(op), value, ")")
+}
+
+// modeIs writes the condition that JMSDeliveryMode is a text, or is not.
+func modeIs(text string, is bool) string {
+	switch {
+	case text != persistent && text != nonPersistent:
+		return strconv.FormatBool(!is)
+	case (text == persistent) == is:
+		return "!" + notDurable
+	}
+	return notDurable
 }
 
 // headerAndConstant compares a text that the message has or has not with a literal.

@@ -20,6 +20,10 @@ const (
 	// notDurable is true of a message that came by AMQP without `durable`: the first bit of what package message keeps
 	// beside it is 0 then.
 	notDurable = `("amqp.sections" in properties && properties["amqp.sections"] < b"\x80")`
+	// The values of JMSDeliveryMode, and what gives them.
+	persistent    = "PERSISTENT"
+	nonPersistent = "NON_PERSISTENT"
+	deliveryMode  = `(` + notDurable + ` ? "` + nonPersistent + `" : "` + persistent + `")`
 	// creationTime is when the message was accepted, in milliseconds since 1970.
 	creationTime = `(int(published_at) * 1000 + published_at.getMilliseconds())`
 )
@@ -38,7 +42,7 @@ var headerNames = map[string]meaning{
 	"JMSXGroupID":         {header, "group"},
 	"JMSPriority":         {number, "priority"},
 	"JMSTimestamp":        {number, creationTime},
-	"JMSDeliveryMode":     {mode, `(` + notDurable + ` ? "NON_PERSISTENT" : "PERSISTENT")`},
+	"JMSDeliveryMode":     {mode, deliveryMode},
 	"amqp.message_id":     {header, "message_id"},
 	"amqp.correlation_id": {header, "correlation_id"},
 	"amqp.subject":        {header, "subject"},
@@ -48,7 +52,7 @@ var headerNames = map[string]meaning{
 	"amqp.group_id":       {header, "group"},
 	"amqp.priority":       {number, "priority"},
 	"amqp.creation_time":  {number, creationTime},
-	"amqp.delivery_mode":  {mode, `(` + notDurable + ` ? "NON_PERSISTENT" : "PERSISTENT")`},
+	"amqp.delivery_mode":  {mode, deliveryMode},
 	"amqp.durable":        {durable, `!` + notDurable},
 }
 
