@@ -391,7 +391,8 @@ func TestRefused(t *testing.T) {
 		{"cut off", []byte{0, codeUlong8, codeData}, "a section ends behind its descriptor"},
 		{"cut off inside", []byte{0, codeUlong8, codeData, codeBinary8, 5, 'x'}, "has 5 bytes, and 1 are there"},
 		{
-			"two values", []byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
+			"two values",
+			[]byte{0, codeUlong8, codeValue, codeNull, 0, codeUlong8, codeValue, codeNull},
 			"is not expected behind",
 		},
 		{
@@ -403,7 +404,8 @@ func TestRefused(t *testing.T) {
 			"not expected",
 		},
 		{
-			"data that is a string", []byte{0, codeUlong8, codeData, codeString8, 1, 'x'},
+			"data that is a string",
+			[]byte{0, codeUlong8, codeData, codeString8, 1, 'x'},
 			"amqp:data:binary has a value of type 0xa1",
 		},
 		{
