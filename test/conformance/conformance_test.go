@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,11 +35,16 @@ func TestConformance(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command[0], "./goadapter").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	w := newWorld(t, binary, dir)
+	worlds := map[place]*world{}
 	passed := 0
 	for _, c := range allCases() {
 		if c.long && !full {
 			continue
+		}
+		w := worlds[c.in]
+		if w == nil {
+			w = newWorld(t, c.in, binary, filepath.Join(dir, string(c.in)))
+			worlds[c.in] = w
 		}
 		ok := t.Run(c.name, func(t *testing.T) {
 			c.run(t, &run{world: w, t: t, a: startAdapter(t, command), name: c.name})
@@ -54,28 +60,47 @@ func TestConformance(t *testing.T) {
 type testCase struct {
 	name string
 	long bool // takes seconds
+	in   place
 	run  func(t *testing.T, r *run)
 }
 
 func allCases() []testCase {
-	return append(append(publishCases(), consumeCases()...), faultCases()...)
+	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// world is the pair, which all cases use one after the other.
+// place is where a case runs. Each is started for its first case, and used by all of its cases one after the other.
+type place string
+
+const (
+	plainPair  place = ""
+	securePair place = "secure-pair" // TLS; clients must show a certificate
+	secureNode place = "secure-node" // TLS; clients need not show one; no other node
+)
+
+// world is a place that was started.
 type world struct {
-	pair   *harness.Pair
-	relays []*relay.Relay // before the nodes, for the clients of the cases that cut their links
+	pair       *harness.Pair
+	alone      bool           // one node
+	relays     []*relay.Relay // before the nodes, for the clients of the cases that cut their links
+	identities identities     // with TLS
 }
 
-func newWorld(t *testing.T, binary, dir string) *world {
+func newWorld(t *testing.T, in place, binary, dir string) *world {
 	t.Helper()
 	settings := harness.SmallNodes()
 	settings["limits.queues"] = "1000"
-	pair, err := harness.Start(t.Context(), harness.Options{
-		Binary: binary, Dir: dir, EtcdNoSync: true, Settings: settings,
-	})
+	o, w := harness.Options{Settings: settings}, &world{alone: in == secureNode}
+	switch in {
+	case plainPair:
+	case securePair:
+		o, w.identities = secured(t, settings, "require")
+	case secureNode:
+		o, w.identities = secured(t, settings, "none")
+	}
+	o.Binary, o.Dir, o.EtcdNoSync, o.Standalone = binary, dir, true, w.alone
+	pair, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
-	w := &world{pair: pair}
+	w.pair = pair
 	t.Cleanup(func() { require.NoError(t, pair.KillAll()) })
 	for _, n := range pair.Nodes {
 		r, err := relay.Listen(n.Address)
@@ -87,7 +112,7 @@ func newWorld(t *testing.T, binary, dir string) *world {
 	return w
 }
 
-// inSync waits until both nodes are there, and gives the active one and the other.
+// inSync waits until the nodes are there, and gives the active one and the other, if there is one.
 func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -96,6 +121,11 @@ func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 		if !n.Running() {
 			require.NoError(t, n.Start())
 		}
+	}
+	if w.alone {
+		active, err := w.pair.WaitActive(ctx)
+		require.NoError(t, err)
+		return active, nil
 	}
 	active, standby, err := w.pair.WaitInSync(ctx)
 	require.NoError(t, err)

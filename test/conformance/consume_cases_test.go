@@ -16,15 +16,15 @@ import (
 
 func consumeCases() []testCase {
 	return []testCase{
-		{"credit bounds what is delivered", false, credit},
-		{"what is not acknowledged comes again", false, redelivery},
-		{"nack and nack after", false, nacks},
-		{"reject goes to the dead letters", false, rejects},
-		{"filters", false, filters},
-		{"priorities", false, priorities},
-		{"time to live and delay", false, times},
-		{"a subscription that was moved", false, moved},
-		{"a queue that is not there", false, noQueue},
+		{name: "credit bounds what is delivered", run: credit},
+		{name: "what is not acknowledged comes again", run: redelivery},
+		{name: "nack and nack after", run: nacks},
+		{name: "reject goes to the dead letters", run: rejects},
+		{name: "filters", run: filters},
+		{name: "priorities", run: priorities},
+		{name: "time to live and delay", run: times},
+		{name: "a subscription that was moved", run: moved},
+		{name: "a queue that is not there", run: noQueue},
 	}
 }
 

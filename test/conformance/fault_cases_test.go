@@ -17,18 +17,18 @@ import (
 
 func faultCases() []testCase {
 	return []testCase{
-		{"a wrong token", false, wrongToken},
-		{"a token that is revoked", false, revokedToken},
-		{"lost answers are asked for again", false, lostAnswers},
-		{"what is unknown is not called failed", false, unknownOutcomes},
-		{"the address of the standby alone", false, standbyOnly},
-		{"the active is killed under a pipeline", false, killUnderPipeline},
-		{"the active is killed under consumers", true, killUnderConsumer},
-		{"the active is killed under transactions", true, killUnderTransactions},
-		{"the active is stopped and wakes", true, frozen},
-		{"switchovers under load", true, switchovers},
-		{"both nodes are restarted", true, restart},
-		{"both nodes are down for a while", true, bothDown},
+		{name: "a wrong token", run: wrongToken},
+		{name: "a token that is revoked", run: revokedToken},
+		{name: "lost answers are asked for again", run: lostAnswers},
+		{name: "what is unknown is not called failed", run: unknownOutcomes},
+		{name: "the address of the standby alone", run: standbyOnly},
+		{name: "the active is killed under a pipeline", run: killUnderPipeline},
+		{name: "the active is killed under consumers", long: true, run: killUnderConsumer},
+		{name: "the active is killed under transactions", long: true, run: killUnderTransactions},
+		{name: "the active is stopped and wakes", long: true, run: frozen},
+		{name: "switchovers under load", long: true, run: switchovers},
+		{name: "both nodes are restarted", long: true, run: restart},
+		{name: "both nodes are down for a while", long: true, run: bothDown},
 	}
 }
 

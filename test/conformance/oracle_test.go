@@ -44,7 +44,8 @@ type oracle struct {
 	mu       sync.Mutex // guards all below
 	messages map[string]*sent
 	order    uint64
-	// unknownStored counts the messages whose outcome is unknown and that are stored, duplicates the answers that said so.
+	// unknownStored counts the messages whose outcome is unknown and that are stored, duplicates the answers that said
+	// so.
 	unknownStored, duplicates int
 }
 

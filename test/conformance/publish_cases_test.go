@@ -20,18 +20,18 @@ const many = 300
 
 func publishCases() []testCase {
 	return []testCase{
-		{"queues are made, shown and deleted", false, queuesAreManaged},
-		{"publish and acknowledge", false, publishAndAck},
-		{"a pipeline keeps its order", false, pipelineOrder},
-		{"a batch is all or none", false, batches},
-		{"fields come back", false, fields},
-		{"messages over 4 MiB", false, large},
-		{"a transaction over two queues", false, transaction},
-		{"a refused transaction leaves nothing", false, refusedTransaction},
-		{"a full queue refuses", false, fullQueue},
-		{"a producer is fenced", false, fenced},
-		{"a sequence is used twice", false, reused},
-		{"browse", false, browses},
+		{name: "queues are made, shown and deleted", run: queuesAreManaged},
+		{name: "publish and acknowledge", run: publishAndAck},
+		{name: "a pipeline keeps its order", run: pipelineOrder},
+		{name: "a batch is all or none", run: batches},
+		{name: "fields come back", run: fields},
+		{name: "messages over 4 MiB", run: large},
+		{name: "a transaction over two queues", run: transaction},
+		{name: "a refused transaction leaves nothing", run: refusedTransaction},
+		{name: "a full queue refuses", run: fullQueue},
+		{name: "a producer is fenced", run: fenced},
+		{name: "a sequence is used twice", run: reused},
+		{name: "browse", run: browses},
 	}
 }
 

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package conformance
+
+import (
+	"crypto/tls"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+func tlsCases() []testCase {
+	return []testCase{
+		{name: "TLS with a client certificate", in: securePair, run: clientCertificate},
+		{name: "TLS and a mistake", in: securePair, run: tlsMistakes},
+		{name: "TLS with the certificate of the node alone", in: secureNode, run: nodeCertificate},
+		{name: "TLS with a token", in: secureNode, run: tokenOverTLS},
+		{name: "TLS and the active is killed", long: true, in: securePair, run: killOverTLS},
+	}
+}
+
+// identities are the certificates of a place that speaks TLS.
+type identities struct {
+	ca      string  // of the nodes and clients
+	own     request // options of a client with a certificate of it
+	foreign request // and of one whose certificate is of another authority
+}
+
+// secured has both nodes speak TLS. A client must show a certificate, or need not.
+func secured(t *testing.T, settings map[string]string, clientAuth string) (harness.Options, identities) {
+	t.Helper()
+	authority, other := certs.New(t, "authority"), certs.New(t, "another")
+	root, _, _ := authority.IssueURI(t, "root", "lockstep://root.test")
+	_, cert, key := authority.IssueURI(t, "client", "lockstep://client.test")
+	_, foreignCert, foreignKey := other.IssueURI(t, "client", "lockstep://client.test")
+	all := maps.Clone(settings)
+	all["tls.ca"], all["tls.client-auth"] = authority.File, clientAuth
+	o := harness.Options{
+		Settings: all, NodeSettings: map[string]map[string]string{},
+		Credentials: credentials.NewTLS(&tls.Config{
+			RootCAs: authority.Pool(), Certificates: []tls.Certificate{root}, MinVersion: tls.VersionTLS13,
+		}),
+	}
+	for _, name := range []string{"a", "b"} {
+		_, cert, key := authority.Issue(t, name)
+		o.NodeSettings[name] = map[string]string{"tls.cert": cert, "tls.key": key}
+	}
+	return o, identities{
+		ca:      authority.File,
+		own:     request{"ca": authority.File, "cert": cert, "key": key},
+		foreign: request{"ca": other.File, "cert": foreignCert, "key": foreignKey},
+	}
+}
+
+// roundTrip publishes, consumes and acknowledges one message.
+func (r *run) roundTrip(queue string) {
+	r.t.Helper()
+	r.stored(queue, request{"producer": "p"})
+	r.consume("k", queue, nil)
+	d, _ := r.receive("k")
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	r.quiet("k")
+}
+
+func clientCertificate(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", r.identities.own)
+	r.roundTrip(q)
+	active, _ := r.inSync(t)
+	list, err := pb.NewConnectionServiceClient(active.Conn()).ListConnections(t.Context(), &pb.ListConnectionsRequest{
+		Queue: q,
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.GetConnections())
+	for _, c := range list.GetConnections() {
+		require.Equal(t, "certificate", c.GetAuthentication())
+		require.Equal(t, "lockstep://client.test", c.GetPrincipal())
+		require.Equal(t, "TLS 1.3", c.GetTls())
+	}
+	r.verify()
+}
+
+// tlsMistakes: a client that does not trust the node, or that the node does not trust, tells its application so within
+// the time that it is given, and stores nothing.
+func tlsMistakes(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	own, foreign := r.identities.own, r.identities.foreign
+	mistakes := map[string]request{
+		"an authority that has not issued the node's certificate": {
+			"ca": foreign["ca"], "cert": own["cert"], "key": own["key"],
+		},
+		"no certificate where one must be shown":          {"ca": own["ca"]},
+		"a certificate of an authority that is not known": {"ca": own["ca"], "cert": foreign["cert"], "key": foreign["key"]},
+		"no TLS": {},
+		"a token in the place of the certificate":            {"ca": own["ca"], "token": r.makeToken("in-place")},
+		"another authority, although the token is the right": {"ca": foreign["ca"], "token": r.makeToken("right")},
+	}
+	waiting := map[string]publication{}
+	for name, options := range mistakes {
+		r.open(name, options)
+		waiting[name] = r.publish(q, request{"client": name, "timeout_ms": 1500})
+	}
+	for name, p := range waiting {
+		got := r.told(p)
+		require.NotNil(t, got.Error, name)
+		require.Equal(t, "not-done", got.Error.Outcome, "%s: %s", name, got.Error.Message)
+		require.NotEmpty(t, got.Error.Message, name)
+	}
+	r.open("c", own)
+	r.stored(q, nil)
+	r.verify()
+}
+
+func nodeCertificate(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", request{"ca": r.identities.ca})
+	r.roundTrip(q)
+	r.open("other", request{"ca": r.identities.foreign["ca"]})
+	got := r.told(r.publish(q, request{"client": "other", "timeout_ms": 1500}))
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	r.verify()
+}
+
+func tokenOverTLS(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", request{"ca": r.identities.ca, "token": r.makeToken("over-tls")})
+	r.roundTrip(q)
+	active, _ := r.inSync(t)
+	list, err := pb.NewConnectionServiceClient(active.Conn()).ListConnections(t.Context(), &pb.ListConnectionsRequest{
+		Queue: q,
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, list.GetConnections())
+	for _, c := range list.GetConnections() {
+		require.Equal(t, "token", c.GetAuthentication())
+		require.Equal(t, "over-tls", c.GetPrincipal())
+	}
+	r.open("wrong", request{"ca": r.identities.ca, "token": "lsk_a-token-that-the-node-does-not-have"})
+	got := r.told(r.publish(q, request{"client": "wrong", "timeout_ms": bound.Milliseconds()}))
+	require.NotNil(t, got.Error)
+	require.Equal(t, "not-done", got.Error.Outcome)
+	require.Equal(t, "UNAUTHENTICATED", got.Error.Reason)
+	r.verify()
+}
+
+func killOverTLS(t *testing.T, r *run) {
+	q := r.queue("", nil)
+	r.open("c", r.identities.own)
+	r.stored(q, request{"producer": "load"})
+	active, _ := r.inSync(t)
+	r.underLoad(q, func() { _ = active.Kill() })
+	require.False(t, active.Running(), "the active was killed")
+	r.verify()
+}
