@@ -15,8 +15,14 @@ import (
 	"time"
 )
 
-// lookInterval is how long what was read from the files is used without looking at them again.
-const lookInterval = time.Second
+const (
+	// lookInterval is how long what was read from the files is used without looking at them again.
+	lookInterval = time.Second
+	// openAttempts is how often Open reads files whose key does not belong to the certificate, and openPause how long it
+	// waits in between: they may be replaced one after the other at this very moment.
+	openAttempts = 5
+	openPause    = 50 * time.Millisecond
+)
 
 // Errors of Open and Reload.
 var (
@@ -24,6 +30,8 @@ var (
 	ErrIncomplete = errors.New("cert and key go together; only one of them is set")
 	// ErrContent is returned when a file has no certificate, or a key does not belong to its certificate.
 	ErrContent = errors.New("the file cannot be used")
+	// errPair is ErrContent of a certificate and a key that cannot be used together.
+	errPair = fmt.Errorf("%w", ErrContent)
 )
 
 // Files in PEM.
@@ -89,7 +97,8 @@ type Certificate struct {
 	Ends    time.Time
 }
 
-// Open reads the files. Errors name the one that cannot be used.
+// Open reads the files. Errors name the one that cannot be used. A certificate and a key that do not go together are read
+// again for a fifth of a second, since they may be being replaced.
 func Open(o Options) (*Source, error) {
 	if (o.Cert == "") != (o.Key == "") {
 		return nil, ErrIncomplete
@@ -98,10 +107,17 @@ func Open(o Options) (*Source, error) {
 		o.MinVersion = tls.VersionTLS13
 	}
 	s := &Source{o: o}
-	s.seen = read(o.Files)
-	m, err := s.seen.load(o.Files)
-	if err != nil {
-		return nil, err
+	var m *material
+	var err error
+	for attempt := 1; ; attempt++ {
+		s.seen = read(o.Files)
+		if m, err = s.seen.load(o.Files); err == nil {
+			break
+		}
+		if attempt == openAttempts || !errors.Is(err, errPair) {
+			return nil, err
+		}
+		<-time.After(openPause)
 	}
 	s.current.Store(m)
 	s.looked.Store(time.Now().UnixNano())
@@ -216,7 +232,7 @@ func (c *content) load(f Files) (*material, error) {
 	if f.Cert != "" {
 		pair, err := tls.X509KeyPair(c.cert, c.key)
 		if err != nil {
-			return nil, fmt.Errorf("cert and key: %w: %s and %s: %w", ErrContent, f.Cert, f.Key, err)
+			return nil, fmt.Errorf("cert and key: %w: %s and %s: %w", errPair, f.Cert, f.Key, err)
 		}
 		m.certificate = &pair
 		m.note(f.Cert, false, c.cert)

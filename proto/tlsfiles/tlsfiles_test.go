@@ -275,3 +275,27 @@ func TestOpen(t *testing.T) {
 	require.Empty(t, s.Dial().Certificates)
 	require.Equal(t, uint16(tls.VersionTLS13), s.Dial().MinVersion)
 }
+
+// A process that starts while certificate and key are replaced one after the other waits for the second one.
+func TestOpenBetween(t *testing.T) {
+	authority := certs.New(t, "authority")
+	dir := t.TempDir()
+	_, cert, former := authority.Issue(t, "former")
+	_, next, key := authority.Issue(t, "next")
+	at := filepath.Join(dir, "key.pem")
+	raw, err := os.ReadFile(former)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(at, raw, 0o600))
+	files := tlsfiles.Files{CA: authority.File, Cert: next, Key: at}
+	_, err = tlsfiles.Open(tlsfiles.Options{Files: files})
+	require.ErrorIs(t, err, tlsfiles.ErrContent, "%s stays as it is", cert)
+	replaced := make(chan error, 1)
+	go func() {
+		raw, err := os.ReadFile(key)
+		<-time.After(60 * time.Millisecond)
+		replaced <- errors.Join(err, os.WriteFile(at+".new", raw, 0o600), os.Rename(at+".new", at))
+	}()
+	_, err = tlsfiles.Open(tlsfiles.Options{Files: files})
+	require.NoError(t, err)
+	require.NoError(t, <-replaced)
+}

@@ -58,6 +58,8 @@ type Options struct {
 	Net *Net
 	// Raft has the nodes and a witness process hold the record, instead of etcd.
 	Raft bool
+	// WitnessFlags are further ones of the witness, if Raft.
+	WitnessFlags []string
 	// Credentials of the connections to the nodes, those of clients and the pair's own; nil: not encrypted. The nodes'
 	// own are among the Settings.
 	Credentials credentials.TransportCredentials
@@ -108,7 +110,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	started, err := harness.Start(ctx, harness.Options{
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
-		EtcdAddress: etcd, Credentials: o.Credentials,
+		EtcdAddress: etcd, Credentials: o.Credentials, WitnessFlags: o.WitnessFlags,
 		EtcdNoSync: true, // what is tested is the pair, on a machine that stays up
 		Place:      p.place,
 	})

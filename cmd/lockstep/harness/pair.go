@@ -54,6 +54,8 @@ type Options struct {
 	EtcdAddress string
 	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
 	EtcdNoSync bool
+	// WitnessFlags are further ones of the witness, with Raft, such as "--raft-ca=ca.pem".
+	WitnessFlags []string
 	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
 	Credentials credentials.TransportCredentials
 	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
@@ -136,6 +138,7 @@ func (p *Pair) startWitness() error {
 	}
 	p.Witness = w
 	w.command = append(w.command, "witness", "--data-dir="+w.DataDir(), "--listen="+w.Address, "--voters="+p.Voters())
+	w.command = append(w.command, p.o.WitnessFlags...)
 	if level := p.o.Settings["log.level"]; level != "" {
 		w.command = append(w.command, "--log-level="+level)
 	}
