@@ -276,6 +276,10 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		if dynamic != "" {
 			c.nodes = append(c.nodes, dynamic)
 		}
+		if l.Gone() { // the client has changed its mind meanwhile
+			s.withdraw()
+			return
+		}
 		l.Data = s
 		s.reply = session.Reply{Source: &own, Target: a.Target}
 		s.start()

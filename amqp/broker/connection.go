@@ -106,8 +106,9 @@ func (c *conn) serve() {
 	c.queues = pb.NewQueueServiceClient(c.services)
 	c.core = session.New(session.Options{
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
-		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope, MaxUnsent: 2 * maxUnsent,
-		MaxPartial: c.server.o.MaxMessageBytes + maxPending,
+		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
+		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
+		MaxPartial:     c.server.o.MaxMessageBytes + maxPending,
 	}, time.Now())
 	written := make(chan struct{})
 	go func() {

@@ -68,6 +68,16 @@ func newConsumer(c *conn, l *session.Link, queue string) *consumer {
 // start opens the stream; the link is accepted when the node has let the consumer in. mu is held.
 func (s *consumer) start() { s.c.running.Go(s.run) }
 
+// withdraw ends a consumer that was never started: its client has detached the link before it was answered. mu is held.
+func (s *consumer) withdraw() {
+	s.gone = true
+	s.cancel()
+	close(s.ended)
+	if s.volatile {
+		s.c.running.Go(func() { s.remove(true) })
+	}
+}
+
 func (s *consumer) run() {
 	defer s.cancel()
 	err := s.stream()

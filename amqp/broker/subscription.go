@@ -133,6 +133,10 @@ func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire
 			s := newConsumer(c, l, queue.GetName())
 			s.subscription, s.durable = full, true
 			return func() {
+				if l.Gone() {
+					s.withdraw()
+					return
+				}
 				l.Data = s
 				s.reply = session.Reply{Source: &wire.Source{
 					Address: queue.GetName(), Durable: wire.DurabilityUnsettled, ExpiryPolicy: wire.ExpiryNever,
