@@ -358,6 +358,9 @@ func (d *decoder) array(count int) (Array, error) {
 			return nil, err
 		}
 	}
+	if !isConstructor(c) {
+		return nil, decodeError("%#02x is no constructor", c)
+	}
 	if c>>4 != 0x4 {
 		if count > len(d.b) {
 			return nil, decodeError("%d elements in %d bytes", count, len(d.b))
@@ -377,6 +380,19 @@ func (d *decoder) array(count int) (Array, error) {
 		a = append(a, v)
 	}
 	return a, nil
+}
+
+// isConstructor tells whether there is a type with a constructor of one byte.
+func isConstructor(c byte) bool {
+	switch c {
+	case ctorNull, ctorTrue, ctorFalse, ctorUint0, ctorUlong0, ctorList0, ctorUbyte, ctorByte, ctorUint8, ctorUlong8,
+		ctorInt8, ctorLong8, ctorBool, ctorUshort, ctorShort, ctorUint, ctorInt, ctorFloat, ctorChar, ctorDecimal32,
+		ctorUlong, ctorLong, ctorDouble, ctorTimestamp, ctorDecimal64, ctorDecimal, ctorUUID, ctorBinary8, ctorString8,
+		ctorSymbol8, ctorBinary32, ctorString32, ctorSymbol32, ctorList8, ctorMap8, ctorList32, ctorMap32, ctorArray8,
+		ctorArray32:
+		return true
+	}
+	return false
 }
 
 // skip passes over one value without looking into it.

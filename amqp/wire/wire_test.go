@@ -129,6 +129,7 @@ func TestBadValues(t *testing.T) {
 		"a list that is longer":       {0xc0, 3, 1, 0x41, 0x41},
 		"a map of three":              {0xc1, 4, 3, 0x41, 0x41, 0x41},
 		"an array without a type":     {0xe0, 1, 0},
+		"an array of no known type":   {0xe0, 2, 0, 0x30},
 		"a string that is not UTF-8":  {0xa1, 1, 0xff},
 		"a symbol that is not ASCII":  {0xa3, 2, 0xc3, 0xa9},
 		"a code point that is none":   {0x73, 0, 0x11, 0, 0},
