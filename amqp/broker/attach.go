@@ -46,14 +46,21 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// goWith runs what makes a link without mu, and what it returns with it.
+// maxMaking is how many links of a connection may be in the making before nothing more is read: a client that attaches
+// links as fast as it can waits for the node, and not the other clients for it.
+const maxMaking = 32
+
+// goWith runs what makes a link without mu, and what it returns with it. mu is held.
 func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), error)) {
+	c.making++
 	c.running.Go(func() {
 		ctx, cancel := context.WithTimeout(c.calls, callLimit)
 		defer cancel()
 		accept, err := begin(ctx)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		c.making--
+		c.room.Broadcast()
 		if err != nil {
 			l.Refuse(refusal(err))
 		} else {

@@ -63,6 +63,8 @@ type conn struct {
 	room    *sync.Cond // something was written, or stored, or has ended
 	core    *session.Conn
 	pending int // bytes of messages that are not stored yet
+	making  int // links that are being made
+	held    int // bytes of messages in part, as the server counts them
 	ended   bool
 	closing time.Time // when it is cut off, once it is closed from here
 	txns    transactions
@@ -155,11 +157,15 @@ func (c *conn) read() {
 		c.handleEvents()
 		done := err != nil || c.core.Done()
 		c.signal()
-		for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput) {
+		most := c.count()
+		for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
 			c.room.Wait()
 		}
 		done = done || c.ended
 		c.mu.Unlock()
+		if most != nil {
+			most.shut(errTooMuchHeld)
+		}
 		if done {
 			return
 		}
@@ -235,6 +241,8 @@ func (c *conn) end() {
 	c.ended = true
 	c.core.Lost(nil)
 	c.handleEvents()
+	c.server.held.change(c, c.held, 0)
+	c.held = 0
 	c.room.Broadcast()
 	c.mu.Unlock()
 	c.cancel()

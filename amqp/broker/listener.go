@@ -27,6 +27,7 @@ const roleLook = 250 * time.Millisecond
 type Server struct {
 	o    Options
 	pool pool
+	held held
 
 	mu         sync.Mutex // guards all below
 	conns      map[*conn]struct{}

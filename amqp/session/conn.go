@@ -226,6 +226,9 @@ func (c *Conn) Output(spare []byte) []byte {
 	return out
 }
 
+// Partial is how many bytes of messages are kept of which not all frames have come.
+func (c *Conn) Partial() int { return c.partial }
+
 // Buffered tells how many bytes of output wait to be taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
