@@ -109,7 +109,7 @@ func runAttacker(text string) error {
 	if a.plan.Attack == "" {
 		workers.Go(func() { a.holdHalfOpen(ctx) })
 	}
-	for _, one := range attacks() {
+	for _, one := range append(attacks(), amqpAttacks()...) {
 		for w := range one.workers {
 			if one.name != a.plan.Attack {
 				break

@@ -279,6 +279,9 @@ func TestHostile(t *testing.T) {
 		t.Skip("it takes half a minute")
 	}
 	all := chosen(os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
+	if len(all) == 0 {
+		t.Skip("none of the attacks that were asked for is one on this port")
+	}
 	long, strict := os.LookupEnv("LOCKSTEP_HOSTILE")
 	total, settings := 20*time.Second, map[string]string{"limits.handshake-timeout": "1s"}
 	if strict {
@@ -401,11 +404,13 @@ func control(t *testing.T, g *good, attack plan, each time.Duration) {
 }
 
 // chosen are the attacks of a list of names, separated by commas; all of them if it is empty.
-func chosen(names string) []attack {
+func chosen(names string) []attack { return chosenFrom(attacks(), names) }
+
+func chosenFrom(all []attack, names string) []attack {
 	if names == "" {
-		return attacks()
+		return all
 	}
-	return slices.DeleteFunc(attacks(), func(a attack) bool { return !slices.Contains(strings.Split(names, ","), a.name) })
+	return slices.DeleteFunc(all, func(a attack) bool { return !slices.Contains(strings.Split(names, ","), a.name) })
 }
 
 // bait publishes what never-reading consumers are to be sent.

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// amqpAttacks are those on the port for AMQP 1.0.
+func amqpAttacks() []attack {
+	return []attack{
+		{"amqp garbage", 4, garbage},
+		{"amqp http1", 4, http1},
+		{"amqp slow header", 100, slowHeader},
+		{"amqp silence", 100, silence},
+		{"amqp garbage inside", 4, garbageInside},
+		{"amqp oversized frame", 4, oversizedAMQPFrame},
+		{"amqp hollow values", 4, hollowValues},
+		{"amqp channels never begun", 4, unknownChannels},
+		{"amqp begin flood", 2, beginFlood},
+		{"amqp attach flood", 2, attachFlood},
+		{"amqp flow flood", 2, flowFlood},
+		{"amqp disposition flood", 2, dispositionFlood},
+		{"amqp half messages", 32, halfMessages},
+		{"amqp declare flood", 2, declareFlood},
+		{"amqp never-reading consumer", 16, neverReadsAMQP},
+	}
+}
+
+// joined is a peer that has opened a connection; nil if it did not get so far.
+func (a *attacker) joined(ctx context.Context, name string) *peer {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return nil
+	}
+	p := newPeer(c)
+	if err := p.open(fmt.Sprint("hostile-", rand.Uint64())); err != nil {
+		a.note(name, "not opened: "+end(ctx, err))
+		_ = c.Close()
+		pause(ctx, 10*time.Millisecond)
+		return nil
+	}
+	return p
+}
+
+// watched has what the node sends read while an attack goes on; ended gives how the connection ended.
+func (p *peer) watched(ctx context.Context) (ended <-chan string) {
+	c := make(chan string, 1)
+	go func() { c <- p.reaction(ctx) }()
+	return c
+}
+
+// until repeats something until the node ends the connection, or for the time that one connection of a flood lasts.
+func until(ctx context.Context, ended <-chan string, once func(i int) error) string {
+	stop := time.After(flooding)
+	for i := 0; ; i++ {
+		select {
+		case how := <-ended:
+			return how
+		case <-stop:
+			return "left"
+		default:
+		}
+		if err := once(i); err != nil {
+			select {
+			case how := <-ended:
+				return how
+			case <-time.After(patience):
+				return end(ctx, err)
+			}
+		}
+	}
+}
+
+// slowHeader sends the first 8 bytes one by one.
+func slowHeader(ctx context.Context, a *attacker, name string, _ int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	p := newPeer(c)
+	var err error
+	for _, b := range wire.AppendProtocolHeader(nil, wire.ProtocolSASL) {
+		if _, err = c.Write([]byte{b}); err != nil {
+			break
+		}
+		pause(ctx, 500*time.Millisecond)
+	}
+	a.note(name, p.reaction(ctx))
+}
+
+// silence stops speaking at some point before the connection is open.
+func silence(ctx context.Context, a *attacker, name string, worker int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	p := newPeer(c)
+	var err error
+	switch worker % 3 {
+	case 0:
+		err = p.header(wire.ProtocolSASL)
+	case 1:
+		err = p.header(wire.ProtocolAMQP)
+	case 2:
+		err = p.signIn()
+	}
+	if err != nil {
+		a.note(name, end(ctx, err))
+		return
+	}
+	a.note(name, p.reaction(ctx))
+}
+
+// garbageInside sends frames whose content is no performative, one that is cut, or one of the wrong state.
+func garbageInside(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	frame := wire.AppendFrame(nil, 0, &wire.Transfer{DeliveryTag: []byte("tag")}, make([]byte, 100))
+	for range 1 + rand.IntN(8) {
+		frame[8+rand.IntN(len(frame)-8)] = byte(rand.Uint32())
+	}
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(int) error {
+		_, err := p.Write(frame)
+		return err
+	}))
+}
+
+// oversizedAMQPFrame announces a frame of 1 GiB and sends as much of it as it can.
+func oversizedAMQPFrame(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	head := wire.AppendFrame(nil, 0, &wire.Transfer{}, nil)
+	binary.BigEndian.PutUint32(head, 1<<30)
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(i int) error {
+		if i == 0 {
+			_, err := p.Write(head)
+			return err
+		}
+		_, err := p.Write(make([]byte, 1<<16))
+		return err
+	}))
+}
+
+// hollowValues opens with properties that are far larger once they are decoded.
+func hollowValues(ctx context.Context, a *attacker, name string, _ int) {
+	c := a.dial(ctx, name)
+	if c == nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	p := newPeer(c)
+	if err := p.signIn(); err != nil {
+		a.note(name, end(ctx, err))
+		return
+	}
+	hollow := make(wire.List, 20_000)
+	for i := range hollow {
+		hollow[i] = wire.Array{nil, nil, nil, nil} // rewritten below to have 255 elements
+	}
+	frame := wire.AppendFrame(nil, 0, &wire.Open{
+		ContainerID: "hollow", Properties: wire.Fields{{Key: wire.Symbol("p"), Value: hollow}},
+	}, nil)
+	for i := 0; i+3 < len(frame); i++ {
+		if string(frame[i:i+4]) == "\xe0\x02\x04\x40" {
+			frame[i+2] = 255
+		}
+	}
+	if _, err := c.Write(frame); err != nil {
+		a.note(name, end(ctx, err))
+		return
+	}
+	a.note(name, p.reaction(ctx))
+}
+
+// unknownChannels sends on channels on which no session was begun.
+func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(i int) error {
+		return p.send(uint16(1+i%60_000), &wire.Transfer{More: true}, make([]byte, 1000))
+	}))
+}
+
+// beginFlood begins sessions and ends them: as many at once as there are channels, or the same one again and again.
+func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(i int) error {
+		if worker%2 == 0 {
+			return p.begin(uint16(1 + i))
+		}
+		if err := p.begin(1); err != nil {
+			return err
+		}
+		return p.send(1, &wire.End{}, nil)
+	}))
+}
+
+// attachFlood makes links as fast as it can: as many as there are handles, or the same one again and again.
+func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(i int) error {
+		role := wire.Role(i%2 == 0)
+		if worker%2 == 0 {
+			return p.attach(uint32(i), fmt.Sprint("l", i), role, a.plan.Queue)
+		}
+		if err := p.attach(0, fmt.Sprint("l", i), role, a.plan.Queue); err != nil {
+			return err
+		}
+		return p.send(0, &wire.Detach{Closed: true}, nil)
+	}))
+}
+
+// flowFlood asks for answers and reads none of them, or gives and takes credit all the time.
+func flowFlood(ctx context.Context, a *attacker, name string, worker int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	if p.attach(0, "l", wire.RoleReceiver, a.plan.Queue) != nil {
+		return
+	}
+	var ended <-chan string
+	if worker%2 == 0 {
+		ended = p.watched(ctx)
+	}
+	flow := &wire.Flow{
+		NextIncomingID: wire.Some(uint32(0)), IncomingWindow: 1, OutgoingWindow: math.MaxUint32, Handle: wire.Some(uint32(0)),
+		DeliveryCount: wire.Some(uint32(0)), Echo: true,
+	}
+	a.note(name, until(ctx, ended, func(i int) error {
+		flow.LinkCredit = wire.Some(uint32(i % 2 * math.MaxUint32))
+		flow.Drain = i%3 == 0
+		return p.send(0, flow, nil)
+	}))
+}
+
+// dispositionFlood settles all deliveries that there can be, again and again.
+func dispositionFlood(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	ended := p.watched(ctx)
+	a.note(name, until(ctx, ended, func(i int) error {
+		return p.send(0, &wire.Disposition{
+			Role: i%2 == 0, First: uint32(i) << 20, Last: uint32(i)<<20 - 1, Settled: i%3 == 0, State: wire.Accepted{},
+		}, nil)
+	}))
+}
+
+// halfMessages begins large messages on many links, and ends none of them.
+func halfMessages(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	const links = 100
+	for i := range uint32(links) {
+		if err := p.attach(i, fmt.Sprint("l", i), wire.RoleSender, a.plan.Queue); err != nil {
+			a.note(name, end(ctx, err))
+			return
+		}
+	}
+	ended := p.watched(ctx)
+	pause(ctx, 100*time.Millisecond) // the node gives credit
+	part := make([]byte, 64<<10)
+	for i := 0; i < 100*links; i++ {
+		t := &wire.Transfer{Handle: uint32(i % links), More: true}
+		if i < links {
+			t.DeliveryID, t.DeliveryTag = wire.Some(uint32(i)), []byte{byte(i)}
+			t.MessageFormat = wire.Some(uint32(0))
+		}
+		if err := p.send(0, t, part); err != nil {
+			break
+		}
+	}
+	a.note(name, <-ended)
+}
+
+// declareFlood declares transactions and ends none of them.
+func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	err := p.send(0, &wire.Attach{
+		Name: "t", SenderSettleMode: wire.SenderMixed, Source: &wire.Source{ExpiryPolicy: wire.ExpirySessionEnd},
+		Target: &wire.Coordinator{}, InitialDeliveryCount: wire.Some(uint32(0)),
+	}, nil)
+	if err != nil {
+		a.note(name, end(ctx, err))
+		return
+	}
+	ended := p.watched(ctx)
+	declare := wire.AppendDeclare(nil, &wire.Declare{})
+	a.note(name, until(ctx, ended, func(i int) error {
+		if i == 0 {
+			pause(ctx, 50*time.Millisecond) // the node gives credit
+		}
+		return p.send(0, &wire.Transfer{
+			DeliveryID: wire.Some(uint32(i)), DeliveryTag: binary.BigEndian.AppendUint32(nil, uint32(i)),
+			MessageFormat: wire.Some(uint32(0)),
+		}, declare)
+	}))
+}
+
+// neverReadsAMQP receives from a subscription with all the credit there is, and reads none of it.
+func neverReadsAMQP(ctx context.Context, a *attacker, name string, worker int) {
+	p := a.joined(ctx, name)
+	if p == nil {
+		return
+	}
+	defer func() { _ = p.Close() }()
+	err := p.attach(0, "l", wire.RoleReceiver, a.plan.Queue+"/"+a.plan.Subscriptions[worker%len(a.plan.Subscriptions)])
+	if err == nil {
+		err = p.send(0, &wire.Flow{
+			NextIncomingID: wire.Some(uint32(0)), IncomingWindow: math.MaxUint32, OutgoingWindow: math.MaxUint32,
+			Handle: wire.Some(uint32(0)), DeliveryCount: wire.Some(uint32(0)), LinkCredit: wire.Some(uint32(1 << 30)),
+		}, nil)
+	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	a.note(name, end(ctx, err))
+}

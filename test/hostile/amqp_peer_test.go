@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// peer is a client of AMQP 1.0 that does what it is told, sensible or not.
+type peer struct {
+	net.Conn
+	*wire.Reader
+
+	out []byte
+}
+
+// newPeer speaks on a connection. It reads frames of any size that the node may send.
+func newPeer(c net.Conn) *peer { return &peer{Conn: c, Reader: wire.NewReader(c, 1<<20)} }
+
+// send writes one frame.
+func (p *peer) send(channel uint16, body wire.Performative, payload []byte) error {
+	p.out = wire.AppendFrame(p.out[:0], channel, body, payload)
+	_, err := p.Write(p.out)
+	return err
+}
+
+// header sends a protocol header and reads the node's.
+func (p *peer) header(id byte) error {
+	if _, err := p.Write(wire.AppendProtocolHeader(nil, id)); err != nil {
+		return err
+	}
+	got, _, err := p.ProtocolHeader()
+	if err == nil && got != id {
+		err = fmt.Errorf("the node answers with protocol %d", got)
+	}
+	return err
+}
+
+// signIn goes as far as the open.
+func (p *peer) signIn() error {
+	if err := p.header(wire.ProtocolSASL); err != nil {
+		return err
+	}
+	if _, err := awaited[*wire.SASLMechanisms](p); err != nil {
+		return err
+	}
+	if _, err := p.Write(wire.AppendSASLFrame(nil, &wire.SASLInit{Mechanism: "ANONYMOUS"})); err != nil {
+		return err
+	}
+	outcome, err := awaited[*wire.SASLOutcome](p)
+	if err == nil && outcome.Code != wire.SASLOK {
+		err = fmt.Errorf("SASL outcome %d", outcome.Code)
+	}
+	if err != nil {
+		return err
+	}
+	return p.header(wire.ProtocolAMQP)
+}
+
+// open signs in and opens a connection with a session on channel 0.
+func (p *peer) open(container string) error {
+	if err := p.signIn(); err != nil {
+		return err
+	}
+	err := p.send(0, &wire.Open{ContainerID: container, MaxFrameSize: 1 << 20, ChannelMax: math.MaxUint16}, nil)
+	if err == nil {
+		_, err = awaited[*wire.Open](p)
+	}
+	if err == nil {
+		err = p.begin(0)
+	}
+	if err == nil {
+		_, err = awaited[*wire.Begin](p)
+	}
+	return err
+}
+
+func (p *peer) begin(channel uint16) error {
+	return p.send(channel, &wire.Begin{IncomingWindow: math.MaxUint32, OutgoingWindow: math.MaxUint32, HandleMax: 4095}, nil)
+}
+
+// attach makes a link, which sends to an address or receives from it.
+func (p *peer) attach(handle uint32, name string, role wire.Role, address string) error {
+	a := &wire.Attach{
+		Name: name, Handle: handle, Role: role, SenderSettleMode: wire.SenderMixed,
+		Source: &wire.Source{ExpiryPolicy: wire.ExpirySessionEnd}, Target: &wire.Node{ExpiryPolicy: wire.ExpirySessionEnd},
+	}
+	if role == wire.RoleSender {
+		a.Target = &wire.Node{Address: address, ExpiryPolicy: wire.ExpirySessionEnd}
+		a.InitialDeliveryCount = wire.Some(uint32(0))
+	} else {
+		a.Source.Address = address
+	}
+	return p.send(0, a, nil)
+}
+
+// awaited reads until a performative of a type comes. That the node closes, ends or detaches is an error.
+func awaited[T wire.Performative](p *peer) (T, error) {
+	var f wire.Frame
+	for {
+		if err := p.Next(&f); err != nil {
+			var none T
+			return none, err
+		}
+		if got, ok := f.Body.(T); ok {
+			return got, nil
+		}
+		if err := farewell(f.Body); err != nil {
+			var none T
+			return none, err
+		}
+	}
+}
+
+// farewell is the error that a frame ends something with.
+func farewell(body wire.Performative) error {
+	var why *wire.Error
+	what := ""
+	switch body := body.(type) {
+	case *wire.Close:
+		why, what = body.Error, "close"
+	case *wire.End:
+		why, what = body.Error, "end"
+	case *wire.Detach:
+		why, what = body.Error, "detach"
+	default:
+		return nil
+	}
+	if why == nil {
+		return errors.New(what + " without an error")
+	}
+	return errors.New(what + " with " + string(why.Condition))
+}
+
+// reaction reads until the node ends the connection, and says how it did.
+func (p *peer) reaction(ctx context.Context) string {
+	var f wire.Frame
+	for {
+		if err := p.Next(&f); err != nil {
+			return end(ctx, errors.Unwrap(err))
+		}
+		if body, ok := f.Body.(*wire.Close); ok {
+			return farewell(body).Error()
+		}
+	}
+}
+
+// payload is a message with these bytes.
+func payload(body []byte) []byte { return wire.AppendData(nil, body) }
+
+// publisher publishes one message after the other, and waits until each is accepted.
+func (g *good) publisher(ctx context.Context, address string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	p := newPeer(c)
+	_ = c.SetDeadline(time.Now().Add(bound))
+	if err := p.open("good"); err != nil {
+		return err
+	}
+	if err := p.attach(0, "good", wire.RoleSender, "good"); err != nil {
+		return err
+	}
+	if _, err := awaited[*wire.Flow](p); err != nil {
+		return err
+	}
+	body := payload(make([]byte, 512))
+	for id := uint32(0); ctx.Err() == nil; id++ {
+		began := time.Now()
+		_ = c.SetDeadline(began.Add(bound))
+		err := p.send(0, &wire.Transfer{
+			DeliveryID: wire.Some(id), DeliveryTag: []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)},
+			MessageFormat: wire.Some(uint32(0)),
+		}, body)
+		if err != nil {
+			return err
+		}
+		settled, err := awaited[*wire.Disposition](p)
+		if err != nil {
+			return err
+		}
+		if _, ok := settled.State.(wire.Accepted); !ok || settled.First != id {
+			return fmt.Errorf("message %d was settled as %d: %v", id, settled.First, settled.State)
+		}
+		g.mu.Lock()
+		g.took = append(g.took, time.Since(began))
+		g.mu.Unlock()
+		pause(ctx, 2*time.Millisecond)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// amqpVictim starts a pair that serves AMQP, and gives the addresses of the active's ports for that and for metrics.
+func amqpVictim(t *testing.T) (p *cluster.Pair, active *cluster.Node, amqp, metrics string) {
+	t.Helper()
+	binary, err := cluster.Build(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	of := map[string]map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		of[name] = map[string]string{}
+		for _, setting := range []string{"amqp.listen", "metrics.listen"} {
+			port, err := harness.ReservePort()
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = port.Close() })
+			of[name][setting] = port.Address()
+		}
+	}
+	p, err = cluster.Start(t.Context(), cluster.Options{
+		Binary: binary, Dir: t.TempDir(), NodeSettings: of, Settings: map[string]string{
+			"log.level": "info", "memory.budget": "512MiB", "limits.handshake-timeout": "1s",
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("a: %s\nb: %s", p.A.LogTail(), p.B.LogTail())
+		}
+		require.NoError(t, p.Close())
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	active, _, err = p.WaitInSync(ctx)
+	require.NoError(t, err)
+	return p, active, of[active.Name]["amqp.listen"], of[active.Name]["metrics.listen"]
+}
+
+// TestHostileAMQP: what a peer may do on the port for AMQP costs clients of both ports no error, the node no more memory
+// than its budget, and leaves nothing behind. LOCKSTEP_HOSTILE says for how long, as in TestHostile.
+func TestHostileAMQP(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes some seconds")
+	}
+	total := 6 * time.Second
+	if long, ok := os.LookupEnv("LOCKSTEP_HOSTILE"); ok {
+		var err error
+		total, err = time.ParseDuration(long)
+		require.NoError(t, err, "LOCKSTEP_HOSTILE")
+	}
+	all := chosenFrom(amqpAttacks(), os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
+	if len(all) == 0 {
+		t.Skip("none of the attacks that were asked for is one on this port")
+	}
+	p, active, address, metrics := amqpVictim(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	k, err := p.NewClient(ctx)
+	require.NoError(t, err)
+	defer func() { _ = k.Close() }()
+	assaulted := plan{Address: address, For: total / time.Duration(len(all)), Files: files(t), Queue: "bait"}
+	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
+		assaulted.From = "127.0.0.2"
+	}
+	bait(t, k, &assaulted)
+
+	byGRPC, byAMQP := &good{t: t, client: k}, &good{t: t}
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer cancel()
+	working.Go(func() { byGRPC.work(ctx) })
+	working.Go(func() { consume(ctx, t, k) })
+	working.Go(func() {
+		if err := byAMQP.publisher(ctx, address); ctx.Err() == nil {
+			assert.NoError(t, err, "the good client of AMQP")
+		}
+	})
+	pause(ctx, time.Second)
+	_, quiet, n := byAMQP.all()
+	require.NotZero(t, n, "the good client of AMQP has published nothing")
+	goroutines, descriptors := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
+
+	for i, a := range all {
+		one := assaulted.from(1 + i)
+		one.Attack = a.name
+		mine := map[string]*tally{}
+		spent, began := processorTime(t, active.PID()), time.Now()
+		assault(t, one, mine)
+		spent = processorTime(t, active.PID()) - spent
+		median, p99, n := byAMQP.lap()
+		_, other, _ := byGRPC.lap()
+		tell(t, mine)
+		t.Logf("%-28s median %v, p99 %v of %d by AMQP, p99 %v by gRPC, processor %.0f %%, memory %d MiB", a.name,
+			rounded(median), rounded(p99), n, rounded(other), 100*spent.Seconds()/time.Since(began).Seconds(),
+			peakMemory(t, active.PID())>>20)
+		require.NotZero(t, n, "the good client of AMQP has published nothing during %s", a.name)
+	}
+	_, p99, _ := byAMQP.all()
+	require.LessOrEqual(t, p99, max(20*quiet, time.Second), "p99 of the good client; without an attack it is %v", quiet)
+	require.Zero(t, byGRPC.fails)
+	require.LessOrEqual(t, peakMemory(t, active.PID()), int64(budget+budget/10), "memory")
+	require.Eventually(t, func() bool {
+		return gauge(t, metrics, "go_goroutines") <= goroutines+10 &&
+			gauge(t, metrics, "process_open_fds") <= descriptors+5
+	}, bound, 200*time.Millisecond, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
+	t.Log(fmt.Sprint("goroutines and files before: ", goroutines, ", ", descriptors, "; afterwards: ",
+		gauge(t, metrics, "go_goroutines"), ", ", gauge(t, metrics, "process_open_fds")))
+}
