@@ -63,6 +63,34 @@ func TestMemoryIsBoundedByWhatCame(t *testing.T) {
 	})
 }
 
+// TestDepth: values stand in each other as deep as 32 levels, of whatever kind these are.
+func TestDepth(t *testing.T) {
+	list := func(v any) any { return wire.List{v} }
+	for name, wrap := range map[string]func(any) any{
+		"lists":  list,
+		"maps":   func(v any) any { return wire.Map{{Key: "k", Value: v}} },
+		"arrays": func(v any) any { return wire.Array{wire.List{v}} },
+		"values": func(v any) any { return wire.Described{Descriptor: "d", Value: v} },
+		"names":  func(v any) any { return wire.Described{Descriptor: v, Value: "v"} },
+	} {
+		var v any = "inside"
+		for depth := 1; depth <= 40; depth++ {
+			v = wrap(v)
+			levels := depth
+			if name == "arrays" {
+				levels = 2 * depth
+			}
+			got, _, err := wire.DecodeValue(wire.AppendValue(nil, v))
+			if levels > 32 {
+				require.ErrorContains(t, err, "32", "%s, %d deep", name, depth)
+				continue
+			}
+			require.NoError(t, err, "%s, %d deep", name, depth)
+			require.Equal(t, v, got)
+		}
+	}
+}
+
 // TestLargeFramesTakeMemoryAsTheyCome: a size alone is not believed, and what a large frame has taken is given back.
 func TestLargeFramesTakeMemoryAsTheyCome(t *testing.T) {
 	const size = 64 << 20
@@ -158,7 +186,9 @@ func TestMandatoryFields(t *testing.T) {
 		require.ErrorAs(t, err, &e, c.field)
 		require.Equal(t, wire.Error{Condition: wire.ConditionInvalid, Description: c.field}, *e)
 	}
-	for code, field := range map[byte]string{0x41: "its mechanism", 0x42: "its challenge", 0x43: "its response", 0x44: "its code"} {
+	for code, field := range map[byte]string{
+		0x41: "its mechanism", 0x42: "its challenge", 0x43: "its response", 0x44: "its code",
+	} {
 		err := wire.NewReader(bytes.NewReader(frameOf(1, described(code))), 1<<20).Next(new(wire.Frame))
 		require.ErrorContains(t, err, "lacks "+field)
 	}
@@ -180,8 +210,9 @@ func TestBadFields(t *testing.T) {
 		"properties as a list":          described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, wire.List{"queue"}),
 		"a boolean of 2":                {0, 0x53, 0x15, 0xc0, 4, 2, 0x56, 2, 0x43},
 		"bytes behind the fields":       {0, 0x53, 0x18, 0xc0, 3, 1, 0x40, 0x40},
-		"an unsettled map of three": append([]byte{0, 0x53, 0x12, 0xc0, 18, 8, 0xa1, 1, 'l', 0x43, 0x41, 0x40, 0x40, 0x40, 0x40},
-			0xc1, 4, 3, 0xa0, 0, 0x40),
+		"an unsettled map of three": {
+			0, 0x53, 0x12, 0xc0, 17, 8, 0xa1, 1, 'l', 0x43, 0x41, 0x40, 0x40, 0x40, 0x40, 0xc1, 5, 3, 0xa0, 0, 0x40, 0x40,
+		},
 	} {
 		err := wire.NewReader(bytes.NewReader(frameOf(0, body)), 1<<20).Next(new(wire.Frame))
 		var e *wire.Error
@@ -205,7 +236,8 @@ func TestSymbolicNamesOfAll(t *testing.T) {
 		byName("amqp:attach:list", "l", u, yes, nil, nil, nil, byName("amqp:target:list")),
 		byName("amqp:flow:list", nil, u, u, u), byName("amqp:transfer:list", u),
 		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:accepted:list")),
-		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:rejected:list", byName("amqp:error:list", wire.Symbol("c")))),
+		byName("amqp:disposition:list", yes, u, u, yes,
+			byName("amqp:rejected:list", byName("amqp:error:list", wire.Symbol("c")))),
 		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:received:list", u, uint64(1))),
 		byName("amqp:disposition:list", yes, u, u, yes, byName("amqp:declared:list", []byte{1})),
 		byName("amqp:disposition:list", yes, u, u, yes,

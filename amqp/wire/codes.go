@@ -50,7 +50,7 @@ const (
 )
 
 // codes are the numbers of descriptors that are sent as symbols.
-var codes = map[Symbol]uint64{
+var codes = map[Symbol]uint64{ //nolint:gochecknoglobals // a table
 	"amqp:open:list": codeOpen, "amqp:begin:list": codeBegin, "amqp:attach:list": codeAttach,
 	"amqp:flow:list": codeFlow, "amqp:transfer:list": codeTransfer, "amqp:disposition:list": codeDisposition,
 	"amqp:detach:list": codeDetach, "amqp:end:list": codeEnd, "amqp:close:list": codeClose,

@@ -278,7 +278,8 @@ func (d *decoder) elements(c byte) (in decoder, count int, err error) {
 	if n > uint64(len(in.b)) && (c>>4 < 0xe || n > maxEmpty) {
 		return decoder{}, 0, decodeError("%d elements in %d bytes", n, len(in.b))
 	}
-	return in, int(n), in.deeper()
+	err = in.deeper()
+	return in, int(n), err
 }
 
 func (d *decoder) compound(c byte) (any, error) {

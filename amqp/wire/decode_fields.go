@@ -99,7 +99,7 @@ func (r *reader) bytes(n int) []byte {
 	return b
 }
 
-var noBytes [8]byte // read only
+var noBytes [8]byte //nolint:gochecknoglobals // read only
 
 func (r *reader) optionalBool() (v Optional[bool]) {
 	if !r.more() {

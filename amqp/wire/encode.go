@@ -8,7 +8,7 @@ import (
 	"math"
 )
 
-var big = binary.BigEndian
+var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
 // AppendValue appends the encoding of a value, in the shortest form that its type has. It panics for a value that is of
 // none of the types of this package, and for an Array of values that differ in their types or descriptors: what is sent
@@ -176,7 +176,7 @@ func appendArray(b []byte, a Array) []byte {
 
 // constructorOf is the constructor that takes every value of v's type.
 func constructorOf(v any) byte { //nolint:cyclop // one line for each type
-	switch v.(type) {
+	switch v := v.(type) {
 	case nil:
 		return ctorNull
 	case bool:
@@ -208,7 +208,7 @@ func constructorOf(v any) byte { //nolint:cyclop // one line for each type
 	case UUID:
 		return ctorUUID
 	case Decimal:
-		return decimalConstructor(v.(Decimal))
+		return decimalConstructor(v)
 	case []byte:
 		return ctorBinary32
 	case string:

@@ -2,9 +2,9 @@
 
 package wire
 
-// Go types of AMQP values, where the type of Go alone does not say which one is meant. The others are: nil (null), bool,
-// uint8 (ubyte), uint16 (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long),
-// float32, float64 (double), []byte (binary), string.
+// Go types of AMQP values, where the type of Go alone does not say which one is meant. The others are: nil (null),
+// bool, uint8 (ubyte), uint16 (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64
+// (long), float32, float64 (double), []byte (binary), string.
 type (
 	// Symbol is a name from a constrained domain, in ASCII.
 	Symbol string

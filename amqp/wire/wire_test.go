@@ -25,13 +25,23 @@ func values() []any {
 		nil, true, false, uint8(7), uint16(700), uint32(0), uint32(255), uint32(256), uint64(0), uint64(255),
 		uint64(math.MaxUint64), int8(-7), int16(-700), int32(-128), int32(-129), int32(math.MaxInt32), int64(127),
 		int64(128), int64(math.MinInt64), float32(1.5), math.Inf(-1), wire.Char('é'), wire.Timestamp(-1),
-		wire.UUID{1, 2, 3, 15: 16}, wire.Decimal("1234"), wire.Decimal("12345678"), wire.Decimal("1234567890123456"),
-		[]byte{}, []byte("b"), []byte(long), "", "é", long, wire.Symbol("s"), wire.Symbol(long),
-		wire.List{}, wire.List{uint32(1), "two", nil, wire.List{true}}, wire.List{long, long},
-		wire.Map{}, wire.Map{{wire.Symbol("k"), "v"}, {"l", wire.Map{{uint64(1), long}}}},
-		wire.Array{}, wire.Array{wire.Symbol("a"), wire.Symbol(long)}, wire.Array{uint32(1), uint32(2)},
-		wire.Array{true, false}, wire.Array{wire.List{uint32(1)}, wire.List{}}, wire.Array{wire.Map{{"a", "b"}}},
-		wire.Array{wire.Array{int32(1)}, wire.Array{int32(2), int32(3)}}, wire.Array{nil, nil},
+		wire.UUID{1, 2, 3, 15: 16},
+		wire.Decimal("1234"), wire.Decimal("12345678"), wire.Decimal("1234567890123456"),
+		[]byte{},
+		[]byte("b"), []byte(long), "", "é", long, wire.Symbol("s"), wire.Symbol(long),
+		wire.List{},
+		wire.List{uint32(1), "two", nil, wire.List{true}},
+		wire.List{long, long},
+		wire.Map{},
+		wire.Map{{wire.Symbol("k"), "v"}, {"l", wire.Map{{uint64(1), long}}}},
+		wire.Array{},
+		wire.Array{wire.Symbol("a"), wire.Symbol(long)},
+		wire.Array{uint32(1), uint32(2)},
+		wire.Array{true, false},
+		wire.Array{wire.List{uint32(1)}, wire.List{}},
+		wire.Array{wire.Map{{"a", "b"}}},
+		wire.Array{wire.Array{int32(1)}, wire.Array{int32(2), int32(3)}},
+		wire.Array{nil, nil},
 		wire.Array{wire.Described{Descriptor: uint64(9), Value: "x"}, wire.Described{Descriptor: uint64(9), Value: "y"}},
 		wire.Described{Descriptor: wire.Symbol("apache.org:selector-filter:string"), Value: "a = 1"},
 		wire.Map{{wire.Symbol("lifetime-policy"), wire.Described{Descriptor: uint64(0x2b), Value: wire.List{}}}},
@@ -93,7 +103,8 @@ func TestEncodings(t *testing.T) {
 		{"c10100", wire.Map{}},
 		{"d10000000400000000", wire.Map{}},
 		{"e00d02" + "00a301" + "75" + "a1" + "0161" + "0462636465", wire.Array{
-			wire.Described{Descriptor: wire.Symbol("u"), Value: "a"}, wire.Described{Descriptor: wire.Symbol("u"), Value: "bcde"},
+			wire.Described{Descriptor: wire.Symbol("u"), Value: "a"},
+			wire.Described{Descriptor: wire.Symbol("u"), Value: "bcde"},
 		}},
 		{"e00702" + "c0" + "020141" + "0100", wire.Array{wire.List{true}, wire.List{}}},
 		{"e00902" + "e0" + "03015001" + "020040", wire.Array{wire.Array{uint8(1)}, wire.Array{}}},
@@ -202,7 +213,8 @@ func performatives() []wire.Performative {
 		},
 		&wire.Disposition{},
 		&wire.Disposition{
-			Role: wire.RoleReceiver, First: 1, Last: 9, Settled: true, State: &wire.Declared{TxnID: []byte("t")}, Batchable: true,
+			Role: wire.RoleReceiver, First: 1, Last: 9, Settled: true, State: &wire.Declared{TxnID: []byte("t")},
+			Batchable: true,
 		},
 		&wire.Disposition{First: 5, Last: 5, State: wire.Released{}},
 		&wire.Detach{Handle: 1},
@@ -315,8 +327,9 @@ func TestSections(t *testing.T) {
 		Durable: true, Priority: wire.Some(uint8(9)), TTL: wire.Some(uint32(1000)), FirstAcquirer: true, DeliveryCount: 3,
 	}
 	properties := wire.Properties{
-		MessageID: uint64(1), UserID: []byte("u"), To: "to", Subject: wire.Some(""), ReplyTo: "r", CorrelationID: wire.UUID{1},
-		ContentType: "text/plain", ContentEncoding: "gzip", AbsoluteExpiryTime: wire.Some(wire.Timestamp(1)),
+		MessageID: uint64(1), UserID: []byte("u"), To: "to", Subject: wire.Some(""), ReplyTo: "r",
+		CorrelationID: wire.UUID{1},
+		ContentType:   "text/plain", ContentEncoding: "gzip", AbsoluteExpiryTime: wire.Some(wire.Timestamp(1)),
 		CreationTime: wire.Some(wire.Timestamp(2)), GroupID: wire.Some("g"), GroupSequence: wire.Some(uint32(0)),
 		ReplyToGroupID: wire.Some("h"),
 	}
@@ -390,12 +403,15 @@ func TestNoAllocations(t *testing.T) {
 	var stream []byte
 	const rounds = 100
 	transfer := &wire.Transfer{
-		Handle: 1, DeliveryID: wire.Some(uint32(1 << 20)), DeliveryTag: []byte("12345678"), MessageFormat: wire.Some(uint32(0)),
-		Settled: wire.Some(false),
+		Handle: 1, DeliveryID: wire.Some(uint32(1 << 20)), DeliveryTag: []byte("12345678"),
+		MessageFormat: wire.Some(uint32(0)), Settled: wire.Some(false),
 	}
-	disposition := &wire.Disposition{Role: wire.RoleReceiver, First: 1 << 20, Last: 1<<20 + 7, Settled: true, State: wire.Accepted{}}
+	disposition := &wire.Disposition{
+		Role: wire.RoleReceiver, First: 1 << 20, Last: 1<<20 + 7, Settled: true, State: wire.Accepted{},
+	}
 	flow := &wire.Flow{
-		NextIncomingID: wire.Some(uint32(1)), IncomingWindow: 2, Handle: wire.Some(uint32(0)), LinkCredit: wire.Some(uint32(7)),
+		NextIncomingID: wire.Some(uint32(1)), IncomingWindow: 2, Handle: wire.Some(uint32(0)),
+		LinkCredit: wire.Some(uint32(7)),
 	}
 	payload := []byte(long)
 	appended := func(b []byte) []byte {

@@ -85,7 +85,9 @@ func (p *peer) open(container string) error {
 }
 
 func (p *peer) begin(channel uint16) error {
-	return p.send(channel, &wire.Begin{IncomingWindow: math.MaxUint32, OutgoingWindow: math.MaxUint32, HandleMax: 4095}, nil)
+	return p.send(channel, &wire.Begin{
+		IncomingWindow: math.MaxUint32, OutgoingWindow: math.MaxUint32, HandleMax: 4095,
+	}, nil)
 }
 
 // attach makes a link, which sends to an address or receives from it.

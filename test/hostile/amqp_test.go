@@ -54,8 +54,8 @@ func amqpVictim(t *testing.T) (p *cluster.Pair, active *cluster.Node, amqp, metr
 	return p, active, of[active.Name]["amqp.listen"], of[active.Name]["metrics.listen"]
 }
 
-// TestHostileAMQP: what a peer may do on the port for AMQP costs clients of both ports no error, the node no more memory
-// than its budget, and leaves nothing behind. LOCKSTEP_HOSTILE says for how long, as in TestHostile.
+// TestHostileAMQP: what a peer may do on the port for AMQP costs clients of both ports no error, the node no more
+// memory than its budget, and leaves nothing behind. LOCKSTEP_HOSTILE says for how long, as in TestHostile.
 func TestHostileAMQP(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes some seconds")
