@@ -291,6 +291,24 @@ func TestDrain(t *testing.T) {
 		require.Len(t, got, 2)
 		require.Equal(t, some(0), got[1].body.(*wire.Flow).LinkCredit)
 	})
+	t.Run("asked again behind a closed window", func(t *testing.T) {
+		p := opened(t, Options{})
+		l := p.receiver("a", 0)
+		f := drain(0, 3)
+		f.IncomingWindow = 1
+		p.send(0, f)
+		sendAll(t, l, 0, 2)
+		l.Drained()
+		p.take()
+		f = drain(1, 2)
+		f.IncomingWindow = 0
+		p.send(0, f) // the caller has said already that there is no more
+		require.Len(t, happened[*Credit](p), 1)
+		p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 1})
+		got := p.take()
+		require.Len(t, got, 2)
+		require.Equal(t, some(3), got[1].body.(*wire.Flow).DeliveryCount)
+	})
 	t.Run("called off", func(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
