@@ -136,6 +136,21 @@ func TestCloseByCaller(t *testing.T) {
 	require.True(t, p.c.Done())
 }
 
+// TestDispositionBeforeClose: what was settled is told before the connection closes.
+func TestDispositionBeforeClose(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.sender("a", 0)
+	l.Grant(1)
+	p.send(0, transfer(0, 0))
+	p.take()
+	l.Settle(0, wire.Accepted{})
+	p.c.Close(nil)
+	got := p.take()
+	require.Len(t, got, 2)
+	require.IsType(t, &wire.Disposition{}, got[0].body)
+	require.IsType(t, &wire.Close{}, got[1].body)
+}
+
 func TestLostConnection(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)

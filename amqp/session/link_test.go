@@ -172,6 +172,8 @@ func TestDetach(t *testing.T) {
 		require.False(t, l.Accept(Reply{}))
 		require.Empty(t, p.take())
 		require.Zero(t, p.c.links)
+		p.send(0, attach("b", 7, wire.RoleReceiver))
+		require.Zero(t, one[*wire.Attach](p).Handle, "the handle is free again")
 	}
 }
 
