@@ -6,6 +6,8 @@ package s3
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/objects/s3"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
 const (
@@ -42,17 +45,33 @@ type server struct {
 	addr string
 	cmd  *exec.Cmd
 	more []string
+	// cert and key are files of a certificate: then it speaks TLS alone. ca is what it is checked against.
+	cert, key, ca string
 }
 
 // startServer starts one with an empty bucket; more are options of its posix backend.
 func startServer(t *testing.T, more ...string) *server {
+	t.Helper()
+	return startWith(t, server{more: more})
+}
+
+// startTLS starts one that speaks TLS.
+func startTLS(t *testing.T) *server {
+	t.Helper()
+	ca := certs.New(t, "authority of the S3 server")
+	_, cert, key := ca.Issue(t, "s3")
+	return startWith(t, server{cert: cert, key: key, ca: ca.File})
+}
+
+func startWith(t *testing.T, like server) *server {
 	t.Helper()
 	if os.Getenv(envServer) == "" {
 		t.Skipf("%s is not set: test/s3/run.sh sets it", envServer)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &server{t: t, dir: t.TempDir(), addr: l.Addr().String(), more: more}
+	s := &like
+	s.t, s.dir, s.addr = t, t.TempDir(), l.Addr().String()
 	require.NoError(t, l.Close())
 	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "root"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "versions"), 0o755))
@@ -61,12 +80,21 @@ func startServer(t *testing.T, more ...string) *server {
 	return s
 }
 
-func (s *server) endpoint() string { return "http://" + s.addr }
+func (s *server) endpoint() string {
+	if s.cert != "" {
+		return "https://" + s.addr
+	}
+	return "http://" + s.addr
+}
 
 // start begins the process and waits until it answers.
 func (s *server) start() {
 	s.t.Helper()
-	args := append([]string{"--access", accessKey, "--secret", secretKey, "--port", s.addr, "--quiet", "posix"}, s.more...)
+	args := []string{"--access", accessKey, "--secret", secretKey, "--port", s.addr, "--quiet"}
+	if s.cert != "" {
+		args = append(args, "--cert", s.cert, "--key", s.key)
+	}
+	args = append(append(args, "posix"), s.more...)
 	s.cmd = exec.Command(os.Getenv(envServer), append(args, filepath.Join(s.dir, "root"))...)
 	out, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	require.NoError(s.t, err)
@@ -94,7 +122,16 @@ func (s *server) kill() {
 // client is a plain one.
 func (s *server) client() *minio.Client {
 	s.t.Helper()
-	c, err := minio.New(s.addr, &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")})
+	o := &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")}
+	if s.cert != "" {
+		pem, err := os.ReadFile(s.ca)
+		require.NoError(s.t, err)
+		pool := x509.NewCertPool()
+		require.True(s.t, pool.AppendCertsFromPEM(pem))
+		o.Secure = true
+		o.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	}
+	c, err := minio.New(s.addr, o)
 	require.NoError(s.t, err)
 	return c
 }

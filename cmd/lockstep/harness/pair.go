@@ -58,6 +58,8 @@ type Options struct {
 	WitnessFlags []string
 	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
 	Credentials credentials.TransportCredentials
+	// AFirst starts node b only when node a serves: where a has data already, it is the one that the pair is to be of.
+	AFirst bool
 	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
 	Place func(name, dir string) (Place, error)
 }
@@ -115,7 +117,12 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		}
 		p.Nodes = append(p.Nodes, n)
 	}
-	for _, n := range p.Nodes {
+	for i, n := range p.Nodes {
+		if i > 0 && o.AFirst {
+			if _, err := p.WaitActive(ctx); err != nil {
+				return nil, err
+			}
+		}
 		if err := n.Start(); err != nil {
 			return nil, err
 		}

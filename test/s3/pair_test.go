@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package s3
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+// TestTLS: the same contract over TLS, and what is told when the server's certificate is not of the authority, or when
+// the scheme is wrong.
+func TestTLS(t *testing.T) {
+	s := startTLS(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	o := options(t, s.endpoint())
+	o.CA = s.ca
+	contract(t, openPlace(t, "sets", o))
+
+	other := options(t, s.endpoint())
+	other.CA = certs.New(t, "another authority").File
+	plain := options(t, "http://"+s.addr)
+	plain.RetryFor = time.Second
+	for _, refused := range []struct {
+		name string
+		with backup.Objects
+		text string
+	}{
+		{"another authority", openPlace(t, "sets", other), "certificate"},
+		{"no authority", openPlace(t, "sets", options(t, s.endpoint())), "certificate"},
+		{"no TLS", openPlace(t, "sets", plain), ""},
+	} {
+		began := time.Now()
+		_, err := refused.with.List(t.Context(), "")
+		require.ErrorIs(t, err, backup.ErrRemote, refused.name)
+		require.ErrorContains(t, err, refused.text, refused.name)
+		require.NotContains(t, err.Error(), secretKey)
+		require.Less(t, time.Since(began), 10*time.Second, "%s: nothing gets better by waiting", refused.name)
+	}
+}
+
+// bucketWorld is a pair whose save-sets and archive are in a bucket.
+type bucketWorld struct {
+	t      *testing.T
+	binary string
+	place  map[string]string // settings that say where
+	pair   *harness.Pair
+}
+
+// program is the command line: LOCKSTEP_BINARY, or built here.
+func program(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("LOCKSTEP_BINARY"); path != "" {
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "lockstep")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
+		"github.com/lockstep-mq/lockstep/cmd/lockstep").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return path
+}
+
+// start starts a pair in a directory, in which node a may have data already.
+func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
+	w.t.Helper()
+	all := harness.SmallNodes()
+	maps.Copy(all, w.place)
+	all["backup.path"], all["wal.archive"] = "s3://"+bucket+"/sets", "s3://"+bucket+"/log"
+	all["wal.archive-interval"] = "1s"
+	var err error
+	ctx, cancel := context.WithTimeout(w.t.Context(), bound)
+	defer cancel()
+	w.pair, err = harness.Start(ctx, harness.Options{
+		Binary: w.binary, Dir: dir, EtcdNoSync: true, Settings: all, AFirst: true,
+	})
+	require.NoError(w.t, err)
+	pair := w.pair
+	w.t.Cleanup(func() { require.NoError(w.t, pair.KillAll()) })
+	active, standby, err = w.pair.WaitInSync(ctx)
+	require.NoError(w.t, err)
+	return active, standby
+}
+
+// run runs a command; flags say how the bucket is reached if it is no node that does.
+func (w *bucketWorld) run(args ...string) (string, error) {
+	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
+	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%v: %w: %s", args, err, errs.String())
+	}
+	return out.String(), nil
+}
+
+func (w *bucketWorld) ok(args ...string) string {
+	w.t.Helper()
+	out, err := w.run(args...)
+	require.NoError(w.t, err)
+	return out
+}
+
+// reach are the flags for a command without a node.
+func (w *bucketWorld) reach() (flags []string) {
+	for key, value := range w.place {
+		flags = append(flags, "--"+strings.ReplaceAll(key, ".", "-")+"="+value)
+	}
+	return flags
+}
+
+// publisher publishes numbered messages until it is stopped, and knows which were acknowledged.
+type publisher struct {
+	stop  context.CancelFunc
+	acked chan int
+}
+
+func (w *bucketWorld) publish() *publisher {
+	w.t.Helper()
+	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	require.NoError(w.t, err)
+	_, _, err = c.CreateQueue(w.t.Context(), "orders", client.CreateQueueOptions{})
+	require.NoError(w.t, err)
+	ctx, stop := context.WithCancel(w.t.Context())
+	p := &publisher{stop: stop, acked: make(chan int, 1)}
+	filler := strings.Repeat("x", 4000)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			// Each is asked for until it is answered: what is asked for is stored once, whatever dies meanwhile.
+			_, err := c.Publish(context.WithoutCancel(ctx), "orders",
+				client.Message{Body: fmt.Appendf(nil, "%06d %s", n, filler)})
+			if err != nil {
+				break
+			}
+			n++
+		}
+		_ = c.Close()
+		p.acked <- n
+	}()
+	return p
+}
+
+// TestPair: a pair publishes, the standby backs up to a bucket over TLS, and the active is killed in the middle. The
+// backup is whole, the new active archives on, and a new pair that is restored from the bucket has every acknowledged
+// message once.
+func TestPair(t *testing.T) {
+	s := startTLS(t)
+	s.makeBucket(minio.MakeBucketOptions{})
+	o := options(t, s.endpoint())
+	w := &bucketWorld{t: t, binary: program(t), place: map[string]string{
+		"backup.s3.endpoint": s.endpoint(), "backup.s3.ca": s.ca, "backup.s3.path-style": "true",
+		"backup.s3.access-key-file": o.AccessKeyFile, "backup.s3.secret-key-file": o.SecretKeyFile,
+	}}
+	active, standby := w.start(t.TempDir())
+	p := w.publish()
+	// Long enough that what is behind the backup has its part in the restore, and the backup its time to be killed in.
+	require.Eventually(t, func() bool {
+		st, err := standby.Status(t.Context())
+		return err == nil && st.GetStore().GetMessageBytes() > 6<<20
+	}, bound, 50*time.Millisecond)
+	made := make(chan error, 1)
+	go func() {
+		_, err := w.run("store", "backup", "--node", standby.Address, "--rate", "3MiB")
+		made <- err
+	}()
+	s.waitForMark()
+	select {
+	case err := <-made:
+		require.FailNow(t, "the backup has ended before the active was killed", "%v", err)
+	default:
+	}
+	require.NoError(t, active.Kill())
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	now, err := w.pair.WaitActive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, standby.Name, now.Name)
+	require.NoError(t, <-made, "who is active is nothing to a backup")
+	w.moreMessages(now, 200) // they are in the archive alone
+	p.stop()
+	acked := <-p.acked
+	require.Greater(t, acked, 1000)
+
+	var flushed struct {
+		Directory string `json:"directory"`
+		LastLSN   uint64 `json:"last_lsn"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(w.ok("store", "flush-archive", "--node", now.Address, "--output", "json")),
+		&flushed))
+	require.Equal(t, "s3://"+bucket+"/log/"+now.Name, strings.TrimSuffix(flushed.Directory, "/"))
+	var set struct {
+		Path     string `json:"path"`
+		Position struct {
+			LSN uint64 `json:"lsn"`
+		} `json:"position"`
+		Check struct {
+			Restorable bool   `json:"restorable"`
+			Problem    string `json:"archive_problem"`
+			Reach      struct {
+				LSN uint64 `json:"lsn"`
+			} `json:"reach"`
+		} `json:"check"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(w.ok("store", "backups", "--node", now.Address, "--verify", "--full-speed",
+		"--output", "json")), &set))
+	require.True(t, set.Check.Restorable)
+	require.Empty(t, set.Check.Problem)
+	require.Equal(t, flushed.LastLSN, set.Check.Reach.LSN, "the node's own check says the same")
+	require.Greater(t, flushed.LastLSN, set.Position.LSN)
+	require.NoError(t, w.pair.KillAll())
+
+	dir := t.TempDir()
+	w.ok(append([]string{
+		"store", "restore", "s3://" + bucket + "/sets", "--archive", flushed.Directory, "--data-dir",
+		filepath.Join(dir, "a", "data"),
+	}, w.reach()...)...)
+	w.start(dir)
+	w.holds(acked)
+}
+
+// moreMessages waits until so many have come.
+func (w *bucketWorld) moreMessages(n *harness.Node, count uint64) {
+	w.t.Helper()
+	first, err := n.Status(w.t.Context())
+	require.NoError(w.t, err)
+	require.Eventually(w.t, func() bool {
+		st, err := n.Status(w.t.Context())
+		return err == nil && st.GetStore().GetMessages() >= first.GetStore().GetMessages()+count
+	}, bound, 20*time.Millisecond)
+}
+
+// waitForMark waits until a backup is under way.
+func (s *server) waitForMark() {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		found, err := filepath.Glob(filepath.Join(s.dir, "root", bucket, "sets", ".partial-*"))
+		return err == nil && len(found) > 0
+	}, bound, 5*time.Millisecond)
+}
+
+// holds proves that all messages up to a number are there, in order, each once.
+func (w *bucketWorld) holds(acked int) {
+	w.t.Helper()
+	c, err := client.Open(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
+	require.NoError(w.t, err)
+	defer func() { require.NoError(w.t, c.Close()) }()
+	n := 0
+	for m, err := range c.Browse(w.t.Context(), "orders", client.BrowseOptions{}) {
+		require.NoError(w.t, err)
+		require.Equal(w.t, fmt.Sprintf("%06d", n), string(m.Body[:6]))
+		n++
+	}
+	require.Equal(w.t, acked, n)
+	w.t.Logf("%d messages were acknowledged; all are in the new pair", n)
+}
