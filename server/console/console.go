@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"html/template"
 	"net"
-	"net/http"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/httpport"
 	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
@@ -31,8 +30,6 @@ const (
 	maxHeaderBytes = 16 << 10
 	// maxConnections bounds the connections; more are closed at once.
 	maxConnections = 256
-	// stopLimit is how long requests that are under way may still take when the node stops.
-	stopLimit = 500 * time.Millisecond
 )
 
 // ErrNotForwarded is returned by Options.Other when nothing that a session shows can be shown to the other node.
@@ -70,9 +67,8 @@ type Options struct {
 // Server answers browsers until Run's context ends.
 type Server struct {
 	o         Options
-	listener  net.Listener
 	port      string
-	http      *http.Server
+	http      *httpport.Port
 	pages     []Page
 	templates map[string]*template.Template
 	assets    map[string]asset
@@ -96,23 +92,19 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if s.templates, err = loadTemplates(s.pages, s.assets); err != nil {
 		return nil, err
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
+	s.http, err = httpport.Listen(ctx, httpport.Options{
+		Address: o.Address, TLS: o.TLS, Handler: s.handler(), Connections: maxConnections,
+		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: zap.NewStdLog(o.Logger.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("console.listen: %w", err)
 	}
-	if _, s.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
-		return nil, errors.Join(fmt.Errorf("console.listen: %w", err), l.Close())
+	if _, s.port, err = net.SplitHostPort(s.http.Address()); err != nil {
+		s.http.Close()
+		return nil, fmt.Errorf("console.listen: %w", err)
 	}
-	l = limitConnections(l, maxConnections)
-	if o.TLS != nil {
-		l = tls.NewListener(l, o.TLS)
-	}
-	s.http = &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: zap.NewStdLog(o.Logger.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
-	}
-	s.listener = l
 	return s, nil
 }
 
@@ -131,9 +123,9 @@ func (s *Server) URLAt(advertised string) string {
 // URL that a browser on this machine reaches it by.
 func (s *Server) URL() string {
 	scheme := s.scheme()
-	host, port, err := net.SplitHostPort(s.listener.Addr().String())
+	host, port, err := net.SplitHostPort(s.http.Address())
 	if err != nil {
-		return scheme + "://" + s.listener.Addr().String() + "/"
+		return scheme + "://" + s.http.Address() + "/"
 	}
 	asked, _, err := net.SplitHostPort(s.o.Address)
 	if ip := net.ParseIP(asked); err == nil && asked != "" && (ip == nil || !ip.IsUnspecified()) {
@@ -145,66 +137,16 @@ func (s *Server) URL() string {
 }
 
 // Close gives the port back if Run was never called.
-func (s *Server) Close() { _ = s.listener.Close() }
+func (s *Server) Close() { s.http.Close() }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
+	err := s.http.Run(ctx, func() {
 		s.hub.close()
 		s.tasks.close()
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		defer cancel()
-		if s.http.Shutdown(limit) != nil {
-			_ = s.http.Close()
-		}
-	}()
-	err := s.http.Serve(s.listener)
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
 	}
-	return fmt.Errorf("console: %w", err)
-}
-
-// limitedListener closes connections beyond a number.
-type limitedListener struct {
-	net.Listener
-
-	places chan struct{}
-}
-
-func limitConnections(l net.Listener, most int) net.Listener {
-	return &limitedListener{Listener: l, places: make(chan struct{}, most)}
-}
-
-// Accept waits for the next connection that has a place.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err //nolint:wrapcheck // the server compares it
-		}
-		select {
-		case l.places <- struct{}{}:
-			return &placedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.places })}, nil
-		default:
-			_ = c.Close() // there is no place for it
-		}
-	}
-}
-
-// placedConn gives its place back when it is closed.
-type placedConn struct {
-	net.Conn
-
-	leave func()
-}
-
-// Close ends the connection.
-func (c *placedConn) Close() error {
-	c.leave()
-	return c.Conn.Close() //nolint:wrapcheck // it is the connection's
+	return nil
 }

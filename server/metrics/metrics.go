@@ -12,7 +12,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/audit"
+	"github.com/lockstep-mq/lockstep/server/httpport"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
@@ -41,8 +41,10 @@ const (
 	writeTimeout = 5 * time.Minute
 	// maxHeaderBytes is how large the headers of a request may be.
 	maxHeaderBytes = 64 << 10
-	// stopLimit is how long a scrape that is under way may still take when the node stops.
-	stopLimit = 500 * time.Millisecond
+	// maxConnections bounds the connections, and maxConnectionsPerAddress those from one address: who asks for metrics
+	// and probes needs one or two.
+	maxConnections           = 256
+	maxConnectionsPerAddress = 32
 )
 
 // More is what only metrics tell.
@@ -125,16 +127,11 @@ type Options struct {
 
 // Server answers HTTP requests until Run's context ends.
 type Server struct {
-	listener net.Listener
-	http     *http.Server
+	port *httpport.Port
 }
 
 // Listen binds the address. Run must be called, or Close.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
-	if err != nil {
-		return nil, fmt.Errorf("metrics.listen: %w", err)
-	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -154,14 +151,15 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	} {
 		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
 	}
-	l = limited(l)
-	if o.TLS != nil {
-		l = tls.NewListener(l, o.TLS)
+	port, err := httpport.Listen(ctx, httpport.Options{
+		Address: o.Address, TLS: o.TLS, Handler: mux, Connections: maxConnections,
+		ConnectionsPerAddress: maxConnectionsPerAddress, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
+		IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("metrics.listen: %w", err)
 	}
-	return &Server{listener: l, http: &http.Server{
-		Handler: mux, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout,
-		WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
-	}}, nil
+	return &Server{port: port}, nil
 }
 
 // allowed passes on the requests that may be.
@@ -184,29 +182,17 @@ func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
 }
 
 // Address that it is bound to, host:port.
-func (s *Server) Address() string { return s.listener.Addr().String() }
+func (s *Server) Address() string { return s.port.Address() }
 
 // Close gives the port back if Run was never called.
-func (s *Server) Close() { _ = s.listener.Close() }
+func (s *Server) Close() { s.port.Close() }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		defer cancel()
-		if s.http.Shutdown(limit) != nil {
-			_ = s.http.Close()
-		}
-	}()
-	err := s.http.Serve(s.listener)
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
+	if err := s.port.Run(ctx, nil); err != nil {
+		return fmt.Errorf("metrics: %w", err)
 	}
-	return fmt.Errorf("metrics: %w", err)
+	return nil
 }
 
 // ready answers 200 when the node does its part: it serves clients, or it is a standby in sync. The body says why not.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package httpport
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const most, perHost = 256, 32
+
+// One address gets so many connections; the next one of it is closed, and comes in when another has left.
+func TestConnectionsOfAnAddress(t *testing.T) {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l := limited(raw, most, perHost)
+	inside := make(chan net.Conn, most)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(inside)
+				return
+			}
+			inside <- c
+		}
+	}()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", raw.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	var held []net.Conn
+	for range perHost {
+		dial()
+		held = append(held, <-inside)
+	}
+	refused := dial()
+	require.NoError(t, refused.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err = refused.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.NoError(t, held[0].Close())
+	_ = held[0].Close() // counts once
+	dial()
+	held[0] = <-inside
+	for _, c := range held {
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, raw.Close())
+	_, more := <-inside
+	require.False(t, more)
+	require.Zero(t, l.open)
+	require.Empty(t, l.byHost)
+}
+
+// All addresses together get so many.
+func TestConnectionsOfAll(t *testing.T) {
+	l := limited(nil, most, perHost)
+	for i := range most {
+		require.True(t, l.take(string(rune('a'+i/perHost))))
+	}
+	require.False(t, l.take("z"))
+	l.leave("a")
+	require.True(t, l.take("z"))
+}
+
+// What is 0 bounds nothing.
+func TestNoBounds(t *testing.T) {
+	l := limited(nil, 0, 0)
+	for range 1000 {
+		require.True(t, l.take("a"))
+	}
+	l = limited(nil, 10, 0)
+	for range 10 {
+		require.True(t, l.take("a"))
+	}
+	require.False(t, l.take("b"))
+}
+
+// A port ends with its context: what would not end by itself is ended, and what is under way is answered.
+func TestRunEnds(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	p, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) {
+			close(begun)
+			<-release
+			_, _ = w.Write([]byte("answered"))
+		})})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, func() { close(release) }) }()
+	answer := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + p.Address())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		answer <- string(body)
+		_ = r.Body.Close()
+	}()
+	<-begun
+	cancel()
+	require.NoError(t, <-done)
+	require.Equal(t, "answered", <-answer)
+	_, err = Listen(t.Context(), Options{Address: "256.0.0.1:1"})
+	require.Error(t, err)
+}
