@@ -31,9 +31,11 @@ const (
 	// maxOutput is how much may wait to be written before nothing more is made of it.
 	maxOutput = 1 << 20
 	// maxPending is how many bytes of messages of a connection may wait to be stored before nothing more is read.
-	maxPending = 16 << 20
+	maxPending = 2 << 20
+	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest.
+	maxPartial = 16 << 20
 	// maxUnsent is how many bytes of messages of a connection may wait for credit or a window.
-	maxUnsent = 16 << 20
+	maxUnsent = 1 << 20
 )
 
 // conn is one connection of a client.
@@ -110,7 +112,7 @@ func (c *conn) serve() {
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
 		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
-		MaxPartial:     c.server.o.MaxMessageBytes + maxPending,
+		MaxPartial:     c.server.o.MaxMessageBytes + maxPartial,
 	}, time.Now())
 	written := make(chan struct{})
 	go func() {

@@ -32,7 +32,8 @@ func amqpAttacks() []attack {
 		{"amqp disposition flood", 2, dispositionFlood},
 		{"amqp half messages", 32, halfMessages},
 		{"amqp declare flood", 2, declareFlood},
-		{"amqp never-reading consumer", 16, neverReadsAMQP},
+		{"amqp never-reading consumer", 32, neverReadsAMQP},
+		{"amqp closed window", 96, neverReadsAMQP},
 	}
 }
 
@@ -342,17 +343,32 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// neverReadsAMQP receives from a subscription with all the credit there is, and reads none of it.
+// neverReadsAMQP receives from a subscription with all the credit there is, and reads none of it; or it lets the node
+// send no frame.
 func neverReadsAMQP(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
 		return
 	}
 	defer func() { _ = p.Close() }()
-	err := p.attach(0, "l", wire.RoleReceiver, a.plan.Queue+"/"+a.plan.Subscriptions[worker%len(a.plan.Subscriptions)])
+	window := uint32(math.MaxUint32)
+	if name == "amqp closed window" {
+		window = 0
+	}
+	subscription := a.plan.Subscriptions[worker%len(a.plan.Subscriptions)]
+	err := p.send(0, &wire.Attach{
+		Name: subscription + "|" + fmt.Sprint(worker), Role: wire.RoleReceiver, SenderSettleMode: wire.SenderMixed,
+		Source: &wire.Source{
+			Address: a.plan.Queue, ExpiryPolicy: wire.ExpiryNever, Durable: wire.DurabilityUnsettled,
+			Capabilities: []wire.Symbol{"topic", "shared", "global"},
+		}, Target: &wire.Node{ExpiryPolicy: wire.ExpirySessionEnd},
+	}, nil)
+	if err == nil {
+		_, err = awaited[*wire.Attach](p)
+	}
 	if err == nil {
 		err = p.send(0, &wire.Flow{
-			NextIncomingID: wire.Some(uint32(0)), IncomingWindow: math.MaxUint32, OutgoingWindow: math.MaxUint32,
+			NextIncomingID: wire.Some(uint32(0)), IncomingWindow: window, OutgoingWindow: math.MaxUint32,
 			Handle: wire.Some(uint32(0)), DeliveryCount: wire.Some(uint32(0)), LinkCredit: wire.Some(uint32(1 << 30)),
 		}, nil)
 	}
