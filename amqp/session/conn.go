@@ -284,12 +284,15 @@ func (c *Conn) maxFrame() int {
 	return int(min(max(c.peer.MaxFrameSize, minFrameSize), 1<<30))
 }
 
+// maxBeside bounds what frames with an error have beside it, and a close has not.
+const maxBeside = 48
+
 // fitting cuts an error so that its frame fits what the peer takes.
 func (c *Conn) fitting(e *wire.Error) *wire.Error {
 	if e == nil {
 		return nil
 	}
-	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame() {
+	if len(wire.AppendFrame(nil, 0, &wire.Close{Error: e}, nil)) <= c.maxFrame()-maxBeside {
 		return e
 	}
 	cut := *e

@@ -164,15 +164,28 @@ func TestLostConnection(t *testing.T) {
 	require.Empty(t, p.take())
 }
 
-// TestLongErrorFitsFrame: a peer with the smallest frame learns of a long error.
+// TestLongErrorFitsFrame: a peer with the smallest frame learns of a long error, wherever it stands.
 func TestLongErrorFitsFrame(t *testing.T) {
-	p := newPeer(t, Options{})
-	p.send(0, &wire.Open{ContainerID: "c", MaxFrameSize: 512})
-	p.take()
-	p.c.Close(Errorf(InternalError, "%s", strings.Repeat("ä", 3000)))
-	out := p.c.Output(nil)
-	require.Less(t, len(out), 512)
-	require.NotEmpty(t, out)
+	for size := range 1000 {
+		p := newPeer(t, Options{}).manual()
+		p.send(0, &wire.Open{ContainerID: "c", MaxFrameSize: 512, ChannelMax: 1})
+		p.send(0, begin())
+		l := p.sender("a", 1<<10-1)
+		l.Grant(1)
+		p.send(0, &wire.Transfer{Handle: 1<<10 - 1, DeliveryID: some(1 << 31)})
+		p.take()
+		long := Errorf(InternalError, "%s", strings.Repeat("ä", size))
+		long.Info = wire.Fields{{Key: wire.Symbol("k"), Value: "v"}}
+		l.Settle(1<<31, &wire.Rejected{Error: long})
+		for _, end := range []func(){
+			func() {}, func() { l.Detach(true, long) }, func() { l.Session().End(long) }, func() { p.c.Close(long) },
+		} {
+			end()
+			out := p.c.Output(nil)
+			require.NotEmpty(t, out)
+			require.LessOrEqual(t, len(out), 512)
+		}
+	}
 }
 
 func TestHeartbeats(t *testing.T) {

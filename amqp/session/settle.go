@@ -58,7 +58,14 @@ func (s *Session) flushSettling() {
 	if !p.active {
 		return
 	}
-	s.conn.write(s.channel, &p.Disposition)
+	c := s.conn
+	before := len(c.out)
+	c.write(s.channel, &p.Disposition)
+	if r, ok := p.State.(*wire.Rejected); ok && len(c.out)-before > c.maxFrame() {
+		c.out = c.out[:before]
+		p.State = &wire.Rejected{Error: c.fitting(r.Error)}
+		c.write(s.channel, &p.Disposition)
+	}
 	p.active, p.State = false, nil
 }
 
