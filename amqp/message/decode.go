@@ -74,15 +74,32 @@ func Decode(payload []byte) (*pb.Message, *Meta, error) {
 	}
 	m := &d.message
 	size := 12 + len(d.kept.before) + len(d.kept.after)
-	if size > maxKeptBytes {
-		return nil, nil, limited("the sections before and behind the body have %d bytes, and %d are possible", size,
-			maxKeptBytes)
+	if n := size + d.attributesBytes(); n > maxKeptBytes {
+		return nil, nil, limited("the sections before and behind the body take %d bytes, with the ids and the properties "+
+			"that are no texts once more, and %d are possible", n, maxKeptBytes)
 	}
 	d.property.bytes.BytesValue = d.kept.appendTo(make([]byte, 0, size))
 	d.property.value.Kind = &d.property.bytes
 	d.setTyped(SectionsKey, &d.property.value)
 	return m, &d.meta, nil
 }
+
+// attributesBytes is about what the standard fields and typed properties take in a stored message, besides SectionsKey.
+func (d *decoded) attributesBytes() int {
+	m := &d.message
+	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
+		len(m.GetSubject()) + len(m.GetGroup()) + attributesOverheadBytes
+	for key, v := range m.GetTypedProperties() {
+		n += len(key) + len(v.GetBytesValue()) + valueOverheadBytes
+	}
+	return n
+}
+
+// What lengths, tags, times and numbers take at most: of all fields, and of one typed property.
+const (
+	attributesOverheadBytes = 80
+	valueOverheadBytes      = 12
+)
 
 func limited(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:resource-limit-exceeded", Description: fmt.Sprintf(format, args...)}

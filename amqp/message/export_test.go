@@ -27,3 +27,11 @@ func Annotations(t testing.TB, b []byte) map[string]string {
 	}
 	return out
 }
+
+// WithProperty makes a message that has one application property of bytes.
+func WithProperty(v []byte) []byte {
+	b, c := begin(section(nil, codeApplicationProperties), codeMap)
+	b = appendBinary(appendString(b, "k"), v)
+	c.count = 2
+	return appendBinary(section(c.end(b), codeData), "x")
+}

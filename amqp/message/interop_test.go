@@ -175,12 +175,17 @@ func TestRefusedByTheNode(t *testing.T) {
 			append([]byte("\x00\x53\x74\xc1\x11\x02\xa1\x0damqp.sections\x40"), 0, 0x53, 0x75, 0xa0, 0),
 			"amqp:not-allowed",
 		},
+		// Each of them is below 64 KiB, the property and what is kept of it, and both are above.
+		{message.WithProperty(make([]byte, 40<<10)), "amqp:resource-limit-exceeded"},
+		{message.WithProperty(make([]byte, 70<<10)), "amqp:resource-limit-exceeded"},
 	} {
 		state, ok := p.publish(to, c.payload).(*wire.Rejected)
 		require.True(t, ok, "%s", c.condition)
 		require.Equal(t, c.condition, state.Error.Condition)
 	}
 	require.Equal(t, wire.Accepted{}, p.publish(to, []byte{0, 0x53, 0x75, 0xa0, 0}))
+	// As large as it can be.
+	require.Equal(t, wire.Accepted{}, p.publish(to, message.WithProperty(make([]byte, 32<<10-100))))
 }
 
 // TestSelectorOfALink: a browser gets what its selector gives true for, and a selector that is none is refused.
