@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the Python client: formatting, types, tests against a pair whose active is killed, test/conformance, and that a
-# wheel of it can be built and installed. It makes a virtual environment of its own and installs the pinned
+# Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, and that
+# a wheel of it can be built and installed. It makes a virtual environment of its own and installs the pinned
 # client/python/requirements-dev.txt from PyPI. Exit code 0 when all is well, 3 when it cannot run here. Usage:
 #   test/python/run.sh        everything
 #   PYTHON=python3.13 test/python/run.sh
@@ -15,55 +15,81 @@ if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 
   exit 3
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-python.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
 step() { printf -- '--- [%3ds] %s\n' "$SECONDS" "$*"; }
 
-step "a virtual environment with the pinned requirements"
+step "a virtual environment with the pinned requirements, and the binary"
+go build -o "$work/lockstep" ./cmd/lockstep &
+building=$!
 "$python" -m venv "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-if ! timeout 300 "$work/venv/bin/pip" install --quiet -r client/python/requirements-dev.txt >"$work/pip.log" 2>&1; then
+if ! timeout 300 "$work/venv/bin/pip" install --quiet --no-compile -r client/python/requirements-dev.txt >"$work/pip.log" 2>&1; then
   echo "PyPI cannot be reached, or lacks a package for this machine: $(tail -n 1 "$work/pip.log")"
   exit 3
 fi
+wait "$building"
 bin=$work/venv/bin
-export PYTHONPATH=$top/client/python/src PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$top/client/python/src PYTHONDONTWRITEBYTECODE=1 LOCKSTEP_BINARY=$work/lockstep
 
-step "the generated code is up to date"
-PYTHON=$bin/python client/python/generate.sh --check
-
-step "licences, ruff and mypy --strict"
-missing=$(find client/python -name '*.py' -not -path '*/.*' -exec sh -c 'head -n 1 "$1" | grep -q "^# SPDX-License-Identifier: Apache-2.0$" || echo "$1"' _ {} \;)
-if [[ -n $missing ]]; then
-  echo "the first line must be # SPDX-License-Identifier: Apache-2.0: $missing" >&2
-  exit 1
-fi
-(
+generated_and_style() {
+  PYTHON=$bin/python client/python/generate.sh --check
+  missing=$(find client/python -name '*.py' -not -path '*/.*' -exec sh -c 'head -n 1 "$1" | grep -q "^# SPDX-License-Identifier: Apache-2.0$" || echo "$1"' _ {} \;)
+  if [[ -n $missing ]]; then
+    echo "the first line must be # SPDX-License-Identifier: Apache-2.0: $missing"
+    return 1
+  fi
   cd client/python
   "$bin/ruff" format --check --quiet .
   "$bin/ruff" check --quiet .
   "$bin/mypy" --cache-dir "$work/mypy"
-)
-
-step "tests, against a real pair"
-go build -o "$work/lockstep" ./cmd/lockstep
-export LOCKSTEP_BINARY=$work/lockstep
-(cd client/python && timeout 300 "$bin/python" -m pytest -q -p no:cacheprovider)
-
-step "conformance"
-LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" timeout 300 go test -count=1 ./test/conformance
-
-step "wheel and sdist; the wheel in a clean environment"
-"$bin/python" -m build --no-isolation --outdir "$work/dist" client/python >"$work/build.log" 2>&1 || {
-  cat "$work/build.log"
-  exit 1
 }
-"$python" -m venv "$work/clean"
-"$work/clean/bin/pip" install --quiet --find-links "$work/dist" "$work"/dist/*.whl
-(cd "$work" && env -u PYTHONPATH "$work/clean/bin/python" -c '
-import importlib.resources, lockstep_mq
+
+tests() {
+  cd client/python
+  timeout 300 "$bin/python" -m pytest -q -p no:cacheprovider
+}
+
+conformance() {
+  LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" timeout 300 go test -count=1 ./test/conformance
+}
+
+# The clean environment has no more than the wheel asks for: tracing is an extra.
+wheel() {
+  "$bin/python" -m build --no-isolation --outdir "$work/dist" client/python >"$work/build.log" 2>&1 || {
+    cat "$work/build.log"
+    return 1
+  }
+  "$python" -m venv --without-pip "$work/clean"
+  "$bin/pip" --python "$work/clean/bin/python" install --quiet --no-compile "$work"/dist/*.whl
+  cd "$work"
+  env -u PYTHONPATH "$work/clean/bin/python" -c '
+import importlib.resources, importlib.util, lockstep_mq
 assert importlib.resources.files("lockstep_mq").joinpath("py.typed").is_file()
 assert lockstep_mq.__file__.startswith("'"$work"'"), lockstep_mq.__file__
+assert importlib.util.find_spec("opentelemetry") is None
 print("lockstep-mq", lockstep_mq.__version__, "can be installed and imported")
-')
+'
+}
+
+parts=(tests conformance generated_and_style wheel)
+step "at the same time: ${parts[*]}"
+declare -A running
+for part in "${parts[@]}"; do
+  (
+    set -e
+    "$part"
+  ) >"$work/$part.log" 2>&1 &
+  running[$part]=$!
+done
+failed=()
+for part in generated_and_style wheel conformance tests; do
+  wait "${running[$part]}" || failed+=("$part")
+  step "$part"
+  cat "$work/$part.log"
+done
+if ((${#failed[@]})); then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi
 step "done in $top/client/python"

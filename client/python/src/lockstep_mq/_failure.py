@@ -31,7 +31,7 @@ class Failure(Exception):
     not_active: bool = False
     submitted: int | None = None  # how far a publish stream came; None: not said
     retry_after: float = 0.0  # seconds
-    mistake: bool = False  # there is no connection, and waiting alone does not seem to help
+    mistake: int = _reach.NONE  # there is no connection, because the two ends disagree about TLS
 
     def __str__(self) -> str:
         return f"{self.address}: {self.message}"

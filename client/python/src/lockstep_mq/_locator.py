@@ -13,7 +13,7 @@ import logging
 import grpc
 import grpc.aio
 
-from lockstep_mq import _failure, _options, _rpc, errors
+from lockstep_mq import _failure, _options, _reach, _rpc, errors
 from lockstep_mq._failure import Failure
 from lockstep_mq._options import Options, Tokens
 from lockstep_mq._proto import admin_pb2
@@ -181,7 +181,9 @@ class Locator:
                 wait, refused_wait = refused_wait, min(2 * refused_wait, _MAX_REFUSED_WAIT)
             else:
                 refused_wait = self._options.probe_interval
-                if self.target is not None:
+                if f.mistake == _reach.SURE:
+                    wait = self._options.probe_interval  # a file must change first, here or there
+                elif self.target is not None:
                     wait = min(10 * wait, self._options.probe_interval)
                 changed = self._changed
             await self._rest(node, max(wait, f.retry_after), changed)
@@ -243,6 +245,8 @@ class Locator:
         asked, channel = node.observed, node.channel
         if asked == 0:
             return  # the first word comes from the watch, which is being set up
+        if node.failure is not None and node.failure.mistake == _reach.SURE:
+            return  # the watch tries again, at its own pace
         deadline = asyncio.get_running_loop().time() + self._options.probe_interval
         try:
             metadata = await self.tokens.metadata()
@@ -283,7 +287,7 @@ class Locator:
 
     def _lost(self, node: Node, f: Failure, *, again: bool) -> None:
         """Take note that the connection to a node broke: whatever it was, it has to say so again."""
-        if f.mistake and not self._answered and f.message not in node.told:
+        if f.mistake != _reach.NONE and not self._answered and f.message not in node.told:
             node.told.add(f.message)
             _log.warning("%s", f)  # a call without a timeout waits, and would never tell
         node.observed += 1

@@ -156,7 +156,8 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
         ("grpc.enable_retries", 0),  # gRPC does not know when a repetition is right
         ("grpc.use_local_subchannel_pool", 1),  # a channel that is replaced gets a connection of its own
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # How long one attempt has, with the handshake of TLS; gRPC's name for it says less.
+        ("grpc.min_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
         ("grpc.max_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
     ]
     if not o.tls:

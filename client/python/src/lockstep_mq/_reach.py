@@ -9,31 +9,35 @@ _FAILED = "failed to connect to all addresses"
 _BEFORE_THE_CAUSE = re.compile(r"^.*?last error: \w+: (?:ipv[46]:[^ ]+: |unix:[^ ]+: )?")
 
 
-def explain(message: str) -> tuple[str, bool]:
-    """Say why there is no connection, and whether the two ends seem to disagree about TLS, which waiting does not mend.
+NONE, PERHAPS, SURE = 0, 1, 2
+"""Whether the two ends disagree about TLS, which waiting does not mend."""
+
+
+def explain(message: str) -> tuple[str, int]:
+    """Say why there is no connection, and whether the two ends disagree about TLS: NONE, PERHAPS or SURE.
 
     What is not known is left as it is. gRPC tells it in text only.
     """
     if not message.startswith(_FAILED):
-        return message, False
+        return message, NONE
     cause = _BEFORE_THE_CAUSE.sub("", message)
     if "CERTIFICATE_VERIFY_FAILED: " in cause:
         why = cause.partition("CERTIFICATE_VERIFY_FAILED: ")[2].removesuffix(": OK")
-        return f"TLS: the node's certificate is not of an authority in ca: {why}", True
+        return f"TLS: the node's certificate is not of an authority in ca: {why}", SURE
     if "Hostname Verification Check failed" in cause or "is not in peer certificate" in cause:
-        return f"TLS: the node's certificate is not for the host of this address: {cause}", True
+        return f"TLS: the node's certificate is not for the host of this address: {cause}", SURE
     if "WRONG_VERSION_NUMBER" in cause:
-        return "the node does not speak TLS, and this client does: leave ca away, or turn TLS on at the node", True
+        return "the node does not speak TLS, and this client does: leave ca away, or turn TLS on at the node", SURE
     if "Unwrap failed" in cause or "ALERT_" in cause:
         return (
             "TLS: the node ends the connection: it wants a client certificate of an authority that it knows: give cert "
             f"and key ({cause})"
-        ), True
+        ), SURE
     if "Socket closed" in cause or "GOAWAY" in cause:
         return (
             "the node ends the connection before it begins: if it speaks TLS, this client must, too: give ca. Or it is "
             "no port for clients, such as that of a raft voter"
-        ), True
+        ), PERHAPS
     if "Connection refused" in cause:
-        return "connection refused: no process listens there", False
-    return cause, False
+        return "connection refused: no process listens there", NONE
+    return cause, NONE
