@@ -257,7 +257,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 		return nil, err
 	}
 	own.Filter = filters.known
-	if source.DistributionMode == "copy" {
+	if source.DistributionMode == "copy" && !isTopic(source.Capabilities) { // JMS subscriptions are copies, too
 		return c.attachBrowser(ctx, l, name, &own, filters)
 	}
 	own.DistributionMode = "move"

@@ -3,11 +3,13 @@
 package broker
 
 import (
+	"maps"
 	"strconv"
 
 	"github.com/lockstep-mq/lockstep/amqp/selector"
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Descriptors of the filters of sources that are known, by name and by number.
@@ -73,6 +75,25 @@ func both(a, b string) string {
 
 // originProperty is the property that says from which container a message came, for no-local.
 const originProperty = "amqp.container"
+
+// mark has the messages of a queue say which container they are from. That stays so: a durable subscription may want it.
+func (s *Server) mark(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	marked := map[string]bool{queue: true}
+	if before := s.marked.Load(); before != nil {
+		maps.Copy(marked, *before)
+	}
+	s.marked.Store(&marked)
+}
+
+// mark says in a message which container it is from.
+func mark(m *pb.Message, container string) {
+	if m.Properties == nil {
+		m.Properties = make(map[string]string, 1)
+	}
+	m.Properties[originProperty] = container
+}
 
 // notFrom is the filter of messages that did not come from a container.
 func notFrom(container string) string {

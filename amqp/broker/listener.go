@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -34,6 +35,8 @@ type Server struct {
 	containers map[string]*conn  // those that want to be the only connection of their container
 	sharing    map[[2]string]int // links of shared subscriptions that go with the last one, by queue and name
 	closed     bool
+
+	marked atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
 }
 
 // New makes a server. Run must be called, or Close.

@@ -40,6 +40,9 @@ func (p *publisher) deliver(d *session.Delivery) {
 		p.refuse(d.ID, d.Settled, refusal(err))
 		return
 	}
+	if marked := p.c.server.marked.Load(); marked != nil && (*marked)[queue] {
+		mark(message, p.c.core.Peer().ContainerID)
+	}
 	if state, ok := d.State.(*wire.TransactionalState); ok {
 		p.publishIn(state, d, queue, message)
 		return

@@ -69,6 +69,7 @@ func (c *conn) subscribe(
 	cel := f.cel
 	if f.noLocal {
 		cel = both(cel, notFrom(c.peer()))
+		c.server.mark(s.queue)
 	}
 	s.subscription, s.volatile, s.durable = sub.name, sub.volatile, !sub.volatile
 	if sub.volatile && sub.shared {

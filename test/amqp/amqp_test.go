@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package amqp
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// testCase is one thing that a client does.
+type testCase struct {
+	name  string
+	long  bool     // takes seconds
+	needs []string // what the client must be able to
+	run   func(r *run)
+}
+
+// TestForeignClients puts clients of others through the cases.
+func TestForeignClients(t *testing.T) {
+	dir := t.TempDir()
+	all := clients(t, dir)
+	w := newWorld(t, dir, map[string]string{"limits.queues": "1000"})
+	only := os.Getenv("LOCKSTEP_AMQP_CASE")
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			passed, cannot := 0, []string{}
+			for _, one := range append(cases(), failovers()...) {
+				if one.long && !c.chosen || only != "" && !strings.Contains(one.name, only) {
+					continue
+				}
+				if t.Failed() && w.dead() {
+					t.Fatal("a node has ended by itself")
+				}
+				a := startAdapter(t, c.command)
+				if !a.able(one.needs) {
+					cannot = append(cannot, one.name)
+					_ = a.in.Close()
+					continue
+				}
+				if t.Run(one.name, func(t *testing.T) {
+					a.t = t
+					one.run(&run{world: w, t: t, a: a, name: c.name + "." + strings.ReplaceAll(one.name, " ", "-")})
+				}) {
+					passed++
+				}
+				_ = a.in.Close()
+			}
+			t.Logf("%s: %d cases passed; the client itself cannot do: %s", c.name, passed, strings.Join(cannot, ", "))
+		})
+	}
+}

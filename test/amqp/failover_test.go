@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package amqp
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// failovers are the cases in which the active is killed.
+func failovers() []testCase {
+	return []testCase{
+		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
+		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
+		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
+		{name: "the active is killed under a durable subscription", long: true, needs: []string{"durable"}, run: killUnderDurable},
+	}
+}
+
+// tally holds what the client told of each message, and how often it was found.
+type tally struct {
+	told  map[string]string // "accepted" or "failed"
+	found map[string]int
+}
+
+// problems says what no client may see: a message that was told accepted and is not there; if once, also one that is
+// there more than once; and what was never sent.
+func (a *tally) problems(once bool) (all []string, doubled int) {
+	for body, told := range a.told {
+		n := a.found[body]
+		if told == "accepted" && n == 0 {
+			all = append(all, body+" was accepted and is lost")
+		}
+		if n > 1 {
+			doubled++
+			if once {
+				all = append(all, fmt.Sprintf("%s is there %d times", body, n))
+			}
+		}
+	}
+	for body := range a.found {
+		if _, ok := a.told[body]; !ok {
+			all = append(all, body+" was never sent")
+		}
+	}
+	return all, doubled
+}
+
+// TestTallyNotices: each way in which a failover can go wrong.
+func TestTallyNotices(t *testing.T) {
+	for name, c := range map[string]struct {
+		told  map[string]string
+		found map[string]int
+		once  bool
+		bad   int
+	}{
+		"lost":            {map[string]string{"a": "accepted"}, map[string]int{}, false, 1},
+		"doubled":         {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, true, 1},
+		"may be doubled":  {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, false, 0},
+		"foreign":         {map[string]string{"a": "accepted"}, map[string]int{"a": 1, "b": 1}, false, 1},
+		"failed, missing": {map[string]string{"a": "failed"}, map[string]int{}, true, 0},
+		"failed, stored":  {map[string]string{"a": "failed"}, map[string]int{"a": 1}, true, 0},
+	} {
+		got, _ := (&tally{told: c.told, found: c.found}).problems(c.once)
+		require.Len(t, got, c.bad, name)
+	}
+}
+
+// kill kills the active; the other one takes over while the client goes on.
+func (r *run) kill() {
+	r.t.Helper()
+	active, _ := r.inSync(r.t)
+	require.NoError(r.t, active.Kill())
+}
+
+// killWhilePublishing: what the client was told is accepted is stored, and the client goes on by itself.
+func killWhilePublishing(r *run) {
+	q := r.queue("", nil)
+	r.inSync(r.t)
+	r.open("c", nil)
+	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	send := func(n int) <-chan answer {
+		return r.a.begin("send", with(onC, request{"to": q, "messages": bodies(10*n, 10*n+10)}))
+	}
+	const batches = 60
+	failed := 0
+	for n := range batches {
+		waiting := send(n)
+		if n == batches/3 {
+			r.kill()
+		}
+		for i, o := range r.results(waiting, 10) {
+			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
+			if o.Outcome != "accepted" {
+				failed++
+			}
+		}
+	}
+	r.inSync(r.t)
+	r.drain(q, sum)
+	problems, doubled := sum.problems(false)
+	require.Empty(r.t, problems)
+	require.Less(r.t, failed, 10*batches/4, "the client did not go on")
+	r.t.Logf("%d messages: failed %d, stored twice %d", 10*batches, failed, doubled)
+}
+
+// results are what the client told of a batch; of one that failed as a whole all did.
+func (r *run) results(waiting <-chan answer, n int) []outcome {
+	r.t.Helper()
+	got := r.a.await(waiting)
+	if got.Error != nil {
+		all := make([]outcome, n)
+		for i := range all {
+			all[i] = outcome{Outcome: "failed", Text: got.Error.Message}
+		}
+		return all
+	}
+	out := decode(r.t, got)
+	require.Len(r.t, out.Results, n)
+	return out.Results
+}
+
+// drain takes all that a queue has, with a client of its own.
+func (r *run) drain(q string, sum *tally) {
+	r.t.Helper()
+	r.open("drain", nil)
+	k := request{"client": "drain", "consumer": "all"}
+	r.a.do("consume", with(k, request{"from": q}))
+	eventually(r.t, q+" is drained", func() bool {
+		one := r.a.do("receive", with(k, request{"timeout_ms": 200}))
+		if one.Message == nil {
+			return r.get(r.t, q).GetMessages() == 0
+		}
+		r.answer(k, one.Delivery, "accept")
+		sum.found[one.Message.Body]++
+		return false
+	})
+}
+
+// killWhileConsuming: a consumer gets everything, over the death of the active.
+func killWhileConsuming(r *run) {
+	q := r.queue("", nil)
+	r.inSync(r.t)
+	r.open("c", nil)
+	const messages = 300
+	r.send(with(onC, request{"to": q}), bodies(0, messages)...)
+	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	for _, m := range bodies(0, messages) {
+		sum.told[m["body"].(string)] = "accepted"
+	}
+	r.a.do("consume", with(ofC, request{"from": q}))
+	received := 0
+	eventually(r.t, "all messages came", func() bool {
+		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
+		if failed != "" || one.Message == nil {
+			return len(sum.found) == messages && r.get(r.t, q).GetMessages() == 0
+		}
+		sum.found[one.Message.Body]++
+		received++
+		if received == messages/3 {
+			r.kill()
+		}
+		_, _ = r.a.try("answer", with(ofC, request{"delivery": one.Delivery, "how": "accept"}))
+		return false
+	})
+	problems, doubled := sum.problems(false)
+	require.Empty(r.t, problems)
+	require.Less(r.t, doubled, messages/4, "what was accepted came again")
+	r.t.Logf("%d messages: delivered twice %d", messages, doubled)
+	r.inSync(r.t)
+}
+
+// killInChain: a transacted session takes from one queue and sends to another; each message arrives exactly once.
+func killInChain(r *run) {
+	in, out := r.queue(".in", nil), r.queue(".out", nil)
+	r.inSync(r.t)
+	r.open("p", nil)
+	const messages, each = 200, 5
+	r.send(request{"client": "p", "to": in}, bodies(0, messages)...)
+	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	for _, m := range bodies(0, messages) {
+		sum.told[m["body"].(string)] = "accepted"
+	}
+	r.open("c", nil)
+	tx := request{"client": "c", "session": "t"}
+	k := with(tx, request{"consumer": "k"})
+	r.a.do("session", with(tx, request{"transacted": true}))
+	r.a.do("consume", with(k, request{"from": in}))
+	commits, failures, kills := 0, 0, 0
+	end := time.Now().Add(2 * bound)
+	for r.get(r.t, in).GetMessages() > 0 {
+		require.True(r.t, time.Now().Before(end), "%d commits, %d failures", commits, failures)
+		if (commits+1)%(messages/each/3) == 0 && kills < 2 && commits > kills*(messages/each/3) {
+			kills++
+			waiting := r.a.begin("receive", with(k, request{"timeout_ms": 500}))
+			r.kill()
+			r.a.await(waiting)
+		}
+		if r.move(tx, k, out, each) {
+			commits++
+			continue
+		}
+		failures++
+		// Qpid JMS neither acknowledges nor gives back what it has received in a transaction that is in doubt, until its
+		// consumer is closed.
+		_, _ = r.a.try("consumer_close", k)
+		r.a.do("consume", with(k, request{"from": in}))
+	}
+	require.Equal(r.t, 2, kills)
+	r.inSync(r.t)
+	r.drain(out, sum)
+	problems, _ := sum.problems(true)
+	require.Empty(r.t, problems)
+	r.t.Logf("%d messages in %d commits, %d ended otherwise, with %d kills", messages, commits, failures, kills)
+}
+
+// move takes messages and sends them on in one transaction, and tells whether the client called it committed.
+func (r *run) move(tx, k request, out string, each int) bool {
+	r.t.Helper()
+	good := true
+	for range each {
+		one, failed := r.a.try("receive", with(k, request{"timeout_ms": 500}))
+		if failed != "" {
+			good = false
+			break
+		}
+		if one.Message == nil {
+			break
+		}
+		sent, failed := r.a.try("send", with(tx, request{"to": out, "messages": []request{{"body": one.Message.Body}}}))
+		if failed != "" || sent.Results[0].Outcome != "accepted" {
+			good = false
+			break
+		}
+	}
+	if good {
+		_, failed := r.a.try("commit", tx)
+		return failed == ""
+	}
+	_, _ = r.a.try("rollback", tx)
+	return false
+}
+
+// killUnderDurable: a durable subscription misses nothing while the roles change.
+func killUnderDurable(r *run) {
+	name := r.topic("")
+	r.inSync(r.t)
+	r.open("c", request{"client_id": r.queueName(".id")})
+	r.a.do("consume", with(ofC, request{"from": name, "kind": "topic", "durable": "audit"}))
+	r.open("p", nil)
+	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	for n := range 10 {
+		waiting := r.a.begin("send", request{"client": "p", "to": name, "kind": "topic", "messages": bodies(10*n, 10*n+10)})
+		if n == 4 {
+			r.kill()
+		}
+		for i, o := range r.results(waiting, 10) {
+			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
+		}
+	}
+	eventually(r.t, "the subscription has got all", func() bool {
+		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
+		if failed != "" || one.Message == nil {
+			return r.get(r.t, name).GetMessages() == 0
+		}
+		_, _ = r.a.try("answer", with(ofC, request{"delivery": one.Delivery, "how": "accept"}))
+		sum.found[one.Message.Body]++
+		return false
+	})
+	problems, _ := sum.problems(false)
+	require.Empty(r.t, problems)
+	r.inSync(r.t)
+}

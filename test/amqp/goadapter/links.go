@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/Azure/go-amqp"
+)
+
+// client is a connection to whichever node serves, and its links, which are made anew with it.
+type client struct {
+	request   request
+	conn      *amqp.Conn
+	session   *amqp.Session
+	senders   map[string]*amqp.Sender
+	links     map[string]*consumer
+	temporary *amqp.Receiver
+}
+
+// consumer is a receiving link, and what was received and not answered.
+type consumer struct {
+	request  request
+	receiver *amqp.Receiver
+	open     map[uint64]*amqp.Message
+	count    uint64
+}
+
+// connect tries the addresses in turn until one serves.
+func (c *client) connect(ctx context.Context) error {
+	o := &amqp.ConnOptions{ContainerID: c.request.ClientID}
+	if c.request.User != "" {
+		o.SASLType = amqp.SASLTypePlain(c.request.User, c.request.Password)
+	}
+	for n := 0; ; n++ {
+		err := c.connectTo(ctx, "amqp://"+c.request.URLs[n%len(c.request.URLs)], o)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// connectTo makes a connection with a session: a standby closes the connection that it has opened.
+func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := amqp.Dial(ctx, url, o)
+	if err != nil {
+		return err
+	}
+	session, err := conn.NewSession(ctx, nil)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	c.conn, c.session, c.senders = conn, session, map[string]*amqp.Sender{}
+	return nil
+}
+
+// again tells whether an error means that the connection is to be made anew, and makes it, with its links.
+func (c *client) again(ctx context.Context, err error) bool {
+	var refused *amqp.Error
+	if ctx.Err() != nil || errors.As(err, &refused) && !lost(err) {
+		return false
+	}
+	_ = c.conn.Close()
+	for ctx.Err() == nil {
+		if c.connect(ctx) == nil && c.attachAll(ctx) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lost tells whether the connection has ended, or the node has ended it.
+func lost(err error) bool {
+	var conn *amqp.ConnError
+	var session *amqp.SessionError
+	var link *amqp.LinkError
+	if errors.As(err, &link) && link.RemoteErr != nil {
+		return link.RemoteErr.Condition == amqp.ErrCondConnectionForced || link.RemoteErr.Condition == amqp.ErrCondDetachForced
+	}
+	return errors.As(err, &conn) || errors.As(err, &session) || errors.As(err, &link)
+}
+
+func (c *client) attachAll(ctx context.Context) error {
+	for _, k := range c.links {
+		k.open = map[uint64]*amqp.Message{}
+		if err := c.attach(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *client) sendAll(ctx context.Context, r *request) *reply {
+	out := &reply{}
+	for _, m := range r.Messages {
+		got := outcome{Outcome: "accepted"}
+		if err := c.send(ctx, r, m); err != nil {
+			got = outcome{Outcome: "failed", Text: err.Error()}
+		}
+		out.Results = append(out.Results, got)
+	}
+	return out
+}
+
+// send sends a message until it is accepted or refused: at least once.
+func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
+	for {
+		err := c.sendOnce(ctx, r, m)
+		if err == nil || !c.again(ctx, err) {
+			return err
+		}
+	}
+}
+
+func (c *client) sendOnce(ctx context.Context, r *request, m *messageForm) error {
+	s := c.senders[r.To]
+	if s == nil {
+		var err error
+		if s, err = c.session.NewSender(ctx, r.To, &amqp.SenderOptions{TargetCapabilities: []string{kind(r.Kind)}}); err != nil {
+			return err
+		}
+		c.senders[r.To] = s
+	}
+	return s.Send(ctx, encode(m), nil)
+}
+
+func kind(k string) string {
+	if k == "" {
+		return "queue"
+	}
+	return k
+}
+
+func (c *client) attach(ctx context.Context, k *consumer) (err error) {
+	r := &k.request
+	o := &amqp.ReceiverOptions{Credit: 20, SourceCapabilities: []string{kind(r.Kind)}}
+	if strings.HasPrefix(r.From, "$temporary") || c.temporary != nil && r.From == c.temporary.Address() {
+		k.receiver = c.temporary
+		return nil
+	}
+	if r.Selector != "" {
+		o.Filters = append(o.Filters, amqp.NewSelectorFilter(r.Selector))
+	}
+	if r.NoLocal {
+		o.Filters = append(o.Filters, amqp.NewLinkFilter("apache.org:no-local-filter:list", 0x0000468C00000003, []any{}))
+	}
+	if r.Shared {
+		o.SourceCapabilities = append(o.SourceCapabilities, "shared")
+	}
+	if r.Durable != "" {
+		o.Name, o.SourceDurability, o.SourceExpiryPolicy = r.Durable, amqp.DurabilityUnsettledState, amqp.ExpiryPolicyNever
+		if r.Shared && r.Consumer != "k" {
+			o.Name += "|" + r.Consumer // further links of the subscription, as Qpid JMS names them
+		}
+	}
+	k.receiver, err = c.session.NewReceiver(ctx, r.From, o)
+	return err
+}
+
+// receive waits for a message; if the connection is lost meanwhile it is made anew.
+func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration) (*reply, error) {
+	for {
+		waiting, cancel := context.WithTimeout(ctx, timeout)
+		m, err := k.receiver.Receive(waiting, nil)
+		late := waiting.Err() != nil
+		cancel()
+		if err == nil {
+			k.count++
+			k.open[k.count] = m
+			return &reply{Message: decode(m), Delivery: k.count}, nil
+		}
+		if late {
+			return &reply{}, nil
+		}
+		if !c.again(ctx, err) {
+			return nil, err
+		}
+	}
+}
+
+func (k *consumer) settle(ctx context.Context, delivery uint64, how string) error {
+	m := k.open[delivery]
+	if m == nil {
+		return fmt.Errorf("delivery %d is not open: the connection was lost", delivery)
+	}
+	delete(k.open, delivery)
+	switch how {
+	case "accept":
+		return k.receiver.AcceptMessage(ctx, m)
+	case "release":
+		return k.receiver.ReleaseMessage(ctx, m)
+	case "reject":
+		return k.receiver.RejectMessage(ctx, m, nil)
+	case "fail":
+		return k.receiver.ModifyMessage(ctx, m, &amqp.ModifyMessageOptions{DeliveryFailed: true})
+	}
+	return errors.New("no such answer: " + how)
+}
+
+// browse reads what is there: until nothing comes any more.
+func (c *client) browse(ctx context.Context, r *request) (*reply, error) {
+	o := &amqp.ReceiverOptions{Credit: -1, SourceDistributionMode: amqp.SourceDistributionModeCopy}
+	b, err := c.session.NewReceiver(ctx, r.From, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.IssueCredit(1000); err != nil {
+		return nil, err
+	}
+	out := &reply{}
+	for {
+		waiting, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		m, err := b.Receive(waiting, nil)
+		late := waiting.Err() != nil
+		cancel()
+		switch {
+		case late:
+			return out, b.Close(ctx)
+		case err != nil:
+			return nil, err
+		}
+		out.Messages = append(out.Messages, decode(m))
+	}
+}
+
+// unsubscribe closes the link, which ends the subscription.
+func (c *client) unsubscribe(ctx context.Context, durable string) error {
+	for _, k := range c.links {
+		if k.request.Durable == durable {
+			return k.receiver.Close(ctx)
+		}
+	}
+	return errors.New("no such subscription")
+}
+
+func encode(f *messageForm) *amqp.Message {
+	m := &amqp.Message{
+		Value: f.Body, Header: &amqp.MessageHeader{Durable: true, Priority: 4}, Properties: &amqp.MessageProperties{},
+	}
+	if f.Priority != nil {
+		m.Header.Priority = *f.Priority
+	}
+	m.Header.TTL = time.Duration(f.TTL) * time.Millisecond
+	m.Properties.MessageID = fmt.Sprintf("go-%d", time.Now().UnixNano())
+	for at, v := range map[**string]string{&m.Properties.Subject: f.Subject, &m.Properties.ReplyTo: f.ReplyTo, &m.Properties.GroupID: f.Group} {
+		if v != "" {
+			*at = &v
+		}
+	}
+	if f.CorrelationID != "" {
+		m.Properties.CorrelationID = f.CorrelationID
+	}
+	if f.Delay > 0 {
+		m.Annotations = amqp.Annotations{"x-opt-delivery-delay": f.Delay}
+	}
+	for k, v := range f.Properties {
+		if m.ApplicationProperties == nil {
+			m.ApplicationProperties = map[string]any{}
+		}
+		if n, ok := v.(float64); ok && n == math.Trunc(n) {
+			v = int64(n)
+		}
+		m.ApplicationProperties[k] = v
+	}
+	return m
+}
+
+func decode(m *amqp.Message) *messageForm {
+	f := &messageForm{Body: string(m.GetData()), Properties: m.ApplicationProperties}
+	if s, ok := m.Value.(string); ok {
+		f.Body = s
+	}
+	if m.Header != nil {
+		f.Priority, f.DeliveryCount = &m.Header.Priority, m.Header.DeliveryCount
+	}
+	if p := m.Properties; p != nil {
+		if p.MessageID != nil {
+			f.MessageID = fmt.Sprint(p.MessageID)
+		}
+		if p.CorrelationID != nil {
+			f.CorrelationID = fmt.Sprint(p.CorrelationID)
+		}
+		for at, v := range map[*string]*string{&f.Subject: p.Subject, &f.ReplyTo: p.ReplyTo, &f.Group: p.GroupID} {
+			if v != nil {
+				*at = *v
+			}
+		}
+	}
+	return f
+}

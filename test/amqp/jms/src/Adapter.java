@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+import com.google.gson.Gson;
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonNull;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonPrimitive;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Enumeration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import javax.jms.BytesMessage;
+import javax.jms.Connection;
+import javax.jms.DeliveryMode;
+import javax.jms.Destination;
+import javax.jms.JMSException;
+import javax.jms.Message;
+import javax.jms.MessageConsumer;
+import javax.jms.MessageProducer;
+import javax.jms.Queue;
+import javax.jms.QueueBrowser;
+import javax.jms.Session;
+import javax.jms.TextMessage;
+import javax.jms.Topic;
+import org.apache.qpid.jms.JmsConnectionFactory;
+
+/**
+ * The adapter of Qpid JMS for the cases of test/amqp: requests as lines of JSON, as ../../README.md says. The runner compiles it
+ * twice: as it is for Qpid JMS 1.x, and with jakarta.jms for 2.x.
+ */
+public final class Adapter {
+  /** Qpid's own mode, in which a message is acknowledged by itself, and in which manner a property says. */
+  private static final int INDIVIDUAL_ACKNOWLEDGE = 101;
+
+  private static final String ACK_TYPE = "JMS_AMQP_ACK_TYPE";
+  private static final Map<String, Integer> ACK_TYPES =
+      Map.of("accept", 1, "reject", 2, "release", 3, "fail", 4, "undeliverable", 5);
+
+  private final Gson gson = new Gson();
+  private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+  private final Map<String, Client> clients = new ConcurrentHashMap<>();
+
+  /** A session, and the thread that alone uses it, as JMS has it. */
+  private static final class Work {
+    final ExecutorService thread = Executors.newSingleThreadExecutor(Adapter::daemon);
+    Session session;
+    MessageProducer producer;
+  }
+
+  private static final class Subscriber {
+    MessageConsumer consumer;
+    final Map<Long, Message> open = new HashMap<>();
+    long deliveries;
+  }
+
+  private static final class Client {
+    Connection connection;
+    final Map<String, Work> sessions = new ConcurrentHashMap<>();
+    final Map<String, Subscriber> subscribers = new ConcurrentHashMap<>();
+    final Map<String, Destination> temporary = new ConcurrentHashMap<>();
+  }
+
+  public static void main(String[] args) throws Exception {
+    Adapter a = new Adapter();
+    System.setOut(System.err); // of what the library prints: PN_TRACE_FRM=1 has it show every frame
+    a.run();
+  }
+
+  private static Thread daemon(Runnable r) {
+    Thread t = new Thread(r);
+    t.setDaemon(true);
+    return t;
+  }
+
+  private void run() throws Exception {
+    BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+    ExecutorService control = Executors.newCachedThreadPool(Adapter::daemon);
+    for (String line = in.readLine(); line != null; line = in.readLine()) {
+      JsonObject request = gson.fromJson(line, JsonObject.class);
+      Client client = clients.get(text(request, "client"));
+      ExecutorService thread = control;
+      if (client != null && !"close".equals(text(request, "op"))) {
+        String name = text(request, "session");
+        thread = client.sessions.computeIfAbsent(name, n -> new Work()).thread;
+      }
+      thread.execute(() -> answer(request));
+    }
+    System.exit(0);
+  }
+
+  private void answer(JsonObject request) {
+    JsonObject answer = new JsonObject();
+    answer.add("id", request.get("id"));
+    try {
+      answer.add("ok", perform(request));
+    } catch (Throwable e) {
+      JsonObject error = new JsonObject();
+      error.addProperty("message", e + (e.getCause() == null ? "" : "; " + e.getCause()));
+      answer.add("error", error);
+    }
+    synchronized (out) {
+      out.println(gson.toJson(answer));
+    }
+  }
+
+  private JsonElement perform(JsonObject r) throws Exception {
+    switch (text(r, "op")) {
+      case "can":
+        return gson.toJsonTree(List.of("transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local",
+            "temporary", "follow", "group", "request"));
+      case "open":
+        return open(r);
+      case "close":
+        clients.remove(text(r, "client")).connection.close();
+        return new JsonObject();
+      default:
+        Client c = clients.get(text(r, "client"));
+        return of(c, c.sessions.get(text(r, "session")), r);
+    }
+  }
+
+  private JsonElement of(Client c, Work w, JsonObject r) throws Exception {
+    if (w.session == null) {
+      boolean transacted = r.has("transacted") && r.get("transacted").getAsBoolean();
+      w.session = c.connection.createSession(transacted, transacted ? Session.SESSION_TRANSACTED : INDIVIDUAL_ACKNOWLEDGE);
+      w.producer = w.session.createProducer(null);
+    }
+    switch (text(r, "op")) {
+      case "session":
+        return new JsonObject();
+      case "send":
+        return send(c, w, r);
+      case "consume":
+        return consume(c, w, r);
+      case "receive":
+        return receive(c.subscribers.get(text(r, "consumer")), r.get("timeout_ms").getAsLong());
+      case "answer":
+        return acknowledge(c.subscribers.get(text(r, "consumer")), r);
+      case "commit":
+        w.session.commit();
+        return new JsonObject();
+      case "rollback":
+        w.session.rollback();
+        return new JsonObject();
+      case "browse":
+        return browse(w, r);
+      case "consumer_close":
+        c.subscribers.remove(text(r, "consumer")).consumer.close();
+        return new JsonObject();
+      case "unsubscribe":
+        w.session.unsubscribe(text(r, "durable"));
+        return new JsonObject();
+      case "temporary":
+        return temporary(c, w);
+      default:
+        throw new IllegalArgumentException("no such op: " + text(r, "op"));
+    }
+  }
+
+  private JsonElement open(JsonObject r) throws Exception {
+    List<String> urls = new ArrayList<>();
+    for (JsonElement e : r.getAsJsonArray("urls")) {
+      urls.add("amqp://" + e.getAsString());
+    }
+    String url = "failover:(" + String.join(",", urls) + ")?failover.initialReconnectDelay=20&failover.reconnectDelay=50"
+        + "&failover.maxReconnectDelay=500&failover.warnAfterReconnectAttempts=0&jms.prefetchPolicy.all=20";
+    if (r.has("fixed")) {
+      url = urls.get(0);
+    }
+    JmsConnectionFactory factory = new JmsConnectionFactory(url);
+    if (r.has("user")) {
+      factory.setUsername(text(r, "user"));
+      factory.setPassword(text(r, "password"));
+    }
+    Client c = new Client();
+    c.connection = factory.createConnection();
+    try {
+      if (r.has("client_id")) {
+        c.connection.setClientID(text(r, "client_id"));
+      }
+      c.connection.start();
+    } catch (JMSException e) {
+      c.connection.close();
+      throw e;
+    }
+    clients.put(text(r, "client"), c);
+    return new JsonObject();
+  }
+
+  private Destination destination(Client c, Session s, String name, String kind) throws JMSException {
+    Destination temporary = c.temporary.get(name);
+    if (temporary != null) {
+      return temporary;
+    }
+    return "topic".equals(kind) ? s.createTopic(name) : s.createQueue(name);
+  }
+
+  private JsonElement send(Client c, Work w, JsonObject r) throws Exception {
+    JsonArray results = new JsonArray();
+    Destination to = destination(c, w.session, text(r, "to"), text(r, "kind"));
+    for (JsonElement e : r.getAsJsonArray("messages")) {
+      JsonObject m = e.getAsJsonObject();
+      JsonObject result = new JsonObject();
+      try {
+        w.producer.setDeliveryDelay(number(m, "delay_ms", 0));
+        w.producer.send(to, build(c, w.session, m), DeliveryMode.PERSISTENT, (int) number(m, "priority", 4),
+            number(m, "ttl_ms", 0));
+        result.addProperty("outcome", "accepted");
+      } catch (JMSException x) {
+        result.addProperty("outcome", "failed");
+        result.addProperty("text", x.toString());
+      }
+      results.add(result);
+    }
+    JsonObject ok = new JsonObject();
+    ok.add("results", results);
+    return ok;
+  }
+
+  private Message build(Client c, Session s, JsonObject m) throws JMSException {
+    TextMessage t = s.createTextMessage(text(m, "body"));
+    if (m.has("correlation_id")) {
+      t.setJMSCorrelationID(text(m, "correlation_id"));
+    }
+    if (m.has("subject")) {
+      t.setJMSType(text(m, "subject"));
+    }
+    if (m.has("group")) {
+      t.setStringProperty("JMSXGroupID", text(m, "group"));
+    }
+    if (m.has("reply_to")) {
+      t.setJMSReplyTo(destination(c, s, text(m, "reply_to"), "queue"));
+    }
+    if (m.has("properties")) {
+      for (Map.Entry<String, JsonElement> p : m.getAsJsonObject("properties").entrySet()) {
+        t.setObjectProperty(p.getKey(), value(p.getValue().getAsJsonPrimitive()));
+      }
+    }
+    return t;
+  }
+
+  private static Object value(JsonPrimitive p) {
+    if (p.isBoolean()) {
+      return p.getAsBoolean();
+    }
+    if (p.isString()) {
+      return p.getAsString();
+    }
+    if (p.getAsString().matches("-?[0-9]+")) {
+      return p.getAsLong();
+    }
+    return p.getAsDouble();
+  }
+
+  private JsonElement consume(Client c, Work w, JsonObject r) throws Exception {
+    String selector = r.has("selector") ? text(r, "selector") : null;
+    boolean noLocal = r.has("no_local") && r.get("no_local").getAsBoolean();
+    boolean shared = r.has("shared") && r.get("shared").getAsBoolean();
+    String durable = text(r, "durable");
+    Destination from = destination(c, w.session, text(r, "from"), text(r, "kind"));
+    Subscriber s = new Subscriber();
+    if (!durable.isEmpty() && shared) {
+      s.consumer = w.session.createSharedDurableConsumer((Topic) from, durable, selector);
+    } else if (!durable.isEmpty()) {
+      s.consumer = w.session.createDurableConsumer((Topic) from, durable, selector, noLocal);
+    } else if (shared) {
+      s.consumer = w.session.createSharedConsumer((Topic) from, text(r, "name"), selector);
+    } else {
+      s.consumer = w.session.createConsumer(from, selector, noLocal);
+    }
+    c.subscribers.put(text(r, "consumer"), s);
+    return new JsonObject();
+  }
+
+  private JsonElement receive(Subscriber s, long timeoutMillis) throws Exception {
+    JsonObject ok = new JsonObject();
+    Message m = timeoutMillis == 0 ? s.consumer.receiveNoWait() : s.consumer.receive(timeoutMillis);
+    if (m != null) {
+      s.deliveries++;
+      s.open.put(s.deliveries, m);
+      ok.addProperty("delivery", s.deliveries);
+      ok.add("message", describe(m));
+    }
+    return ok;
+  }
+
+  private JsonElement acknowledge(Subscriber s, JsonObject r) throws Exception {
+    Message m = s.open.remove(r.get("delivery").getAsLong());
+    m.setIntProperty(ACK_TYPE, ACK_TYPES.get(text(r, "how")));
+    m.acknowledge();
+    return new JsonObject();
+  }
+
+  private JsonElement browse(Work w, JsonObject r) throws Exception {
+    Queue q = w.session.createQueue(text(r, "from"));
+    JsonArray messages = new JsonArray();
+    try (QueueBrowser b = w.session.createBrowser(q, r.has("selector") ? text(r, "selector") : null)) {
+      for (Enumeration<?> e = b.getEnumeration(); e.hasMoreElements();) {
+        messages.add(describe((Message) e.nextElement()));
+      }
+    }
+    JsonObject ok = new JsonObject();
+    ok.add("messages", messages);
+    return ok;
+  }
+
+  private JsonElement temporary(Client c, Work w) throws Exception {
+    Queue q = w.session.createTemporaryQueue();
+    c.temporary.put(q.getQueueName(), q);
+    JsonObject ok = new JsonObject();
+    ok.addProperty("address", q.getQueueName());
+    return ok;
+  }
+
+  private JsonObject describe(Message m) throws JMSException {
+    JsonObject o = new JsonObject();
+    if (m instanceof TextMessage) {
+      o.addProperty("body", ((TextMessage) m).getText());
+    } else if (m instanceof BytesMessage) {
+      byte[] b = new byte[(int) ((BytesMessage) m).getBodyLength()];
+      ((BytesMessage) m).readBytes(b);
+      o.addProperty("body", new String(b, StandardCharsets.UTF_8));
+    }
+    o.addProperty("message_id", m.getJMSMessageID());
+    o.addProperty("correlation_id", m.getJMSCorrelationID());
+    o.addProperty("subject", m.getJMSType());
+    o.addProperty("priority", m.getJMSPriority());
+    o.addProperty("redelivered", m.getJMSRedelivered());
+    Destination reply = m.getJMSReplyTo();
+    if (reply instanceof Queue) {
+      o.addProperty("reply_to", ((Queue) reply).getQueueName());
+    }
+    JsonObject properties = new JsonObject();
+    for (Object name : Collections.list((Enumeration<?>) m.getPropertyNames())) {
+      Object v = m.getObjectProperty((String) name);
+      if ("JMSXGroupID".equals(name)) {
+        o.addProperty("group", String.valueOf(v));
+      } else if ("JMSXDeliveryCount".equals(name)) {
+        o.addProperty("delivery_count", ((Number) v).intValue() - 1);
+      } else if (!((String) name).startsWith("JMS")) {
+        properties.add((String) name, gson.toJsonTree(v));
+      }
+    }
+    o.add("properties", properties);
+    return o;
+  }
+
+  private static String text(JsonObject o, String name) {
+    JsonElement e = o.get(name);
+    return e == null || e instanceof JsonNull ? "" : e.getAsString();
+  }
+
+  private static long number(JsonObject o, String name, long otherwise) {
+    return o.has(name) ? o.get(name).getAsLong() : otherwise;
+  }
+}

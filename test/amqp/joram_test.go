@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package amqp
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// excluded are the tests of Joram that cannot pass, each with the reason; they are run all the same, and one that
+// passes fails the run: it does not belong here any more.
+var excluded = map[string]string{}
+
+// TestJoram runs Joram's JMS tests against a pair through Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java,
+// to which the pair's URL is added; LOCKSTEP_JORAM_JAR the jar with the tests; LOCKSTEP_JORAM_ONLY parts of the names
+// of those to run.
+func TestJoram(t *testing.T) {
+	command := strings.Fields(os.Getenv("LOCKSTEP_JORAM"))
+	if len(command) == 0 {
+		t.Skip("LOCKSTEP_JORAM names no command: see test/amqp/run.sh")
+	}
+	w := newWorld(t, t.TempDir(), nil)
+	url := fmt.Sprintf("failover:(amqp://%s,amqp://%s)?failover.maxReconnectAttempts=20", w.urls["a"], w.urls["b"])
+	args := append(command[1:], url, os.Getenv("LOCKSTEP_JORAM_JAR"))
+	only := strings.Fields(os.Getenv("LOCKSTEP_JORAM_ONLY"))
+	cmd := exec.CommandContext(t.Context(), command[0], append(args, only...)...)
+	cmd.Env = harness.Environment()
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	passed, failed, known := 0, []string{}, []string{}
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		f := strings.Split(lines.Text(), "\t")
+		switch {
+		case f[0] == "admin" && len(f) == 3:
+			_, err := io.WriteString(in, w.administer(t, f[1], f[2])+"\n")
+			require.NoError(t, err)
+		case f[0] == "test" && len(f) == 5:
+			reason, is := excluded[f[1]]
+			switch {
+			case f[2] == "passed" && is:
+				failed = append(failed, f[1]+" passed, and is excluded: "+reason)
+			case f[2] == "passed":
+				passed++
+			case is:
+				known = append(known, f[1]+": "+reason)
+			default:
+				failed = append(failed, f[1]+": "+f[4])
+			}
+			t.Logf("%s %s, %s ms %s", f[2], f[1], f[3], f[4])
+		default:
+			t.Logf("%s", lines.Text())
+		}
+	}
+	require.NoError(t, cmd.Wait())
+	slices.Sort(known)
+	t.Logf("Joram: %d of %d passed; known not to: %s", passed, passed+len(failed)+len(known), strings.Join(known, "; "))
+	require.Empty(t, failed)
+	if len(only) == 0 {
+		require.Greater(t, passed, 150)
+	}
+}
+
+// administer does what a test asks the administrator for, and gives "ok" or the error.
+func (w *world) administer(t *testing.T, operation, name string) string {
+	var err error
+	q := w.queues(t)
+	switch operation {
+	case "create-queue":
+		_, err = q.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: name})
+	case "create-topic":
+		_, err = q.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: name, Topic: true})
+	case "delete-queue", "delete-topic":
+		_, err = q.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: name})
+	default:
+		return "no such operation"
+	}
+	if err != nil {
+		return strings.ReplaceAll(err.Error(), "\n", " ")
+	}
+	return "ok"
+}

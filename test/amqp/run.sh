@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Puts AMQP 1.0 clients that others wrote through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid Proton
+# for Python, rhea and Azure/go-amqp, and runs Joram's JMS tests. What it downloads from Maven Central, PyPI and npm stays in
+# LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client whose language or packages are missing is left out and named; when
+# any is, and all else is good, the exit code is 3. Usage:
+#   test/amqp/run.sh                    everything
+#   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram
+#   LOCKSTEP_AMQP_CASE=chain ...        only cases whose names have this; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
+set -euo pipefail
+cd "$(dirname "$0")"
+
+here=$PWD
+cache=${LOCKSTEP_AMQP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-amqp}
+mkdir -p "$cache"
+wanted=("$@")
+if ((${#wanted[@]} == 0)); then
+  wanted=(go-amqp qpid-jms-1 qpid-jms-2 proton-python rhea joram)
+fi
+adapters=()
+missing=()
+
+step() { printf -- '--- [%3ds] %s\n' "$SECONDS" "$*"; }
+want() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
+leave_out() {
+  missing+=("$1")
+  echo "left out: $1"
+}
+
+# jars PROFILE: the jars of a profile of jms/pom.xml, and this directory's Java classes that need them, in the cache.
+jars() {
+  local profile=$1 dir="$cache/$1" stamp
+  stamp=$(cat jms/pom.xml jms/src/* | sha256sum | cut -c1-16)
+  [[ -e $dir/.$stamp ]] && return
+  command -v mvn >/dev/null && command -v javac >/dev/null || return 1
+  rm -rf "$dir" "$cache/classes-$profile"
+  timeout 300 mvn -q -B -f jms/pom.xml -P"$profile" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+    -DoutputDirectory="$dir" >"$cache/mvn.log" 2>&1 || return 1
+  local sources="$cache/sources-$profile"
+  rm -rf "$sources"
+  mkdir -p "$sources" "$cache/classes-$profile"
+  cp jms/src/* "$sources"
+  if [[ $profile == jakarta ]]; then
+    rm "$sources"/{Joram,LockstepAdmin}.java
+    sed -i 's/^import javax\.jms\./import jakarta.jms./' "$sources"/*.java
+  fi
+  javac -nowarn -d "$cache/classes-$profile" -cp "$dir/*" "$sources"/*.java
+  cp "$sources"/*.properties "$cache/classes-$profile"
+  touch "$dir/.$stamp"
+}
+java_command() { # -XX: a JVM that lives for seconds need not compile to the last
+  echo "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m -cp $cache/$1/*:$cache/classes-$1 $2"
+}
+
+python_client() {
+  local venv="$cache/python" stamp
+  stamp=$(sha256sum proton/requirements.txt | cut -c1-16)
+  if [[ ! -e $venv/.$stamp ]]; then
+    local python=${PYTHON:-python3}
+    "$python" -c 'import venv, ensurepip' 2>/dev/null || return 1
+    rm -rf "$venv"
+    "$python" -m venv "$venv" || return 1
+    timeout 300 "$venv/bin/pip" install --quiet --disable-pip-version-check -r proton/requirements.txt >"$cache/pip.log" 2>&1 || return 1
+    touch "$venv/.$stamp"
+  fi
+  adapters+=("proton-python=$venv/bin/python -B $here/proton/adapter.py")
+}
+
+node_client() {
+  local dir="$cache/node" stamp
+  stamp=$(sha256sum rhea/package-lock.json | cut -c1-16)
+  command -v node >/dev/null || return 1
+  if [[ ! -e $dir/.$stamp ]]; then
+    command -v npm >/dev/null || return 1
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    cp rhea/package.json rhea/package-lock.json "$dir"
+    (cd "$dir" && timeout 300 npm ci --silent --no-audit --no-fund >npm.log 2>&1) || return 1
+    touch "$dir/.$stamp"
+  fi
+  cp rhea/adapter.js "$dir/adapter.js"
+  adapters+=("rhea=node $dir/adapter.js")
+}
+
+step "clients"
+bin=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-amqp.XXXXXX")
+trap 'rm -rf "$bin"' EXIT
+if want go-amqp; then
+  go build -o "$bin/goadapter" ./goadapter
+  adapters+=("go-amqp=$bin/goadapter")
+fi
+if want rhea && ! node_client; then
+  leave_out "rhea: no node and npm, or the npm registry cannot be reached"
+fi
+if want proton-python && ! python_client; then
+  leave_out "proton-python: no Python with venv, no C compiler, or PyPI cannot be reached"
+fi
+if want qpid-jms-1 || want joram; then
+  if jars javax; then
+    if want qpid-jms-1; then
+      adapters+=("qpid-jms-1=$(java_command javax Adapter)")
+    fi
+    if want joram; then
+      LOCKSTEP_JORAM=$(java_command javax Joram)
+      LOCKSTEP_JORAM_JAR=$(ls "$cache"/javax/joram-jms-tests-*.jar)
+      export LOCKSTEP_JORAM LOCKSTEP_JORAM_JAR
+    fi
+  else
+    leave_out "Qpid JMS 1.x and Joram's tests: no java, javac and mvn, or Maven Central cannot be reached"
+  fi
+fi
+if want qpid-jms-2; then
+  if jars jakarta; then
+    adapters+=("qpid-jms-2=$(java_command jakarta Adapter)")
+  else
+    leave_out "Qpid JMS 2.x: no java, javac and mvn, or Maven Central cannot be reached"
+  fi
+fi
+
+if ((${#adapters[@]} > 0)); then
+  LOCKSTEP_AMQP_ADAPTERS=$(printf '%s\n' "${adapters[@]}")
+  export LOCKSTEP_AMQP_ADAPTERS
+fi
+tests=()
+if ((${#adapters[@]} > 0)); then
+  tests+=(TestForeignClients)
+fi
+if [[ -n ${LOCKSTEP_JORAM:-} ]]; then
+  tests+=(TestJoram)
+fi
+if ((${#tests[@]} > 0)); then
+  step "cases: ${tests[*]}"
+  pattern=$(IFS='|'; echo "${tests[*]}")
+  code=0
+  go test -count=1 -timeout 8m -v -run "^($pattern)\$" . >"$bin/out" 2>&1 || code=$?
+  if ((code != 0)); then
+    cat "$bin/out"
+    exit 1
+  fi
+  grep -E 'cases passed|of [0-9]+ passed|failed [0-9]+, stored twice|delivered twice|commits, ' "$bin/out" || true
+fi
+step "done"
+if ((${#missing[@]} > 0)); then
+  printf 'amqp: not everything can run here: %s\n' "$(IFS=';'; echo "${missing[*]}")"
+  exit 3
+fi

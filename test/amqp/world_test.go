@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// client is one that is put through the cases.
+type client struct {
+	name    string
+	command []string
+	chosen  bool // was asked for: all cases, also those that take seconds
+}
+
+// clients gives those of LOCKSTEP_AMQP_ADAPTERS, one a line as name=command; without it go-amqp, which is built.
+func clients(t *testing.T, dir string) (all []client) {
+	t.Helper()
+	for line := range strings.Lines(os.Getenv("LOCKSTEP_AMQP_ADAPTERS")) {
+		name, command, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if ok {
+			all = append(all, client{name: name, command: strings.Fields(command), chosen: true})
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	program := filepath.Join(dir, "goadapter")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./goadapter").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return []client{{
+		name: "go-amqp", command: []string{program}, chosen: os.Getenv("LOCKSTEP_AMQP") == "full",
+	}}
+}
+
+// world is the pair, which all cases use one after the other.
+type world struct {
+	pair *harness.Pair
+	urls map[string]string // host:port of a node's AMQP port, by the node's name
+}
+
+func newWorld(t *testing.T, dir string, more map[string]string) *world {
+	t.Helper()
+	binary, err := cluster.Build(t.Context(), dir)
+	require.NoError(t, err)
+	w := &world{urls: map[string]string{}}
+	of := map[string]map[string]string{}
+	for _, name := range []string{"a", "b"} {
+		port, err := harness.ReservePort()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, port.Close()) })
+		w.urls[name] = port.Address()
+		of[name] = map[string]string{"amqp.listen": port.Address()}
+	}
+	settings := harness.SmallNodes()
+	for k, v := range more {
+		settings[k] = v
+	}
+	w.pair, err = harness.Start(t.Context(), harness.Options{
+		Binary: binary, Dir: dir, EtcdNoSync: true, Settings: settings, NodeSettings: of,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() && testing.Verbose() {
+			for _, n := range w.pair.Nodes {
+				t.Logf("log of %s:\n%s", n.Name, n.LogTail())
+			}
+		}
+		require.NoError(t, w.pair.KillAll())
+	})
+	w.inSync(t)
+	return w
+}
+
+// dead tells whether a node has ended that was not killed.
+func (w *world) dead() bool {
+	return slices.ContainsFunc(w.pair.Nodes, func(n *harness.Node) bool { return n.Failure() != nil })
+}
+
+// inSync waits until both nodes are there, and gives the active one and the other.
+func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for _, n := range w.pair.Nodes {
+		if !n.Running() {
+			require.NoError(t, n.Start())
+		}
+	}
+	active, standby, err := w.pair.WaitInSync(ctx)
+	require.NoError(t, err)
+	return active, standby
+}
+
+// queues is the gRPC service of the active node.
+func (w *world) queues(t *testing.T) pb.QueueServiceClient {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	active, err := w.pair.WaitActive(ctx)
+	require.NoError(t, err)
+	return pb.NewQueueServiceClient(active.Conn())
+}
+
+// create makes a queue past the client under test.
+func (w *world) create(t *testing.T, req *pb.CreateQueueRequest) {
+	t.Helper()
+	_, err := w.queues(t).CreateQueue(t.Context(), req)
+	require.NoError(t, err)
+}
+
+// get describes a queue.
+func (w *world) get(t *testing.T, name string) *pb.Queue {
+	t.Helper()
+	resp, err := w.queues(t).GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
+	require.NoError(t, err)
+	return resp.GetQueue()
+}
+
+// stored reads all that a queue has.
+func (w *world) stored(t *testing.T, queue string) (all []*pb.StoredMessage) {
+	t.Helper()
+	stream, err := w.queues(t).Browse(t.Context(), &pb.BrowseRequest{Queue: queue})
+	require.NoError(t, err)
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) || status.Code(err) == codes.NotFound {
+			return all
+		}
+		require.NoError(t, err)
+		all = append(all, resp.GetMessages()...)
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	end := time.Now().Add(bound)
+	for !holds() {
+		if time.Now().After(end) {
+			require.Fail(t, "waited in vain", "%s: %v", what, bound)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// run is one case under way.
+type run struct {
+	*world
+	t    *testing.T
+	a    *adapter
+	name string
+}
+
+// queueName is a name of the case's own.
+func (r *run) queueName(suffix string) string { return r.name + suffix }
+
+// queue makes a queue of the case's own.
+func (r *run) queue(suffix string, config *pb.QueueConfig) string {
+	r.t.Helper()
+	name := r.queueName(suffix)
+	r.create(r.t, &pb.CreateQueueRequest{Name: name, Config: config})
+	return name
+}
+
+// topic makes a queue without subscriptions.
+func (r *run) topic(suffix string) string {
+	r.t.Helper()
+	name := r.queueName(suffix)
+	r.create(r.t, &pb.CreateQueueRequest{Name: name, Topic: true})
+	return name
+}
+
+// open gives the adapter a connection, named as the caller says, to the pair.
+func (r *run) open(name string, more request) {
+	r.t.Helper()
+	q := request{"client": name, "urls": []string{r.urls["a"], r.urls["b"]}}
+	for k, v := range more {
+		q[k] = v
+	}
+	r.a.do("open", q)
+}
+
+// send sends messages that must be accepted.
+func (r *run) send(q request, messages ...request) {
+	r.t.Helper()
+	line := request{"messages": messages}
+	for k, v := range q {
+		line[k] = v
+	}
+	got := r.a.do("send", line)
+	require.Len(r.t, got.Results, len(messages))
+	for i, o := range got.Results {
+		require.Equal(r.t, "accepted", o.Outcome, "%v: %s", messages[i], o.Text)
+	}
+}
+
+// receive takes the next message, which must come.
+func (r *run) receive(q request) (uint64, *message) {
+	r.t.Helper()
+	line := request{"timeout_ms": 20_000}
+	for k, v := range q {
+		line[k] = v
+	}
+	got := r.a.do("receive", line)
+	require.NotNil(r.t, got.Message, "no message came for %v", q)
+	return got.Delivery, got.Message
+}
+
+// take receives and accepts one message, and gives its body.
+func (r *run) take(q request) string {
+	r.t.Helper()
+	delivery, m := r.receive(q)
+	r.answer(q, delivery, "accept")
+	return m.Body
+}
+
+// quiet is true of a consumer that gets nothing more.
+func (r *run) quiet(q request) {
+	r.t.Helper()
+	line := request{"timeout_ms": 400}
+	for k, v := range q {
+		line[k] = v
+	}
+	got := r.a.do("receive", line)
+	require.Nil(r.t, got.Message, "%+v", got.Message)
+}
+
+func (r *run) answer(q request, delivery uint64, how string) {
+	r.t.Helper()
+	line := request{"delivery": delivery, "how": how}
+	for k, v := range q {
+		line[k] = v
+	}
+	r.a.do("answer", line)
+}
+
+// empty waits until a queue stores nothing: all was acknowledged.
+func (r *run) empty(queue string) {
+	r.t.Helper()
+	eventually(r.t, queue+" is empty", func() bool { return r.get(r.t, queue).GetMessages() == 0 })
+}
+
+// bodies are texts "m0", "m1" … as messages.
+func bodies(from, to int) (all []request) {
+	for i := from; i < to; i++ {
+		all = append(all, request{"body": fmt.Sprintf("m%d", i)})
+	}
+	return all
+}
