@@ -149,6 +149,25 @@ async def test_files_that_cannot_be_used(nodes: tuple[SecureNodes, SecureNodes],
         assert text in str(caught.value)
 
 
+async def test_a_long_way(nodes: tuple[SecureNodes, SecureNodes]) -> None:
+    """A handshake of TLS needs some round trips, here of 200 ms."""
+    host, port = nodes[1].addresses[0].split(":")
+
+    async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            asyncio.get_running_loop().call_later(0.1, to.write, data)
+        to.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_node, to_node = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(copy(reader, to_node), copy(from_node, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Client([address], ca=files(nodes[1])["ca"], follow_hints=False) as client:
+        assert await client.wait_active(timeout=BOUND) == address
+
+
 async def test_a_plain_node_is_told_from_one_with_tls(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
