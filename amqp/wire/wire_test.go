@@ -472,6 +472,9 @@ func FuzzValue(f *testing.F) {
 	for _, v := range values() {
 		f.Add(wire.AppendValue(nil, v))
 	}
+	for _, b := range protonVectors(f) {
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		v, rest, err := wire.DecodeValue(b)
 		if err != nil {
@@ -493,6 +496,9 @@ func FuzzSections(f *testing.F) {
 	f.Add(wire.AppendData(wire.AppendHeader(nil, &wire.Header{Durable: true}), []byte("x")))
 	f.Add(wire.AppendProperties(nil, &wire.Properties{MessageID: "m"}))
 	f.Add(wire.AppendDischarge(nil, &wire.Discharge{TxnID: []byte("t")}))
+	for _, b := range protonVectors(f) {
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = wire.DecodeTransaction(b)
 		var raw []byte

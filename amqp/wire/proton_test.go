@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"encoding/hex"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+)
+
+// protonVectors are what the codec of Qpid Proton has encoded, by name.
+func protonVectors(tb testing.TB) map[string][]byte {
+	tb.Helper()
+	text, err := os.ReadFile("testdata/proton.txt")
+	require.NoError(tb, err)
+	vectors := map[string][]byte{}
+	for line := range strings.Lines(string(text)) {
+		if name, digits, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
+			vectors[name], err = hex.DecodeString(digits)
+			require.NoError(tb, err, name)
+		}
+	}
+	return vectors
+}
+
+// protonValues are what those were made of.
+func protonValues() map[string]any {
+	sevens := make(wire.List, 300)
+	for i := range sevens {
+		sevens[i] = uint8(7)
+	}
+	described := func(v any) wire.Described { return wire.Described{Descriptor: wire.Symbol("u"), Value: v} }
+	return map[string]any{
+		"null": nil, "true": true, "false": false, "ubyte": uint8(200), "ushort": uint16(60000), "uint 0": uint32(0),
+		"uint 255": uint32(255), "uint max": uint32(math.MaxUint32), "ulong 0": uint64(0), "ulong 255": uint64(255),
+		"ulong max": uint64(math.MaxUint64), "byte": int8(-100), "short": int16(-30000), "int -128": int32(-128),
+		"int min": int32(math.MinInt32), "long 127": int64(127), "long min": int64(math.MinInt64), "float": float32(1.5),
+		"double": -2.25, "char": wire.Char('é'), "timestamp": wire.Timestamp(1700000000000),
+		"uuid": wire.UUID{
+			0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff,
+		},
+		"binary": []byte{0, 255}, "binary 300": []byte(strings.Repeat("b", 300)), "string": "héllo",
+		"string 300": strings.Repeat("s", 300), "symbol": wire.Symbol("amqp:x"),
+		"decimal32": wire.Decimal("\x22\x50\x00\x01"), "decimal64": wire.Decimal("\x22\x30\x00\x00\x00\x00\x00\x01"),
+		"list": wire.List{int64(1), "two", nil, wire.List{true}}, "empty list": wire.List{},
+		"map": wire.Map{{Key: wire.Symbol("k"), Value: "v"}}, "empty map": wire.Map{}, "list of 300": sevens,
+		"described": wire.Described{Descriptor: uint64(0x24), Value: wire.List{}},
+		"described by name": wire.Described{
+			Descriptor: wire.Symbol("apache.org:selector-filter:string"), Value: "a = 1",
+		},
+		"array of ints": wire.Array{int32(1), int32(2), int32(-3)}, "array of booleans": wire.Array{true, false},
+		"array of symbols":   wire.Array{wire.Symbol("a"), wire.Symbol("bb")},
+		"array of strings":   wire.Array{"a", strings.Repeat("s", 300)},
+		"array of described": wire.Array{described("a"), described("b")},
+		"array of lists":     wire.Array{wire.List{true}, wire.List{}}, "empty array": wire.Array{},
+	}
+}
+
+// TestValuesOfProton: another codec's encodings are read as what they were made of, and what has one encoding, or a
+// shortest one that Proton writes, too, is written as Proton does.
+func TestValuesOfProton(t *testing.T) {
+	vectors := protonVectors(t)
+	same := 0
+	for name, want := range protonValues() {
+		require.Contains(t, vectors, name)
+		got, rest, err := wire.DecodeValue(vectors[name])
+		require.NoError(t, err, name)
+		require.Empty(t, rest, name)
+		require.Equal(t, want, got, name)
+		again, _, err := wire.DecodeValue(wire.AppendValue(nil, got))
+		require.NoError(t, err, name)
+		require.Equal(t, want, again, name)
+		switch got.(type) {
+		case wire.Map, wire.Array, wire.List: // Proton writes four bytes of length
+		default:
+			require.Equal(t, vectors[name], wire.AppendValue(nil, got), name)
+			same++
+		}
+	}
+	require.Greater(t, same, 25)
+}
+
+func TestMessagesOfProton(t *testing.T) {
+	vectors := protonVectors(t)
+	var codes []uint64
+	for b := vectors["message"]; len(b) > 0; {
+		s, rest, err := wire.NextSection(b)
+		require.NoError(t, err)
+		codes, b = append(codes, s.Code), rest
+		switch s.Code {
+		case wire.SectionHeader:
+			h, err := wire.DecodeHeader(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, wire.Header{Durable: true, Priority: wire.Some(uint8(9)), TTL: wire.Some(uint32(1500))}, h)
+		case wire.SectionProperties:
+			p, err := wire.DecodeProperties(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, wire.Properties{
+				MessageID: "id-1", UserID: []byte("u"), To: "to", Subject: wire.Some("s"), ReplyTo: "r", CorrelationID: uint64(7),
+				ContentType: "text/plain", CreationTime: wire.Some(wire.Timestamp(1700000000000)), GroupID: wire.Some("g"),
+				GroupSequence: wire.Some(uint32(3)),
+			}, p)
+		case wire.SectionMessageAnnotations:
+			m, err := wire.DecodeMap(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, wire.Map{{Key: wire.Symbol("x-opt-a"), Value: int64(1)}}, m)
+		case wire.SectionApplicationProperties:
+			m, err := wire.DecodeMap(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, wire.Map{{Key: "k", Value: int64(1)}}, m)
+		case wire.SectionValue:
+			v, _, err := wire.DecodeValue(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, "hello", v)
+		}
+	}
+	require.Equal(t, []uint64{0x70, 0x72, 0x73, 0x74, 0x77}, codes)
+	codes = nil
+	for b := vectors["message of data"]; len(b) > 0; {
+		s, rest, err := wire.NextSection(b)
+		require.NoError(t, err)
+		codes, b = append(codes, s.Code), rest
+		if s.Code == wire.SectionData {
+			data, err := wire.DecodeData(s.Value)
+			require.NoError(t, err)
+			require.Equal(t, strings.Repeat("x", 300), string(data))
+		}
+	}
+	require.Equal(t, []uint64{0x70, 0x73, 0x75}, codes)
+}
