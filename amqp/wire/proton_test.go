@@ -3,7 +3,11 @@
 package wire_test
 
 import (
+	"bytes"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
 	"math"
 	"os"
 	"strings"
@@ -133,4 +137,65 @@ func TestMessagesOfProton(t *testing.T) {
 		}
 	}
 	require.Equal(t, []uint64{0x70, 0x73, 0x75}, codes)
+}
+
+// protonSession is what a client of Proton has sent in a session with a node.
+func protonSession(tb testing.TB) []byte {
+	tb.Helper()
+	text, err := os.ReadFile("testdata/proton-session.txt")
+	require.NoError(tb, err)
+	var digits strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			digits.WriteString(strings.TrimSpace(line))
+		}
+	}
+	b, err := hex.DecodeString(digits.String())
+	require.NoError(tb, err)
+	return b
+}
+
+// eachFrame reads the frames of a session in which SASL comes first.
+func eachFrame(tb testing.TB, session []byte, do func(*wire.Frame)) {
+	tb.Helper()
+	r := wire.NewReader(bytes.NewReader(session), 1<<20)
+	for _, want := range []byte{wire.ProtocolSASL, wire.ProtocolAMQP} {
+		id, version, err := r.ProtocolHeader()
+		require.NoError(tb, err)
+		require.Equal(tb, want, id)
+		require.Equal(tb, [3]byte{1, 0, 0}, version)
+		for {
+			var f wire.Frame
+			err := r.Next(&f)
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			require.NoError(tb, err)
+			do(&f)
+			if f.SASL { // its init, which is all that ANONYMOUS needs
+				break
+			}
+		}
+	}
+}
+
+// TestSessionOfProton: all that a real client sends is understood, and is the same when it is sent on.
+func TestSessionOfProton(t *testing.T) {
+	kinds := map[string]int{}
+	eachFrame(t, protonSession(t), func(f *wire.Frame) {
+		kinds[strings.TrimPrefix(fmt.Sprintf("%T", f.Body), "*wire.")]++
+		if d, ok := f.Body.(*wire.Disposition); ok {
+			kinds[fmt.Sprintf("%T", d.State)]++
+		}
+		var again wire.Frame
+		require.NoError(t, wire.NewReader(bytes.NewReader(encode(f)), 1<<20).Next(&again))
+		require.Equal(t, *f, again)
+	})
+	require.Equal(t, 4, kinds["Transfer"])
+	require.Equal(t, 3, kinds["Attach"])
+	for _, kind := range []string{
+		"SASLInit", "Open", "Begin", "Flow", "Disposition", "Detach", "Close", "wire.Accepted", "*wire.Rejected", "*wire.Modified",
+	} {
+		require.NotZero(t, kinds[kind], "%s of %v", kind, kinds)
+	}
 }

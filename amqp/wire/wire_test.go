@@ -443,6 +443,7 @@ func FuzzFrame(f *testing.F) {
 	for _, p := range sasl() {
 		f.Add(wire.AppendSASLFrame(nil, p))
 	}
+	eachFrame(f, protonSession(f), func(frame *wire.Frame) { f.Add(encode(frame)) })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var frame wire.Frame
 		r := wire.NewReader(bytes.NewReader(b), 1<<16)
