@@ -431,7 +431,7 @@ func TestRefused(t *testing.T) {
 		},
 		{"message-id of bytes too long", long(fieldMessageID, codeBinary8), "resource-limit-exceeded: message-id has"},
 		{"reply-to too long", long(fieldReplyTo, codeString8), "reply-to has 1025 bytes"},
-		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before and behind the body take"},
+		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: the sections before"},
 		{"the other name is taken", data(o.end(origin)...), "not-allowed: the name amqp.container"},
 		{"the name is taken", data(r.end(reserved)...), "not-allowed: the name amqp.sections"},
 	} {
