@@ -307,13 +307,17 @@ func (m *model) check(whole bool) {
 	}
 }
 
-var modelSeeds = flag.Int("seeds", 40, "how many random schedules TestModel runs")
+var modelSeeds = flag.Int("seeds", 25, "how many random schedules TestModel runs")
 
 // TestModel: whatever the order in which frames, broker and client act, nothing is lost, doubled or reordered on a
 // link, every outcome arrives once, neither side's window or credit is exceeded, and nothing is kept at the end.
 func TestModel(t *testing.T) {
 	counts := map[string]int{}
-	for seed := range *modelSeeds {
+	seeds := *modelSeeds
+	if testing.Short() {
+		seeds = min(seeds, 10)
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := newModel(t, uint64(seed))
 			m.run(3000)
