@@ -30,7 +30,9 @@ func TestPipelined(t *testing.T) {
 	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before it has seen an answer
 	require.Empty(t, p.take())
 	p.c.Open(OpenReply{Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "x"}}})
+	require.Empty(t, happened[*Credit](p), "the caller has nothing yet that could send")
 	attached.Accept(Reply{})
+	p.drain()
 	require.NoError(t, attached.Send(&Message{Ref: 1, Payload: []byte("m")}))
 	got := p.take()
 	require.Len(t, got, 4)

@@ -29,7 +29,8 @@ type (
 		Payload []byte // the sections of the message (3.2)
 	}
 	// Credit: the peer takes this many messages more than were given to Link.Send until now. If it drains, the caller
-	// sends what there is at once, up to the credit, and then calls Link.Drained.
+	// sends what there is at once, up to the credit, and then calls Link.Drained. It never comes before Link.Accept:
+	// what the peer gives before follows that.
 	Credit struct {
 		Link   *Link
 		Credit uint32

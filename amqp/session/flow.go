@@ -103,6 +103,9 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	}
 	q.drain, q.asked = f.Drain, f.Drain && l.credit > 0
 	q.drained = q.drained && q.asked
+	if !l.accepted { // Accept tells the caller
+		return
+	}
 	l.beReady()
 	if f.Drain && l.credit == 0 { // there is nothing to use up, and the peer waits for the answer
 		l.oweFlow()
@@ -115,6 +118,15 @@ func (l *Link) receiveCredit(f *wire.Flow) {
 	e := &l.session.conn.events
 	e.credit = Credit{Link: l, Credit: more, Drain: f.Drain}
 	e.push(&e.credit)
+}
+
+// tellEarly tells the caller of the credit that has come before the link was accepted.
+func (l *Link) tellEarly() {
+	if l.credit > 0 {
+		l.session.conn.events.push(&Credit{Link: l, Credit: l.credit, Drain: l.sender.drain})
+	} else if l.sender.drain {
+		l.oweFlow()
+	}
 }
 
 // receiveCount takes the state of the peer's end of a link on which the peer sends: it may have used up credit without

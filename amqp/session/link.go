@@ -120,7 +120,8 @@ func (s *Session) freeHandle() (uint32, bool) {
 }
 
 // Accept answers an Attached event: the link is there. Without a Source or Target in the reply the peer's is taken
-// over. It returns false, and the link is refused, if the answer is larger than the peer's max-frame-size.
+// over. It returns false, and the link is refused, if the answer is larger than the peer's max-frame-size. If the peer
+// has given credit already, which it may do before it has the answer, a Credit event follows.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
@@ -162,7 +163,9 @@ func (l *Link) Accept(r Reply) bool {
 	if !l.Sender() && l.credit > 0 { // granted before
 		l.oweFlow()
 	}
-	l.session.pump()
+	if l.Sender() {
+		l.tellEarly()
+	}
 	return true
 }
 

@@ -309,6 +309,23 @@ func TestDrain(t *testing.T) {
 		require.Len(t, got, 2)
 		require.Equal(t, some(3), got[1].body.(*wire.Flow).DeliveryCount)
 	})
+	t.Run("before the link is accepted", func(t *testing.T) {
+		for n, credits := range map[int]int{0: 0, 5: 1} {
+			p := opened(t, Options{})
+			p.on = func(e Event) bool { _, ok := e.(*Attached); return ok }
+			p.send(0, attach("a", 0, wire.RoleReceiver))
+			f := drain(0, n)
+			f.DeliveryCount = wire.Optional[uint32]{} // the peer does not know it yet
+			p.send(0, f)
+			require.Empty(t, happened[*Credit](p))
+			l := happened[*Attached](p)[0].Link
+			require.True(t, l.Accept(Reply{}))
+			p.drain()
+			require.Len(t, happened[*Credit](p), credits)
+			l.Drained()
+			require.Equal(t, some(n), one[*wire.Flow](p).DeliveryCount)
+		}
+	})
 	t.Run("called off", func(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
