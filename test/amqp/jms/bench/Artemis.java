@@ -32,10 +32,7 @@ public final class Artemis {
       }
     }
     System.out.println("ready, journal " + server.getConfiguration().getJournalType());
-    while (System.in.read() >= 0) {
-      // until the input ends
-    }
-    Runtime.getRuntime().halt(0);
+    Thread.currentThread().join(); // until it is killed
   }
 
   private static String configuration(String role, Path dir, String amqp, String cluster, String other) {
