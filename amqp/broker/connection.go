@@ -269,8 +269,8 @@ func (c *conn) shutLocked(why *wire.Error) {
 		return
 	}
 	c.closing = time.Now().Add(closeLimit)
-	if c.core.Peer() != nil {
-		c.core.Close(why)
+	if peer := c.core.Peer(); peer != nil {
+		c.core.Close(forPeer(why, peer))
 	}
 	c.cancel() // what is under way is in doubt for the client, as it is when a connection breaks
 	c.room.Broadcast()

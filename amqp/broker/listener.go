@@ -163,6 +163,20 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
+// forPeer is why a connection is closed, as the client understands it: only Qpid JMS follows a redirect. Qpid Proton and
+// rhea take it for the end, and connect again, to the next of their addresses, when they are forced off.
+func forPeer(why *wire.Error, peer *wire.Open) *wire.Error {
+	if why == nil || why.Condition != session.ConnectionRedirect {
+		return why
+	}
+	if product, _ := peer.Properties.Get(wire.Symbol("product")); product == "QpidJMS" {
+		return why
+	}
+	forced := *why
+	forced.Condition = session.ConnectionForced
+	return &forced
+}
+
 // sendAway is why a connection is closed by a node that does not serve.
 func sendAway(role Role, why string) *wire.Error {
 	host, port, err := net.SplitHostPort(role.Elsewhere)
