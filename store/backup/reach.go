@@ -78,7 +78,8 @@ func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (
 	if err != nil {
 		return r, err
 	}
-	return r, r.reach(ctx, place, o)
+	err = r.reach(ctx, place, o)
+	return r, err
 }
 
 // isProblem tells an error that is about what was read from one that kept it from being read.

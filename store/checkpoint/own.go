@@ -22,7 +22,7 @@ func (c *Checkpoint) OwnRuns(ctx context.Context, fn func(runs []page.Run, bitma
 			batch = batch[:0]
 		}
 		if level == 0 {
-			return ctx.Err() //nolint:wrapcheck // done below
+			return ctx.Err()
 		}
 		return c.pace.Did(ctx, int(run.Pages)*c.file.PageSize())
 	})
