@@ -194,7 +194,8 @@ func TestSessionOfProton(t *testing.T) {
 	require.Equal(t, 4, kinds["Transfer"])
 	require.Equal(t, 3, kinds["Attach"])
 	for _, kind := range []string{
-		"SASLInit", "Open", "Begin", "Flow", "Disposition", "Detach", "Close", "wire.Accepted", "*wire.Rejected", "*wire.Modified",
+		"SASLInit", "Open", "Begin", "Flow", "Disposition", "Detach", "Close",
+		"wire.Accepted", "*wire.Rejected", "*wire.Modified",
 	} {
 		require.NotZero(t, kinds[kind], "%s of %v", kind, kinds)
 	}

@@ -72,6 +72,9 @@ func until(ctx context.Context, ended <-chan string, once func(i int) error) str
 		default:
 		}
 		if err := once(i); err != nil {
+			if ended == nil { // nothing is read
+				return end(ctx, err)
+			}
 			select {
 			case how := <-ended:
 				return how
