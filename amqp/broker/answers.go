@@ -47,9 +47,7 @@ func (a *answers) giveBack(sequences []uint64) {
 
 // take makes a request of them.
 func (a *answers) take() *pb.ConsumeRequest {
-	req := &pb.ConsumeRequest{Ack: a.ack.take(), Nack: a.nack.take(), Reject: a.reject.take()}
-	if len(req.GetNack()) < maxRanges {
-		req.Nack = append(req.Nack, a.release.take()...)
+	return &pb.ConsumeRequest{
+		Ack: a.ack.take(), Nack: a.nack.take(), Reject: a.reject.take(), Release: a.release.take(),
 	}
-	return req
 }

@@ -53,7 +53,7 @@ const maxMaking = 32
 // goWith runs what makes a link without mu, and what it returns with it. mu is held.
 func (c *conn) goWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.making++
-	c.running.Go(func() {
+	c.run(func() {
 		ctx, cancel := context.WithTimeout(c.calls, callLimit)
 		defer cancel()
 		accept, err := begin(ctx)

@@ -42,7 +42,7 @@ func (c *conn) attachBrowser(
 	return func() {
 		l.Data = b
 		if l.Accept(session.Reply{Source: source, Target: l.Peer().Target}) {
-			c.running.Go(b.run)
+			c.run(b.run)
 		}
 	}, nil
 }

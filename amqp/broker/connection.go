@@ -108,23 +108,50 @@ func (c *conn) serve() {
 		return
 	}
 	c.queues = pb.NewQueueServiceClient(c.services)
-	c.core = session.New(session.Options{
+	core := session.New(session.Options{
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
 		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
 		MaxPartial:     c.server.o.MaxMessageBytes + maxPartial,
 	}, time.Now())
+	if !c.ready(core) {
+		return
+	}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		c.write()
+		c.contain(c.write)
 	}()
-	c.read()
-	c.end()
+	c.contain(c.read)
+	c.contain(c.end)
 	<-written
 	c.running.Wait()
 	c.deleteNodes()
 }
+
+// ready lets the connection have its state; false if it is to be closed already.
+func (c *conn) ready(core *session.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core = core
+	return c.ctx.Err() == nil
+}
+
+// contain runs what belongs to the connection. A defect of it costs the connection and not the node.
+func (c *conn) contain(what func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.Error("an AMQP connection was closed because of a defect; please report it", zap.Any("panic", p),
+				zap.Stack("stack"))
+			_ = c.raw.Close() // the reader comes back
+			c.cancel()
+		}
+	}()
+	what()
+}
+
+// run has a goroutine of the connection do something.
+func (c *conn) run(what func()) { c.running.Go(func() { c.contain(what) }) }
 
 // maxEnvelope is how much larger than its body a message may be as it is transferred: sections beside the body have at
 // most 64 KiB of properties twice, and annotations.
@@ -149,22 +176,7 @@ func (c *conn) read() {
 	var f wire.Frame
 	for {
 		err := c.reader.Next(&f)
-		c.mu.Lock()
-		if err != nil {
-			c.broken(err)
-			c.mu.Unlock()
-			return
-		}
-		err = c.core.Receive(&f, time.Now())
-		c.handleEvents()
-		done := err != nil || c.core.Done()
-		c.signal()
-		most := c.count()
-		for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
-			c.room.Wait()
-		}
-		done = done || c.ended
-		c.mu.Unlock()
+		done, most := c.apply(&f, err)
 		if most != nil {
 			most.shut(errTooMuchHeld)
 		}
@@ -172,6 +184,26 @@ func (c *conn) read() {
 			return
 		}
 	}
+}
+
+// apply applies a frame, and waits while too much is under way. It tells whether nothing more is to be read, and which
+// connection has to go because all together hold too much; nil for none.
+func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.broken(err)
+		return true, nil
+	}
+	err = c.core.Receive(f, time.Now())
+	c.handleEvents()
+	c.signal()
+	done = err != nil || c.core.Done()
+	most = c.count()
+	for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
+		c.room.Wait()
+	}
+	return done || c.ended, most
 }
 
 // broken ends a connection from which nothing can be read any more. mu is held.
@@ -193,17 +225,9 @@ func (c *conn) write() {
 	defer timer.Stop()
 	var out []byte
 	for {
-		c.mu.Lock()
-		now := time.Now()
-		next, err := c.core.Tick(now)
-		c.handleEvents()
-		out = c.core.Output(out)
-		over := c.ended || err != nil || c.core.Done() || !c.closing.IsZero() && !now.Before(c.closing)
-		if !c.closing.IsZero() && (next.IsZero() || c.closing.Before(next)) {
-			next = c.closing
-		}
-		c.room.Broadcast()
-		c.mu.Unlock()
+		var over bool
+		var next time.Time
+		out, next, over = c.output(out)
 		if len(out) > 0 {
 			if c.say(out) != nil {
 				return
@@ -219,7 +243,7 @@ func (c *conn) write() {
 			return
 		}
 		if next.IsZero() {
-			next = now.Add(time.Hour)
+			next = time.Now().Add(time.Hour)
 		}
 		timer.Reset(time.Until(next))
 		select {
@@ -227,6 +251,22 @@ func (c *conn) write() {
 		case <-timer.C:
 		}
 	}
+}
+
+// output does what is due by time, and returns what is to be written, when to look again, and whether that is all.
+func (c *conn) output(spare []byte) (out []byte, next time.Time, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	next, err := c.core.Tick(now)
+	c.handleEvents()
+	out = c.core.Output(spare)
+	over = c.ended || err != nil || c.core.Done() || !c.closing.IsZero() && !now.Before(c.closing)
+	if !c.closing.IsZero() && (next.IsZero() || c.closing.Before(next)) {
+		next = c.closing
+	}
+	c.room.Broadcast()
+	return out, next, over
 }
 
 // signal has the writer look.
@@ -239,16 +279,16 @@ func (c *conn) signal() {
 
 // end ends all that the connection does.
 func (c *conn) end() {
+	c.cancel()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.ended = true
+	defer c.signal()
+	defer c.room.Broadcast()
 	c.core.Lost(nil)
 	c.handleEvents()
 	c.server.held.change(c, c.held, 0)
 	c.held = 0
-	c.room.Broadcast()
-	c.mu.Unlock()
-	c.cancel()
-	c.signal()
 }
 
 // shut closes the connection and tells the client why; it is cut off when it does not answer.
@@ -280,7 +320,7 @@ func (c *conn) shutLocked(why *wire.Error) {
 // lost closes the connection because this node does not serve any more, or cannot for a while. Clients that can
 // connect again do so, and find the node that serves.
 func (c *conn) lost(why string) {
-	role, _ := c.server.o.Role()
+	role := c.server.successor()
 	if role.Active {
 		role.Elsewhere = "" // here, in a moment
 	}
@@ -297,7 +337,7 @@ func (c *conn) peer() string {
 // dropNode removes a queue that was to go with the connection. mu is held.
 func (c *conn) dropNode(name string) {
 	c.nodes = slices.DeleteFunc(c.nodes, func(n string) bool { return n == name })
-	c.running.Go(func() {
+	c.run(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
 		defer cancel()
 		c.deleteNode(ctx, name)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -33,6 +34,8 @@ type consumer struct {
 	volatile     bool        // the subscription goes with the link
 	durable      bool        // the subscription goes when the link is closed, and stays when it is only detached
 	leave        func() bool // of a subscription that several links share: tells whether this was the last one
+	left         sync.Once
+	wasLast      bool
 	wake         chan struct{}
 	ended        chan struct{}   // closed when its stream has ended
 	ctx          context.Context //nolint:containedctx // that of its stream
@@ -66,7 +69,7 @@ func newConsumer(c *conn, l *session.Link, queue string) *consumer {
 }
 
 // start opens the stream; the link is accepted when the node has let the consumer in. mu is held.
-func (s *consumer) start() { s.c.running.Go(s.run) }
+func (s *consumer) start() { s.c.run(s.run) }
 
 // withdraw ends a consumer that was never started: its client has detached the link before it was answered. mu is held.
 func (s *consumer) withdraw() {
@@ -86,6 +89,9 @@ func (s *consumer) run() {
 	gone := s.gone
 	s.gone = true
 	s.c.mu.Unlock()
+	if s.leave != nil && !gone {
+		s.last() // the subscription is swept by the next one of the queue
+	}
 	if err == nil || gone || s.c.ctx.Err() != nil {
 		return
 	}
@@ -126,13 +132,8 @@ func (s *consumer) stream() error {
 	if err != nil {
 		return err //nolint:wrapcheck // failed reads it
 	}
-	s.c.mu.Lock()
-	s.queueID = first.GetQueueId()
-	s.link.Accept(s.reply)
-	s.c.handleEvents()
-	s.c.mu.Unlock()
-	s.c.signal()
-	s.c.running.Go(func() { s.ask(stream) })
+	s.accept(first.GetQueueId())
+	s.c.run(func() { s.ask(stream) })
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -141,10 +142,18 @@ func (s *consumer) stream() error {
 		if err != nil {
 			return err //nolint:wrapcheck // failed reads it
 		}
-		if err := s.pass(resp); err != nil {
-			return err
-		}
+		s.pass(resp)
 	}
+}
+
+// accept lets the client know that the link is there.
+func (s *consumer) accept(queueID uint64) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.queueID = queueID
+	s.link.Accept(s.reply)
+	s.c.handleEvents()
+	s.c.signal()
 }
 
 // ask sends credit and answers to the node, until the stream ends.
@@ -187,37 +196,45 @@ func (s *consumer) request() *pb.ConsumeRequest {
 }
 
 // pass passes messages on to the client.
-func (s *consumer) pass(resp *pb.ConsumeResponse) error {
-	c := s.c
+func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	var buffer []byte
 	for _, m := range resp.GetMessages() {
 		buffer = encode(buffer[:0], m)
-		c.mu.Lock()
-		for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
-			c.signal()
-			c.room.Wait()
+		if !s.passOne(m.GetSequence(), buffer) {
+			return
 		}
-		if c.ended || s.gone {
-			c.mu.Unlock()
-			return nil
-		}
-		s.granted -= min(s.granted, 1)
-		err := s.link.Send(&session.Message{Ref: m.GetSequence(), Payload: buffer})
-		if err == nil && s.link.Peer().SenderSettleMode == wire.SenderSettled {
-			s.answers.ack.add(m.GetSequence())
-			s.signal()
-		}
-		s.passedDrain()
-		c.handleEvents()
-		c.mu.Unlock()
 	}
-	if len(resp.GetMessages()) > 0 || resp.GetConfirmed() != 0 {
-		c.mu.Lock()
+	if resp.GetConfirmed() != 0 {
+		s.c.mu.Lock()
+		defer s.c.mu.Unlock()
 		s.confirm(resp.GetConfirmed())
-		c.mu.Unlock()
-		c.signal()
 	}
-	return nil
+	s.c.signal()
+}
+
+// passOne passes a message on, when there is room for it; false if the link is gone.
+func (s *consumer) passOne(sequence uint64, payload []byte) bool {
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
+		c.signal()
+		c.room.Wait()
+	}
+	if c.ended || s.gone {
+		return false
+	}
+	s.granted -= min(s.granted, 1)
+	if s.link.Send(&session.Message{Ref: sequence, Payload: payload}) != nil {
+		return false // it is delivered again
+	}
+	if s.link.Peer().SenderSettleMode == wire.SenderSettled {
+		s.answers.ack.add(sequence)
+		s.signal()
+	}
+	s.passedDrain()
+	c.handleEvents()
+	return true
 }
 
 // confirm tells the client of outcomes that are durable. mu is held.
@@ -307,7 +324,7 @@ func (s *consumer) detached(closed bool) {
 		s.link.Detach(closed, nil)
 		return
 	}
-	s.c.running.Go(func() { s.remove(closed) })
+	s.c.run(func() { s.remove(closed) })
 }
 
 // end has the stream end. mu is held.

@@ -80,7 +80,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		return
 	}
 	delete(t.all.open, t.id) // nothing more is done in it
-	o.c.running.Go(func() {
+	o.c.run(func() {
 		why := o.c.commit(ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()

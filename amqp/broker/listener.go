@@ -131,7 +131,6 @@ func (s *Server) all(last bool) []*conn {
 // leave closes all connections because this node stops.
 func (s *Server) leave() {
 	role, _ := s.o.Role()
-	role.Active = false
 	for _, c := range s.all(true) {
 		c.shut(sendAway(role, "this node stops"))
 	}
@@ -146,6 +145,7 @@ func (s *Server) watchRole(ctx context.Context) {
 	for {
 		role, changed := s.o.Role()
 		if was && !role.Active {
+			role = s.successor()
 			list := s.all(false)
 			for _, c := range list {
 				c.shut(sendAway(role, "this node is not the active one any more"))
@@ -175,6 +175,23 @@ func forPeer(why *wire.Error, peer *wire.Open) *wire.Error {
 	forced := *why
 	forced.Condition = session.ConnectionForced
 	return &forced
+}
+
+// successor waits a moment for the node to be known that serves in place of this one.
+func (s *Server) successor() Role {
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	for {
+		role, changed := s.o.Role()
+		if role.Active || role.Elsewhere != "" {
+			return role
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return role
+		}
+	}
 }
 
 // sendAway is why a connection is closed by a node that does not serve.

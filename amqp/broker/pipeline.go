@@ -65,7 +65,7 @@ type pipeline struct {
 	inFlight []request // in the order of their sequences
 	sent     int       // how many of inFlight were sent on the present stream
 	bursts   int       // messages of the present stream that are not wholly answered
-	making   int       // requests that wait for their queue to be made
+	missing  string    // a queue that is to be made on demand, before anything new is sent; empty for none
 	more     bool      // the node takes several requests in one message
 	done     bool      // no further message comes
 }
@@ -75,7 +75,7 @@ func newPipeline(c *conn, l *session.Link) *pipeline {
 }
 
 // start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.
-func (p *pipeline) start() { p.c.running.Go(p.run) }
+func (p *pipeline) start() { p.c.run(p.run) }
 
 // add takes a message. mu is held.
 func (p *pipeline) add(e entry) {
@@ -98,7 +98,7 @@ func (p *pipeline) signal() {
 }
 
 // idle tells whether there is nothing to do. mu is held.
-func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.making == 0 }
+func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
 func (p *pipeline) run() {
 	pause := firstPause
@@ -184,11 +184,14 @@ func (p *pipeline) stream() (progress bool, err error) {
 		return false, err //nolint:wrapcheck // failed reads it
 	}
 	received := make(chan error, 1)
-	go func() {
-		err := p.receive(stream, &progress)
-		cancel() // a Send that waits for room comes back
-		received <- err
-	}()
+	p.c.run(func() {
+		err := error(io.ErrUnexpectedEOF)
+		defer func() {
+			cancel() // a Send that waits for room comes back
+			received <- err
+		}()
+		err = p.receive(stream, &progress)
+	})
 	for {
 		b, over := p.burst()
 		switch {
@@ -275,7 +278,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 		p.sent++
 		return r
 	}
-	if len(p.pending) == 0 || len(p.inFlight) >= window {
+	if len(p.pending) == 0 || len(p.inFlight) >= window || p.missing != "" {
 		return nil
 	}
 	if messages == 0 && p.bursts >= eagerBursts && len(p.pending) < maxBatch && p.c.pending < maxBatchBytes {
@@ -311,23 +314,28 @@ func (p *pipeline) receive(stream pb.QueueService_PublishStreamClient, progress 
 		if err != nil {
 			return err //nolint:wrapcheck // failed reads it
 		}
-		p.c.mu.Lock()
-		p.more = p.more || resp.GetTakesMore()
-		err = p.answered(resp)
-		for _, r := range resp.GetMore() {
-			if err == nil {
-				err = p.answered(r)
-			}
-		}
-		p.c.room.Broadcast()
-		p.c.mu.Unlock()
-		p.c.signal()
-		p.signal()
-		if err != nil {
+		if err := p.handle(resp); err != nil {
 			return err
 		}
 		*progress = true
 	}
+}
+
+// handle handles an answer and those that came with it.
+func (p *pipeline) handle(resp *pb.PublishStreamResponse) error {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	defer p.c.signal()
+	defer p.signal()
+	p.more = p.more || resp.GetTakesMore()
+	err := p.answered(resp)
+	for _, r := range resp.GetMore() {
+		if err == nil {
+			err = p.answered(r)
+		}
+	}
+	p.c.room.Broadcast()
+	return err
 }
 
 var errOrder = errors.New("the node has answered out of order")
@@ -345,6 +353,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 		}
 		p.take(r)
 		p.refused(&r, &f)
+		p.makeMissing()
 		return nil
 	}
 	p.take(r)
@@ -356,6 +365,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 			p.link.Settle(r.entries[i].id, nil)
 		}
 	}
+	p.makeMissing()
 	return nil
 }
 
@@ -402,34 +412,51 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 }
 
-// onDemand makes the queue of a request that was refused because there is none, and publishes to it then. mu is held.
+// onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused as
+// well: all of it goes again, in its order. mu is held.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true
 	}
-	entries := r.entries
-	p.making++
-	p.c.running.Go(func() {
+	p.putBack(r.entries)
+	p.missing = r.entries[0].queue
+}
+
+// makeMissing makes that queue, once everything that was sent is answered. mu is held.
+func (p *pipeline) makeMissing() {
+	if p.missing == "" || len(p.inFlight) > 0 || len(p.pending) == 0 {
+		return
+	}
+	queue, topic := p.missing, p.pending[0].topic
+	p.c.run(func() {
 		ctx, cancel := context.WithTimeout(p.c.calls, callLimit)
 		defer cancel()
-		err := p.c.createQueue(ctx, entries[0].queue, entries[0].topic)
+		err := p.c.createQueue(ctx, queue, topic)
 		p.c.mu.Lock()
 		defer p.c.mu.Unlock()
-		defer p.c.signal()
-		p.making--
-		if err == nil {
-			p.putBack(entries)
-			p.signal()
-			return
+		p.missing = ""
+		if err != nil {
+			p.giveUp(queue, refusal(err))
 		}
-		why := refusal(err)
-		for i := range entries {
-			p.c.pending -= entries[i].bytes
-			p.link.Settle(entries[i].id, &wire.Rejected{Error: why})
-		}
-		p.c.room.Broadcast()
 		p.signal()
+		p.c.signal()
 	})
+}
+
+// giveUp refuses the messages to a queue that could not be made. mu is held.
+func (p *pipeline) giveUp(queue string, why *wire.Error) {
+	kept := p.pending[:0]
+	for _, e := range p.pending {
+		if e.queue != queue || !e.made {
+			kept = append(kept, e)
+			continue
+		}
+		p.c.pending -= e.bytes
+		p.link.Settle(e.id, &wire.Rejected{Error: why})
+	}
+	clear(p.pending[len(kept):])
+	p.pending = kept
+	p.c.room.Broadcast()
 }
 
 // putBack has messages sent again, as new requests, before those that came after them. mu is held.

@@ -72,8 +72,9 @@ func (c *conn) subscribe(
 		c.server.mark(s.queue)
 	}
 	s.subscription, s.volatile, s.durable = sub.name, sub.volatile, !sub.volatile
-	if sub.volatile && sub.shared {
+	if sub.volatile {
 		s.leave = c.server.share(s.queue, sub.name)
+		c.sweep(ctx, s.queue)
 	}
 	resp, err := c.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{
 		Queue: s.queue, Name: sub.name, IfNotExists: true, Filter: cel,
@@ -186,7 +187,7 @@ func (s *consumer) remove(closed bool) {
 	switch {
 	case s.dynamic != "":
 		c.deleteNode(ctx, s.dynamic)
-	case s.leave == nil || s.leave():
+	case s.leave == nil || s.last():
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
 		if err != nil && failed(err).code != codes.NotFound {
 			c.log.Warn("the subscription of an AMQP link could not be removed with it: it keeps messages until it is deleted",
@@ -199,7 +200,38 @@ func (s *consumer) remove(closed bool) {
 	c.signal()
 }
 
-// share counts the links of a shared subscription that goes with its last one. leave tells whether it was that.
+// last says that the link has left its subscription, and tells whether no other one has it.
+func (s *consumer) last() bool {
+	s.left.Do(func() { s.wasLast = s.leave() })
+	return s.wasLast
+}
+
+// sweep removes subscriptions of a queue that were to go with a link and could not, because the node that served it was
+// lost: only the active node has such links, and it knows all of them.
+func (c *conn) sweep(ctx context.Context, queue string) {
+	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
+	if err != nil {
+		return // whoever may not look leaves it to others
+	}
+	for _, sub := range resp.GetQueue().GetSubscriptions() {
+		name := sub.GetName()
+		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.shares(queue, name) {
+			continue
+		}
+		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
+		c.log.Info("a subscription was removed whose AMQP link had gone with its node", zap.Error(err),
+			zap.String("queue", queue), zap.String("subscription", name))
+	}
+}
+
+// shares tells whether a link has a subscription that goes with its last one.
+func (s *Server) shares(queue, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sharing[[2]string{queue, name}] > 0
+}
+
+// share counts the links of a subscription that goes with its last one. leave tells whether it was that.
 func (s *Server) share(queue, name string) (leave func() bool) {
 	key := [2]string{queue, name}
 	s.mu.Lock()

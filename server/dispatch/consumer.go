@@ -73,6 +73,9 @@ type Answers struct {
 	NackDelay *time.Duration
 	// Rejects are given up, as far as they are with this consumer: moved to the dead-letter queue, or dropped.
 	Rejects []Range
+	// Releases are given back, as far as they are with this consumer, as if they had not been given to it: they go out
+	// again at once, and are not counted as delivered.
+	Releases []Range
 	// Confirm, if not 0: Next returns it when these answers and all before them are committed.
 	Confirm uint64
 }
@@ -103,6 +106,13 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	c.nack(&a)
 	if len(a.Rejects) > 0 {
 		c.reject(a.Rejects)
+	}
+	if len(a.Releases) > 0 {
+		var released []uint64
+		for _, r := range a.Releases {
+			c.drop(r, &released)
+		}
+		d.giveBack(released)
 	}
 	if a.Confirm != 0 {
 		c.asked = max(c.asked, a.Confirm)

@@ -88,7 +88,7 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 // checkDelivered refuses sequences that the queue has not reached.
 func (d *dispatcher) checkDelivered(a *Answers) error {
 	highest := uint64(0)
-	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects} {
+	for _, ranges := range [...][]Range{a.Acks, a.Nacks, a.Rejects, a.Releases} {
 		for _, r := range ranges {
 			highest = max(highest, r.Last)
 		}

@@ -186,13 +186,19 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 	if err != nil {
 		return err
 	}
+	releases, err := ranges(req.GetRelease(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
 	if len(rejects) > 0 {
 		if err := c.service.serving.Require(c.session, failover.FeatureDeadLetters); err != nil {
 			return fmt.Errorf("reject: %w", err)
 		}
 	}
-	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || req.GetConfirm() != 0 {
-		answers := dispatch.Answers{Acks: acks, Nacks: nacks, Rejects: rejects, Confirm: req.GetConfirm()}
+	if len(acks) > 0 || len(nacks) > 0 || len(rejects) > 0 || len(releases) > 0 || req.GetConfirm() != 0 {
+		answers := dispatch.Answers{
+			Acks: acks, Nacks: nacks, Rejects: rejects, Releases: releases, Confirm: req.GetConfirm(),
+		}
 		if answers.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
 			return err
 		}

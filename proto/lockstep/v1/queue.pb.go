@@ -2227,7 +2227,11 @@ type ConsumeRequest struct {
 	// How long the messages of `nack` wait before they are delivered again: 0 to 24 h, INVALID_ARGUMENT beyond that. Not set: as the queue's
 	// `redelivery_delay` says; 0: not at all. It is a matter of the active alone: after a failover, they are delivered at once. A node of release
 	// 0.1.0 ignores it.
-	NackDelay     *durationpb.Duration `protobuf:"bytes,7,opt,name=nack_delay,json=nackDelay,proto3" json:"nack_delay,omitempty"`
+	NackDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=nack_delay,json=nackDelay,proto3" json:"nack_delay,omitempty"`
+	// Sequences to give back as if they had not been delivered: their delivery count stays as it is, and they are delivered again at once, to any
+	// consumer. For messages that the application has not looked at. `confirm` does not speak of them: nothing of it is stored. A node of
+	// release 0.1.0 ignores it.
+	Release       []*SequenceRange `protobuf:"bytes,8,rep,name=release,proto3" json:"release,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2307,6 +2311,13 @@ func (x *ConsumeRequest) GetReject() []*SequenceRange {
 func (x *ConsumeRequest) GetNackDelay() *durationpb.Duration {
 	if x != nil {
 		return x.NackDelay
+	}
+	return nil
+}
+
+func (x *ConsumeRequest) GetRelease() []*SequenceRange {
+	if x != nil {
+		return x.Release
 	}
 	return nil
 }
@@ -4075,7 +4086,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\xbb\x02\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\xf1\x02\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -4084,7 +4095,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\x122\n" +
 	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\x128\n" +
 	"\n" +
-	"nack_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tnackDelay\"\xa3\x01\n" +
+	"nack_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tnackDelay\x124\n" +
+	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\"\xa3\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
@@ -4358,72 +4370,73 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	66, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
 	66, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
 	67, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	68, // 43: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 44: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	66, // 45: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	68, // 46: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	61, // 47: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	62, // 48: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	58, // 49: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 50: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	58, // 51: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 52: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 53: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	58, // 54: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	55, // 55: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	62, // 56: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	56, // 57: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 58: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 59: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 60: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 61: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 62: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 63: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 64: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 65: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 66: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 67: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 68: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 69: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 70: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	35, // 71: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	37, // 72: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	39, // 73: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	41, // 74: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	43, // 75: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	45, // 76: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	47, // 77: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	49, // 78: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	51, // 79: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	53, // 80: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 81: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 82: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 83: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 84: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 85: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 86: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 87: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 88: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 89: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 90: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 91: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 92: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	34, // 93: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	36, // 94: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	38, // 95: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	40, // 96: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	42, // 97: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	44, // 98: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	46, // 99: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	48, // 100: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	50, // 101: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	52, // 102: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	54, // 103: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	81, // [81:104] is the sub-list for method output_type
-	58, // [58:81] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	66, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	68, // 44: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	66, // 45: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	66, // 46: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	68, // 47: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	61, // 48: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	62, // 49: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	58, // 50: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	69, // 51: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	58, // 52: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 53: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 54: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	58, // 55: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	55, // 56: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	62, // 57: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	56, // 58: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 59: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 60: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 61: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 62: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 63: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 64: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 65: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 66: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 67: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 68: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 69: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 70: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 71: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	35, // 72: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	37, // 73: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	39, // 74: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	41, // 75: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	43, // 76: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	45, // 77: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	47, // 78: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	49, // 79: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	51, // 80: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	53, // 81: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 82: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 83: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 84: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 85: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 86: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 87: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 88: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 89: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 90: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 91: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 92: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 93: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	34, // 94: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	36, // 95: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	38, // 96: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	40, // 97: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	42, // 98: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	44, // 99: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	46, // 100: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	48, // 101: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	50, // 102: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	52, // 103: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	54, // 104: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	82, // [82:105] is the sub-list for method output_type
+	59, // [59:82] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }

@@ -48,6 +48,7 @@ type connectionState struct {
 	Authentication string        `json:"authentication"`
 	Client         string        `json:"client"`
 	TLS            string        `json:"tls"`
+	Protocol       string        `json:"protocol"`
 	Peer           bool          `json:"peer"`
 	Received       trafficState  `json:"received"`
 	Sent           trafficState  `json:"sent"`
@@ -79,7 +80,7 @@ func newConnectionState(node string, c *pb.Connection) connectionState {
 		Node: node, ID: c.GetId(), Address: c.GetAddress(), Since: c.GetSince().AsTime(), Principal: c.GetPrincipal(),
 		Authentication: c.GetAuthentication(), Client: c.GetClient(), TLS: c.GetTls(), Peer: c.GetPeer(),
 		Received: newTrafficState(c.GetReceived()), Sent: newTrafficState(c.GetSent()),
-		StreamsTotal: c.GetStreamsTotal(), Streams: []streamState{},
+		StreamsTotal: c.GetStreamsTotal(), Streams: []streamState{}, Protocol: cmp.Or(c.GetProtocol(), "gRPC"),
 	}
 	for _, s := range c.GetStreams() {
 		state.Streams = append(state.Streams, streamState{
@@ -139,7 +140,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	for i := range states {
 		s := &states[i]
 		rows[i] = []any{
-			s.Node, s.ID, whoOf(s), s.Address, cmp.Or(s.TLS, "none"), s.Client, out.LocalTime(s.Since), doing(s),
+			s.Node, s.ID, whoOf(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, out.LocalTime(s.Since), doing(s),
 			perSecond(s.Received), perSecond(s.Sent),
 		}
 	}
@@ -147,7 +148,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 		return env.Print.Sentence("no connections")
 	}
 	if err := env.Print.Table([]string{
-		"Node", "ID", "Who", "From", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
+		"Node", "ID", "Who", "From", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
 	}, rows); err != nil {
 		return err
 	}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// peer is a client that speaks AMQP frame by frame.
+type amqpPeer struct {
+	t    *testing.T
+	conn net.Conn
+	in   *wire.Reader
+	next uint32       // delivery
+	kept []gotMessage // that came before something else that was waited for
+}
+
+// withAMQP has a node serve AMQP on a free port.
+func withAMQP(c *config.Config) { c.AMQP.Listen = "127.0.0.1:0" }
+
+func dialAMQP(t *testing.T, address string) *amqpPeer {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	return &amqpPeer{t: t, conn: conn, in: wire.NewReader(conn, 1<<20)}
+}
+
+func (p *amqpPeer) write(b []byte) {
+	p.t.Helper()
+	_, err := p.conn.Write(b)
+	require.NoError(p.t, err)
+}
+
+func (p *amqpPeer) header(id byte) {
+	p.t.Helper()
+	p.write(wire.AppendProtocolHeader(nil, id))
+	got, version, err := p.in.ProtocolHeader()
+	require.NoError(p.t, err)
+	require.Equal(p.t, id, got)
+	require.Equal(p.t, [3]byte{1, 0, 0}, version)
+}
+
+// sasl shows a response of a mechanism, and returns the outcome.
+func (p *amqpPeer) sasl(mechanism wire.Symbol, response []byte) wire.SASLCode {
+	p.t.Helper()
+	p.header(3)
+	offered := expect[*wire.SASLMechanisms](p)
+	require.Contains(p.t, offered.Mechanisms, wire.Symbol("PLAIN"))
+	p.write(wire.AppendSASLFrame(nil, &wire.SASLInit{Mechanism: mechanism, InitialResponse: response}))
+	code := expect[*wire.SASLOutcome](p).Code
+	if code == wire.SASLOK {
+		p.header(0)
+	}
+	return code
+}
+
+func (p *amqpPeer) send(body wire.Performative, payload ...byte) {
+	p.t.Helper()
+	p.write(wire.AppendFrame(nil, 0, body, payload))
+}
+
+// expect reads frames up to one of a kind.
+func expect[T wire.Performative](p *amqpPeer) T {
+	p.t.Helper()
+	for {
+		var f wire.Frame
+		require.NoError(p.t, p.in.Next(&f))
+		if body, ok := f.Body.(T); ok {
+			return body
+		}
+		if t, ok := f.Body.(*wire.Transfer); ok {
+			p.kept = append(p.kept, p.message(t, f.Payload))
+		}
+	}
+}
+
+// open begins a connection with one session, as anonymous.
+func (p *amqpPeer) open(container string) *amqpPeer {
+	p.t.Helper()
+	require.Equal(p.t, wire.SASLOK, p.sasl("ANONYMOUS", []byte("x")))
+	p.begin(container)
+	return p
+}
+
+func (p *amqpPeer) begin(container string) *wire.Open {
+	p.t.Helper()
+	p.send(&wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10})
+	p.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
+	open := expect[*wire.Open](p)
+	if _, failed := open.Properties.Get(wire.Symbol("amqp:connection-establishment-failed")); !failed {
+		expect[*wire.Begin](p)
+	}
+	return open
+}
+
+func openAMQP(t *testing.T, n *testNode) *amqpPeer {
+	t.Helper()
+	return dialAMQP(t, n.ready.AMQP).open("client")
+}
+
+// sender attaches a link to send on, and returns the error that it was refused with.
+func (p *amqpPeer) sender(handle uint32, target wire.Target) *wire.Error {
+	p.t.Helper()
+	p.send(&wire.Attach{
+		Name: "s" + string(rune('0'+handle)), Handle: handle, Role: wire.RoleSender, SenderSettleMode: wire.SenderMixed,
+		Source: &wire.Source{ExpiryPolicy: wire.ExpirySessionEnd}, Target: target,
+		InitialDeliveryCount: wire.Some(uint32(0)),
+	})
+	return p.attached()
+}
+
+// receiver attaches a link to receive on.
+func (p *amqpPeer) receiver(handle uint32, name string, source *wire.Source) *wire.Error {
+	p.t.Helper()
+	if source != nil && source.ExpiryPolicy == "" {
+		source.ExpiryPolicy = wire.ExpirySessionEnd
+	}
+	p.send(&wire.Attach{
+		Name: name, Handle: handle, Role: wire.RoleReceiver, SenderSettleMode: wire.SenderUnsettled, Source: source,
+		Target: &wire.Node{Address: "here", ExpiryPolicy: wire.ExpirySessionEnd},
+	})
+	return p.attached()
+}
+
+// attached reads the answer to an attach.
+func (p *amqpPeer) attached() *wire.Error {
+	p.t.Helper()
+	a := expect[*wire.Attach](p)
+	if a.Role == wire.RoleSender && a.Source == nil || a.Role == wire.RoleReceiver && a.Target == nil {
+		d := expect[*wire.Detach](p)
+		require.True(p.t, d.Closed)
+		require.NotNil(p.t, d.Error)
+		return d.Error
+	}
+	return nil
+}
+
+func targetNode(address string, capabilities ...wire.Symbol) *wire.Node {
+	return &wire.Node{Address: address, ExpiryPolicy: wire.ExpirySessionEnd, Capabilities: capabilities}
+}
+
+// transfer sends a message of one data section.
+func (p *amqpPeer) transfer(handle uint32, body string, state wire.DeliveryState) {
+	p.t.Helper()
+	p.raw(handle, wire.AppendData(nil, []byte(body)), state)
+}
+
+func (p *amqpPeer) raw(handle uint32, payload []byte, state wire.DeliveryState) {
+	p.t.Helper()
+	p.send(&wire.Transfer{
+		Handle: handle, DeliveryID: wire.Some(p.next), DeliveryTag: []byte{byte(p.next >> 8), byte(p.next)},
+		MessageFormat: wire.Some(uint32(0)), State: state,
+	}, payload...)
+	p.next++
+}
+
+// outcome reads the outcome of the last message that was sent.
+func (p *amqpPeer) outcome() wire.DeliveryState {
+	p.t.Helper()
+	d := expect[*wire.Disposition](p)
+	require.Equal(p.t, wire.RoleReceiver, d.Role)
+	return d.State
+}
+
+// credit lets the node send messages on a link.
+func (p *amqpPeer) credit(handle, n uint32) {
+	p.t.Helper()
+	p.send(&wire.Flow{
+		NextIncomingID: wire.Some(uint32(0)), IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20,
+		Handle: wire.Some(handle), DeliveryCount: wire.Some(uint32(0)), LinkCredit: wire.Some(n),
+	})
+}
+
+// got is a message that came.
+type gotMessage struct {
+	id    uint32
+	body  string
+	count uint32
+}
+
+func (p *amqpPeer) receive() gotMessage {
+	p.t.Helper()
+	if len(p.kept) > 0 {
+		m := p.kept[0]
+		p.kept = p.kept[1:]
+		return m
+	}
+	for {
+		var f wire.Frame
+		require.NoError(p.t, p.in.Next(&f))
+		if t, ok := f.Body.(*wire.Transfer); ok {
+			return p.message(t, f.Payload)
+		}
+	}
+}
+
+func (p *amqpPeer) message(t *wire.Transfer, payload []byte) (m gotMessage) {
+	p.t.Helper()
+	m.id = t.DeliveryID.Value
+	for rest := payload; len(rest) > 0; {
+		s, next, err := wire.NextSection(rest)
+		require.NoError(p.t, err)
+		switch rest = next; s.Code {
+		case wire.SectionHeader:
+			h, err := wire.DecodeHeader(s.Value)
+			require.NoError(p.t, err)
+			m.count = h.DeliveryCount
+		case wire.SectionData:
+			data, err := wire.DecodeData(s.Value)
+			require.NoError(p.t, err)
+			m.body += string(data)
+		}
+	}
+	return m
+}
+
+// dispose tells the outcome of a message, and settles it.
+func (p *amqpPeer) dispose(id uint32, state wire.DeliveryState) {
+	p.t.Helper()
+	p.send(&wire.Disposition{Role: wire.RoleReceiver, First: id, Last: id, Settled: true, State: state})
+}
