@@ -415,6 +415,7 @@ func TestAMQPPair(t *testing.T) {
 	require.NoError(t, err)
 	away(p, nodes[1].ready.AMQP)
 
+	nodes[1].waitFor(pb.Role_ROLE_ACTIVE)
 	p = openAMQP(t, nodes[1])
 	require.Nil(t, p.receiver(0, "r", &wire.Source{Address: "q"}))
 	p.credit(0, 1)
