@@ -77,7 +77,7 @@ func (s *consumer) withdraw() {
 	s.cancel()
 	close(s.ended)
 	if s.volatile {
-		s.c.running.Go(func() { s.remove(true) })
+		s.c.run(func() { s.remove(true) })
 	}
 }
 

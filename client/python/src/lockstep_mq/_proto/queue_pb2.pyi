@@ -356,7 +356,7 @@ class OperationResult(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay")
+    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +364,7 @@ class ConsumeRequest(_message.Message):
     CONFIRM_FIELD_NUMBER: _ClassVar[int]
     REJECT_FIELD_NUMBER: _ClassVar[int]
     NACK_DELAY_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     credit: int
     ack: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
@@ -371,7 +372,8 @@ class ConsumeRequest(_message.Message):
     confirm: int
     reject: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     nack_delay: _duration_pb2.Duration
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    release: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter")
