@@ -93,7 +93,10 @@ func (p *amqpPeer) open(container string) *amqpPeer {
 
 func (p *amqpPeer) begin(container string) *wire.Open {
 	p.t.Helper()
-	p.send(&wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10})
+	p.send(&wire.Open{
+		ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10,
+		Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}}, // one that follows a redirect
+	})
 	p.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
 	open := expect[*wire.Open](p)
 	if _, failed := open.Properties.Get(wire.Symbol("amqp:connection-establishment-failed")); !failed {

@@ -74,7 +74,7 @@ func TestAMQPOutcomes(t *testing.T) {
 	for _, c := range list.GetConnections() {
 		spoken = append(spoken, c.GetProtocol())
 		if c.GetProtocol() == "AMQP 1.0" {
-			require.Equal(t, "client", c.GetClient())
+			require.Equal(t, "QpidJMS client", c.GetClient())
 			require.Equal(t, p.conn.LocalAddr().String(), c.GetAddress())
 			require.Len(t, c.GetStreams(), 2)
 			_, err := pb.NewConnectionServiceClient(n.conn).CloseConnection(t.Context(),
