@@ -99,9 +99,9 @@ func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) 
 	return resp.GetSets(), err
 }
 
-// VerifyBackup reads a save-set of this node and tells whether it can be restored; that it cannot be is in the result, not
-// in the error. Nothing waits for it. progress may be nil. Errors: ErrNoSaveSet, ErrRefused when there is no path for
-// backups or the set is encrypted, ErrBusy.
+// VerifyBackup reads a save-set of this node and tells whether it can be restored; that it cannot be is in the result,
+// not in the error. Nothing waits for it. progress may be nil. Errors: ErrNoSaveSet, ErrRefused when there is no path
+// for backups or the set is encrypted, ErrBusy.
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {

@@ -18,7 +18,10 @@ func failovers() []testCase {
 		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
 		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
 		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
-		{name: "the active is killed under a durable subscription", long: true, needs: []string{"durable"}, run: killUnderDurable},
+		{
+			name: "the active is killed under a durable subscription", long: true, needs: []string{"durable"},
+			run: killUnderDurable,
+		},
 	}
 }
 

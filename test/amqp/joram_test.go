@@ -37,9 +37,9 @@ func TestJoram(t *testing.T) {
 	}
 	w := newWorld(t, t.TempDir(), nil)
 	url := fmt.Sprintf("failover:(amqp://%s,amqp://%s)?failover.maxReconnectAttempts=20", w.urls["a"], w.urls["b"])
-	args := append(command[1:], url, os.Getenv("LOCKSTEP_JORAM_JAR"))
 	only := strings.Fields(os.Getenv("LOCKSTEP_JORAM_ONLY"))
-	cmd := exec.CommandContext(t.Context(), command[0], append(args, only...)...)
+	args := slices.Concat(command[1:], []string{url, os.Getenv("LOCKSTEP_JORAM_JAR")}, only)
+	cmd := exec.CommandContext(t.Context(), command[0], args...)
 	cmd.Env = harness.Environment()
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

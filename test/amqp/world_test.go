@@ -155,13 +155,7 @@ func (w *world) stored(t *testing.T, queue string) (all []*pb.StoredMessage) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	end := time.Now().Add(bound)
-	for !holds() {
-		if time.Now().After(end) {
-			require.Fail(t, "waited in vain", "%s: %v", what, bound)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	require.Eventually(t, holds, bound, 20*time.Millisecond, what)
 }
 
 // run is one case under way.

@@ -350,6 +350,8 @@ func (a *application) publish(queue string) {
 		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
 		return err
 	})
+	// What was given up without an answer may be carried out when the network brings it, behind what was sent later.
+	p.Unordered = o.Outcome == audit.Unknown
 	a.record(&o, p)
 }
 

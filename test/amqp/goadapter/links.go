@@ -87,7 +87,8 @@ func lost(err error) bool {
 	var session *amqp.SessionError
 	var link *amqp.LinkError
 	if errors.As(err, &link) && link.RemoteErr != nil {
-		return link.RemoteErr.Condition == amqp.ErrCondConnectionForced || link.RemoteErr.Condition == amqp.ErrCondDetachForced
+		condition := link.RemoteErr.Condition
+		return condition == amqp.ErrCondConnectionForced || condition == amqp.ErrCondDetachForced
 	}
 	return errors.As(err, &conn) || errors.As(err, &session) || errors.As(err, &link)
 }
@@ -128,7 +129,8 @@ func (c *client) sendOnce(ctx context.Context, r *request, m *messageForm) error
 	s := c.senders[r.To]
 	if s == nil {
 		var err error
-		if s, err = c.session.NewSender(ctx, r.To, &amqp.SenderOptions{TargetCapabilities: []string{kind(r.Kind)}}); err != nil {
+		options := &amqp.SenderOptions{TargetCapabilities: []string{kind(r.Kind)}}
+		if s, err = c.session.NewSender(ctx, r.To, options); err != nil {
 			return err
 		}
 		c.senders[r.To] = s
@@ -182,7 +184,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 			return &reply{Message: decode(m), Delivery: k.count}, nil
 		}
 		if late {
-			return &reply{}, nil
+			return &reply{}, nil //nolint:nilerr // that nothing has come is an answer
 		}
 		if !c.again(ctx, err) {
 			return nil, err
@@ -254,7 +256,9 @@ func encode(f *messageForm) *amqp.Message {
 	}
 	m.Header.TTL = time.Duration(f.TTL) * time.Millisecond
 	m.Properties.MessageID = fmt.Sprintf("go-%d", time.Now().UnixNano())
-	for at, v := range map[**string]string{&m.Properties.Subject: f.Subject, &m.Properties.ReplyTo: f.ReplyTo, &m.Properties.GroupID: f.Group} {
+	for at, v := range map[**string]string{
+		&m.Properties.Subject: f.Subject, &m.Properties.ReplyTo: f.ReplyTo, &m.Properties.GroupID: f.Group,
+	} {
 		if v != "" {
 			*at = &v
 		}

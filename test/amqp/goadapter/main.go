@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Goadapter is the adapter of Azure/go-amqp for the cases of test/amqp: requests as lines of JSON, as ../README.md says.
-// The library has no transactions and no reconnecting; what an application does about the latter is in links.go.
+// Goadapter is the adapter of Azure/go-amqp for the cases of test/amqp: requests as lines of JSON, as ../README.md
+// says. The library has no transactions and no reconnecting; what an application does about the latter is in links.go.
 package main
 
 import (
