@@ -28,8 +28,8 @@ const (
 // callLimit bounds a call that makes, finds or removes a queue or a subscription.
 const callLimit = 15 * time.Second
 
-// attached has a link made that the client attaches. What must be asked of the node for it is asked by a goroutine of its
-// own. mu is held.
+// attached has a link made that the client attaches. What must be asked of the node for it is asked by a goroutine of
+// its own. mu is held.
 func (c *conn) attached(l *session.Link) {
 	a := l.Peer()
 	if l.Sender() {
@@ -204,7 +204,7 @@ func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
 		Name: name, Topic: topic, Config: &pb.QueueConfig{TemporaryGrace: durationpb.New(temporaryGrace)},
 	})
-	return name, err //nolint:wrapcheck // refusal reads it
+	return name, err
 }
 
 // deleteNode removes a queue of a dynamic link.

@@ -77,7 +77,7 @@ func (b *browser) browse() error {
 		Queue: b.queue, MaxResponseBytes: uint32(limit), Filter: b.filter,
 	}, grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
-		return err //nolint:wrapcheck // refusal reads it
+		return err
 	}
 	var buffer []byte
 	for {

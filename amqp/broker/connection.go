@@ -24,7 +24,8 @@ import (
 const (
 	// maxFrameSize is announced.
 	maxFrameSize = 128 << 10
-	// idleTimeOut is announced: a client that has sent nothing for twice as long is gone, and its messages go to others.
+	// idleTimeOut is announced: a client that has sent nothing for twice as long is gone, and its messages go to
+	// others.
 	idleTimeOut = 10 * time.Second
 	// writeTimeout is how long a client may take to read what is written at once.
 	writeTimeout = 30 * time.Second

@@ -120,7 +120,7 @@ func (s *consumer) stream() error {
 	limit := s.c.server.o.MaxMessageBytes + 2*maxEnvelope
 	stream, err := s.c.queues.Consume(s.ctx, grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
-		return err //nolint:wrapcheck // failed reads it
+		return err
 	}
 	if err := stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{
 		Queue: s.queue, Subscription: s.subscription, Filter: s.filter, MaxResponseBytes: uint32(limit),

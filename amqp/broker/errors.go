@@ -63,8 +63,7 @@ func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
 
 // again tells that the same request is to be sent again until it is answered.
 func (f *failure) again() bool {
-	switch f.code {
-	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
+	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
 		return true
 	}
 	return f.reason == "UNCHECKED" || f.notActive()
@@ -111,8 +110,9 @@ func (f *failure) condition() wire.Symbol {
 		return session.PreconditionFailed
 	case codes.Unimplemented:
 		return session.NotImplemented
+	default:
+		return session.InternalError
 	}
-	return session.InternalError
 }
 
 // toAMQP is the error as a client gets it.

@@ -76,7 +76,8 @@ func both(a, b string) string {
 // originProperty is the property that says from which container a message came, for no-local.
 const originProperty = "amqp.container"
 
-// mark has the messages of a queue say which container they are from. That stays so: a durable subscription may want it.
+// mark has the messages of a queue say which container they are from. That stays so: a durable subscription may want
+// it.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

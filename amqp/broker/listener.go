@@ -72,7 +72,7 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			return fmt.Errorf("amqp.listen: %w", err)
 		}
-		c := newConn(s, raw) //nolint:contextcheck // it ends with its connection
+		c := newConn(s, raw)
 		if !s.enter(c) {
 			_ = raw.Close()
 			continue
@@ -163,8 +163,8 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
-// forPeer is why a connection is closed, as the client understands it: only Qpid JMS follows a redirect. Qpid Proton and
-// rhea take it for the end, and connect again, to the next of their addresses, when they are forced off.
+// forPeer is why a connection is closed, as the client understands it: only Qpid JMS follows a redirect. Qpid Proton
+// and rhea take it for the end, and connect again, to the next of their addresses, when they are forced off.
 func forPeer(why *wire.Error, peer *wire.Open) *wire.Error {
 	if why == nil || why.Condition != session.ConnectionRedirect {
 		return why

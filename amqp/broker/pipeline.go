@@ -181,7 +181,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	p.c.mu.Unlock()
 	stream, err := p.c.queues.PublishStream(ctx)
 	if err != nil {
-		return false, err //nolint:wrapcheck // failed reads it
+		return false, err
 	}
 	received := make(chan error, 1)
 	p.c.run(func() {
@@ -214,7 +214,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 				return progress, err
 			case <-p.c.ctx.Done():
 				cancel()
-				<-received
+				_ = <-received // the connection has ended
 				return progress, p.c.ctx.Err()
 			}
 		}
@@ -379,8 +379,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused handles a refusal. Messages that went together are asked about one by one where one of them may be the reason,
-// and a queue that is not there is made on demand. mu is held.
+// refused handles a refusal. Messages that went together are asked about one by one where one of them may be the
+// reason, and a queue that is not there is made on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if certain && f.reason == "QUEUE_NOT_FOUND" && !r.entries[0].made && p.c.server.o.AutoCreate() {
@@ -412,8 +412,8 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 }
 
-// onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused as
-// well: all of it goes again, in its order. mu is held.
+// onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused
+// as well: all of it goes again, in its order. mu is held.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true

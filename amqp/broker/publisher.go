@@ -67,8 +67,8 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 	p.link.Settle(d.ID, t.accepted)
 }
 
-// refuse tells the client that a message was not taken. A client that has settled it already loses the link, as it would
-// not hear of it otherwise.
+// refuse tells the client that a message was not taken. A client that has settled it already loses the link, as it
+// would not hear of it otherwise.
 func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	if settled {
 		p.link.Detach(true, why)

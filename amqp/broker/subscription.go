@@ -86,7 +86,7 @@ func (c *conn) subscribe(
 				return nil
 			}
 		}
-		return err //nolint:wrapcheck // refusal reads it
+		return err
 	}
 	had := resp.GetSubscription()
 	if resp.GetCreated() || had.GetFilter() == cel {
