@@ -279,7 +279,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	default:
 		s.filter = filters.cel
 	}
-	return func() {
+	return func() { //nolint:contextcheck // what is removed outlasts the attach
 		if dynamic != "" {
 			c.nodes = append(c.nodes, dynamic)
 		}

@@ -77,7 +77,7 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = raw.Close()
 			continue
 		}
-		running.Go(func() {
+		running.Go(func() { //nolint:contextcheck // a connection has a context of its own
 			defer s.forget(c)
 			c.serve()
 		})

@@ -185,7 +185,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	}
 	received := make(chan error, 1)
 	p.c.run(func() {
-		err := error(io.ErrUnexpectedEOF)
+		err := io.ErrUnexpectedEOF
 		defer func() {
 			cancel() // a Send that waits for room comes back
 			received <- err
@@ -214,8 +214,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 				return progress, err
 			case <-p.c.ctx.Done():
 				cancel()
-				_ = <-received // the connection has ended
-				return progress, p.c.ctx.Err()
+				return progress, errors.Join(p.c.ctx.Err(), <-received)
 			}
 		}
 	}

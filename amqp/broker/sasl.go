@@ -147,6 +147,8 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 				return strings.TrimSpace(token), strings.EqualFold(kind, "Bearer") && token != ""
 			}
 		}
+	default:
+		return "", false
 	}
 	return "", false
 }

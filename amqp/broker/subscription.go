@@ -100,12 +100,12 @@ func (c *conn) subscribe(
 	if _, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{
 		Queue: s.queue, Name: sub.name,
 	}); err != nil {
-		return err //nolint:wrapcheck // refusal reads it
+		return err
 	}
 	_, err = c.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{
 		Queue: s.queue, Name: sub.name, IfNotExists: true, Filter: cel,
 	})
-	return err //nolint:wrapcheck // refusal reads it
+	return err
 }
 
 // hasSubscription tells whether a queue has a subscription with that filter.
@@ -134,7 +134,7 @@ func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire
 			}
 			s := newConsumer(c, l, queue.GetName())
 			s.subscription, s.durable = full, true
-			return func() {
+			return func() { //nolint:contextcheck // what is removed outlasts the attach
 				if l.Gone() {
 					s.withdraw()
 					return
@@ -163,7 +163,7 @@ func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, er
 	for {
 		resp, err := c.queues.ListQueues(ctx, &pb.ListQueuesRequest{PageToken: token})
 		if err != nil {
-			return nil, err //nolint:wrapcheck // refusal reads it
+			return nil, err
 		}
 		for _, q := range resp.GetQueues() {
 			for _, s := range q.GetSubscriptions() {
