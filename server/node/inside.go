@@ -3,8 +3,10 @@
 package node
 
 import (
+	"context"
 	"sync"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/server"
@@ -15,6 +17,44 @@ import (
 type inside struct {
 	link  *inprocess.Link
 	users sync.WaitGroup // of the services
+}
+
+// listenInside binds the ports of its users.
+func (n *node) listenInside(ctx context.Context) error {
+	if n.cfg.AMQP.Listen != "" {
+		if err := n.listenAMQP(ctx); err != nil {
+			return err
+		}
+	}
+	if n.cfg.Console.Listen != "" {
+		return n.listenConsole(ctx)
+	}
+	return nil
+}
+
+// closeInside gives those ports back.
+func (n *node) closeInside() {
+	if n.console != nil {
+		n.console.close()
+	}
+	if n.amqp != nil {
+		n.amqp.close()
+	}
+}
+
+// runInside serves on those ports until ctx ends.
+func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
+	if n.console != nil {
+		n.log.Info("console", zap.String("url", n.console.server.URL()))
+		n.console.run(ctx, n)
+	}
+	if n.amqp != nil {
+		n.log.Info("AMQP 1.0", zap.String("address", n.amqp.address()))
+		n.amqp.run(ctx, n)
+	}
+	if n.inside != nil {
+		n.inside.run(n, running)
+	}
 }
 
 // insideLink makes the link to the own services when its first user comes.

@@ -142,11 +142,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 
-	if n.cfg.AMQP.Listen != "" {
-		if err := n.listenAMQP(ctx); err != nil {
-			return err
-		}
-		defer n.amqp.close()
+	defer n.closeInside()
+	if err := n.listenInside(ctx); err != nil {
+		return err
 	}
 
 	if err := n.join(o.FS); err != nil {
@@ -167,13 +165,6 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 			return err
 		}
 		defer n.metrics.Close()
-	}
-
-	if n.cfg.Console.Listen != "" {
-		if err := n.listenConsole(ctx); err != nil {
-			return err
-		}
-		defer n.console.close()
 	}
 
 	return n.serve(ctx, listener, o.OnReady)
@@ -355,17 +346,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 			}
 		})
 	}
-	if n.console != nil {
-		n.log.Info("console", zap.String("url", n.console.server.URL()))
-		n.console.run(ctx, n)
-	}
-	if n.amqp != nil {
-		n.log.Info("AMQP 1.0", zap.String("address", n.amqp.address()))
-		n.amqp.run(ctx, n)
-	}
-	if n.inside != nil {
-		n.inside.run(n, &running)
-	}
+	n.runInside(ctx, &running)
 	if onReady != nil {
 		ready := Ready{
 			Address: listener.Addr().String(), Advertise: n.advertise,
