@@ -18,8 +18,8 @@ import (
 const (
 	// lookInterval is how long what was read from the files is used without looking at them again.
 	lookInterval = time.Second
-	// openAttempts is how often Open reads files whose key does not belong to the certificate, and openPause how long it
-	// waits in between: they may be replaced one after the other at this very moment.
+	// openAttempts is how often Open reads files whose key does not belong to the certificate, and openPause how long
+	// it waits in between: they may be replaced one after the other at this very moment.
 	openAttempts = 5
 	openPause    = 50 * time.Millisecond
 )
@@ -97,8 +97,8 @@ type Certificate struct {
 	Ends    time.Time
 }
 
-// Open reads the files. Errors name the one that cannot be used. A certificate and a key that do not go together are read
-// again for a fifth of a second, since they may be being replaced.
+// Open reads the files. Errors name the one that cannot be used. A certificate and a key that do not go together are
+// read again for a fifth of a second, since they may be being replaced.
 func Open(o Options) (*Source, error) {
 	if (o.Cert == "") != (o.Key == "") {
 		return nil, ErrIncomplete

@@ -203,7 +203,9 @@ func (r *rotation) publish(
 	}
 }
 
-func (r *rotation) consume(ctx context.Context, stream grpc.BidiStreamingClient[pb.ConsumeRequest, pb.ConsumeResponse]) {
+func (r *rotation) consume(
+	ctx context.Context, stream grpc.BidiStreamingClient[pb.ConsumeRequest, pb.ConsumeResponse],
+) {
 	for ctx.Err() == nil {
 		resp, err := stream.Recv()
 		if n := uint32(len(resp.GetMessages())); err == nil && n > 0 {
