@@ -112,10 +112,10 @@ func (u *use) check(now time.Time) Finding {
 		return problem(err.Error(), "certificate and key cannot be used", "correct "+u.name+".cert and "+u.name+
 			".key: they have to belong together; lockstep cert show tells what a certificate holds")
 	}
-	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o044 != 0 {
+	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o026 != 0 {
 		return Finding{
 			Verdict: Warning, Measured: fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
-			Means: "others on this machine can read the key", Do: "chmod 600 " + u.files.Key,
+			Means: "others on this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
 		}
 	}
 	leaf := pair.Leaf

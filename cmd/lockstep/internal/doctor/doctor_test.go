@@ -208,9 +208,13 @@ func TestCertificates(t *testing.T) {
 			told(t, all[0], c.verdict, c.says)
 		})
 	}
-	require.NoError(t, os.Chmod(goodKey, 0o644))
 	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })
-	told(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 600")
+	for _, mode := range []os.FileMode{0o644, 0o660, 0o602} {
+		require.NoError(t, os.Chmod(goodKey, mode))
+		told(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
+	}
+	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as a package has it
+	told(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
 	// A client's certificate is not enough for a node.
 	template := *year
 	pair := ours.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = template.NotAfter })
