@@ -52,6 +52,7 @@ type coordinator struct {
 	consumer *client.Consumer
 	begun    map[string]bool // all transactions, by xid
 	open     []undecided
+	last     error // why the last decision, or the question for one, was not answered
 }
 
 // undecided is a transaction whose decision was not answered yet.
@@ -114,12 +115,20 @@ func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
 	if u.doubt != nil {
 		err := u.doubt.Prepare(ctx, u.xid)
-		if errors.Is(err, client.ErrOutcomeUnknown) {
+		lost := errors.Is(err, client.ErrOutcomeLost)
+		if errors.Is(err, client.ErrOutcomeUnknown) && !lost {
+			p.last = err
 			return false
 		}
-		if u.doubt = nil; err != nil {
+		if lost { // no repetition will be answered; what is prepared is in the list
+			if prepared, err := listed(ctx, f, u.xid); err != nil || !prepared {
+				p.last = err
+				return err == nil
+			}
+		} else if err != nil {
 			return true // it is not prepared
 		}
+		u.doubt = nil
 	}
 	send := f.client.RollbackPrepared
 	if u.commit {
@@ -128,6 +137,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 	decided, err := send(ctx, u.xid)
 	switch {
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrOutcomeUnknown):
+		p.last = err
 		return false
 	case err != nil:
 		f.broken(audit.RuleMeaning, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
@@ -135,6 +145,19 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		f.broken(audit.RuleMeaning, "%s was decided by an operator, and there is none", u.xid)
 	}
 	return true
+}
+
+// listed tells whether a transaction is prepared and waits for its decision.
+func listed(ctx context.Context, f *feature, xid string) (bool, error) {
+	for t, err := range f.client.ListPrepared(ctx) {
+		if err != nil {
+			return false, fmt.Errorf("look for %s: %w", xid, err)
+		}
+		if t.XID == xid {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // receive takes a message, if there is one soon.
@@ -170,7 +193,8 @@ func (p *coordinator) settle(ctx context.Context, f *feature) error {
 		if ctx.Err() != nil {
 			f.broken(audit.RuleUndelivered, "%d messages are left, and %d decisions not answered: %v", q.Messages,
 				len(p.open), err)
-			return fmt.Errorf("feature %s: %w", f.name, ctx.Err())
+			return fmt.Errorf("feature %s: %w; %d messages are left, and %d decisions not answered: %w", f.name, ctx.Err(),
+				q.Messages, len(p.open), errors.Join(err, p.last))
 		}
 	}
 	if p.consumer != nil {
