@@ -185,10 +185,15 @@ func (r *run) topic(suffix string) string {
 	return name
 }
 
-// open gives the adapter a connection, named as the caller says, to the pair.
+// open gives the adapter a connection, named as the caller says, to the pair. The address of the active is the first:
+// Proton for Python stays with a standby that is.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
-	q := request{"client": name, "urls": []string{r.urls["a"], r.urls["b"]}}
+	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
+	defer cancel()
+	active, err := r.pair.WaitActive(ctx)
+	require.NoError(r.t, err)
+	q := request{"client": name, "urls": []string{r.urls[active.Name], r.urls[r.pair.Other(active).Name]}}
 	for k, v := range more {
 		q[k] = v
 	}
