@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,7 +29,7 @@ const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Main is the TestMain of a package whose tests start nodes.
 func Main(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if os.Getenv(asProgram) != "" && !fuzzes() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		code := commands.Run(ctx, os.Args[1:], cli.Process{
 			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
@@ -41,6 +42,9 @@ func Main(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// fuzzes tells whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
+func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 
 // CLI runs commands against some nodes.
 type CLI struct {
