@@ -154,11 +154,11 @@ func answers(r *run) {
 	r.answer(ofC, delivery, "release")
 	delivery, m = r.receive(ofC)
 	require.Equal(r.t, "m0", m.Body)
-	before := m.DeliveryCount
+	require.Equal(r.t, 0, m.DeliveryCount)
 	r.answer(ofC, delivery, "fail")
 	delivery, m = r.receive(ofC)
 	require.Equal(r.t, "m0", m.Body)
-	require.Equal(r.t, before+1, m.DeliveryCount)
+	require.Equal(r.t, 1, m.DeliveryCount)
 	r.answer(ofC, delivery, "accept")
 	r.quiet(ofC)
 	r.empty(q)
