@@ -174,11 +174,6 @@ func AppendData(b, data []byte) []byte {
 	return appendBinary(append(b, ctorDescribed, ctorUlong8, SectionData), data)
 }
 
-// AppendDataHead appends the beginning of a data section of n bytes, which the caller appends.
-func AppendDataHead(b []byte, n int) []byte {
-	return appendSized(append(b, ctorDescribed, ctorUlong8, SectionData), ctorBinary8, ctorBinary32, n)
-}
-
 // DecodeTransaction decodes a message to a coordinator: a *Declare or *Discharge.
 func DecodeTransaction(message []byte) (any, error) {
 	for len(message) > 0 {

@@ -339,7 +339,7 @@ func TestSections(t *testing.T) {
 	b = wire.AppendProperties(b, &properties)
 	b = wire.AppendSection(b, wire.SectionApplicationProperties, wire.Map{{"k", "v"}})
 	b = wire.AppendData(b, []byte("one"))
-	b = append(wire.AppendDataHead(b, 300), long...)
+	b = wire.AppendData(b, []byte(long))
 	whole := b
 	var codes []uint64
 	var raw []byte

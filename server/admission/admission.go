@@ -115,7 +115,7 @@ type Listener struct {
 	held     atomic.Int32 // refused connections that are not closed yet
 	ended    [reasons]atomic.Uint64
 
-	refusals bucket // of Accept alone
+	refusals bucket // of the goroutine in Accept alone
 
 	mu       sync.Mutex // guards all below
 	open     int
@@ -173,17 +173,20 @@ func (l *Listener) Stats() Stats {
 }
 
 // Accept waits for the next connection that is let in.
-func (l *Listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) { return l.accept(l.Listener, "", &l.refusals) }
+
+// accept waits for the next connection of a port that is let in. refusals bounds how fast that port refuses others.
+func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) (net.Conn, error) {
 	for {
-		raw, err := l.Listener.Accept()
+		raw, err := port.Accept()
 		if err != nil {
 			return nil, err //nolint:wrapcheck // the server compares it
 		}
-		if c := l.admit(raw, ""); c != nil {
+		if c := l.admit(raw, protocol); c != nil {
 			l.accepted.Add(1)
 			return c, nil
 		}
-		if !l.refusals.take(refusedAtOnce, refusedPerSecond) {
+		if !refusals.take(refusedAtOnce, refusedPerSecond) {
 			<-time.After(refusedPause)
 		}
 	}
@@ -205,21 +208,7 @@ type also struct {
 }
 
 // Accept waits for the next connection that is let in.
-func (a *also) Accept() (net.Conn, error) {
-	for {
-		raw, err := a.Listener.Accept()
-		if err != nil {
-			return nil, err //nolint:wrapcheck // the server compares it
-		}
-		if c := a.l.admit(raw, a.protocol); c != nil {
-			a.l.accepted.Add(1)
-			return c, nil
-		}
-		if !a.refusals.take(refusedAtOnce, refusedPerSecond) {
-			<-time.After(refusedPause)
-		}
-	}
-}
+func (a *also) Accept() (net.Conn, error) { return a.l.accept(a.Listener, a.protocol, &a.refusals) }
 
 // cut closes a connection that is not let in at once, without waiting for what its client still says.
 func cut(raw net.Conn) {
