@@ -70,6 +70,7 @@ type conn struct {
 	held    int // bytes of messages in part, as the server counts them
 	ended   bool
 	closing time.Time // when it is cut off, once it is closed from here
+	mute    bool      // it is closed from here without a word: what was said already is written, and nothing else
 	txns    transactions
 	nodes   []string             // queues that are to go with it
 	known   map[string]time.Time // queues that were there
@@ -196,12 +197,15 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
 		c.broken(err)
 		return true, nil
 	}
+	if c.mute {
+		return c.ended, nil
+	}
 	err = c.core.Receive(f, time.Now())
 	c.handleEvents()
 	c.signal()
 	done = err != nil || c.core.Done()
 	most = c.count()
-	for !done && !c.ended && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
+	for !done && !c.ended && c.closing.IsZero() && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
 		c.room.Wait()
 	}
 	return done || c.ended, most
@@ -225,10 +229,11 @@ func (c *conn) write() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var out []byte
+	silent := false
 	for {
-		var over bool
+		var over, mute bool
 		var next time.Time
-		out, next, over = c.output(out)
+		out, next, mute, over = c.output(out)
 		if len(out) > 0 {
 			if c.say(out) != nil {
 				return
@@ -240,9 +245,10 @@ func (c *conn) write() {
 				continue
 			}
 		}
-		if over {
+		if over || mute && !silent && !c.hangUp() {
 			return
 		}
+		silent = mute
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -254,8 +260,16 @@ func (c *conn) write() {
 	}
 }
 
-// output does what is due by time, and returns what is to be written, when to look again, and whether that is all.
-func (c *conn) output(spare []byte) (out []byte, next time.Time, over bool) {
+// hangUp lets the client see the end of what it can read. It is false if there is no way to say so but by closing the
+// connection, which may take what was written last from the client.
+func (c *conn) hangUp() bool {
+	half, ok := c.raw.(interface{ CloseWrite() error })
+	return ok && half.CloseWrite() == nil
+}
+
+// output does what is due by time, and returns what is to be written, when to look again, whether nothing more will be
+// written, and whether the connection is over.
+func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -267,7 +281,7 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, over bool) {
 		next = c.closing
 	}
 	c.room.Broadcast()
-	return out, next, over
+	return out, next, c.mute, over
 }
 
 // signal has the writer look.
@@ -310,8 +324,10 @@ func (c *conn) shutLocked(why *wire.Error) {
 		return
 	}
 	c.closing = time.Now().Add(closeLimit)
-	if peer := c.core.Peer(); peer != nil {
-		c.core.Close(forPeer(why, peer))
+	if peer := c.core.Peer(); peer != nil && (!isAway(why) || understandsAway(peer)) {
+		c.core.Close(why)
+	} else {
+		c.mute = true
 	}
 	c.cancel() // what is under way is in doubt for the client, as it is when a connection breaks
 	c.room.Broadcast()

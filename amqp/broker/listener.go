@@ -163,18 +163,18 @@ func (s *Server) watchRole(ctx context.Context) {
 	}
 }
 
-// forPeer is why a connection is closed, as the client understands it: only Qpid JMS follows a redirect. Qpid Proton
-// and rhea take it for the end, and connect again, to the next of their addresses, when they are forced off.
-func forPeer(why *wire.Error, peer *wire.Open) *wire.Error {
-	if why == nil || why.Condition != session.ConnectionRedirect {
-		return why
-	}
-	if product, _ := peer.Properties.Get(wire.Symbol("product")); product == "QpidJMS" {
-		return why
-	}
-	forced := *why
-	forced.Condition = session.ConnectionForced
-	return &forced
+// isAway tells whether a connection is closed for its client to go to the other node.
+func isAway(why *wire.Error) bool {
+	return why.Condition == session.ConnectionRedirect || why.Condition == session.ConnectionForced
+}
+
+// understandsAway tells whether a client goes where a close sends it. Qpid JMS does. Others are cut off without a close,
+// and without an open if this node does not serve, so that they connect again to the next of their addresses: Proton
+// begins with the first one again after each open, and takes 10 s to find that a connection has ended which was closed
+// by amqp:connection:forced.
+func understandsAway(peer *wire.Open) bool {
+	product, _ := peer.Properties.Get(wire.Symbol("product"))
+	return product == "QpidJMS"
 }
 
 // successor waits a moment for the node to be known that serves in place of this one.

@@ -20,10 +20,16 @@ const (
 	soleConnection  wire.Symbol = "sole-connection-for-container"
 )
 
+const notActive = "this node is not the active one"
+
 // opened answers a client that opens its connection. mu is held.
 func (c *conn) opened(o *wire.Open) {
 	role, _ := c.server.o.Role()
 	c.server.o.Introduce(c.remote, nameOf(o))
+	if !role.Active && !understandsAway(o) {
+		c.shutLocked(sendAway(role, notActive))
+		return
+	}
 	reply := session.OpenReply{
 		OfferedCapabilities: []wire.Symbol{anonymousRelay, delayedDelivery, sharedSubs},
 		Properties: wire.Fields{
@@ -37,7 +43,7 @@ func (c *conn) opened(o *wire.Open) {
 	var why *wire.Error
 	switch {
 	case !role.Active:
-		why = sendAway(role, "this node is not the active one")
+		why = sendAway(role, notActive)
 	case c.refused != nil:
 		why = c.refused
 	case slices.Contains(o.DesiredCapabilities, soleConnection):

@@ -5,6 +5,7 @@ package broker
 import (
 	"context"
 	"encoding/binary"
+	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,6 +63,9 @@ type outcome struct {
 func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	if len(t.open) >= maxTransactions {
 		return nil, session.Errorf(session.ResourceLimitExceeded, "the connection has %d open transactions", len(t.open))
+	}
+	if t.last == 0 { // an id is of no use on another connection, where a client may repeat it
+		t.last = rand.Uint64() >> 1 //nolint:gosec // different is enough
 	}
 	t.last++
 	one := &transaction{all: t, id: t.last, session: s}

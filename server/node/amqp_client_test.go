@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ type amqpPeer struct {
 	in   *wire.Reader
 	next uint32       // delivery
 	kept []gotMessage // that came before something else that was waited for
+	mute bool         // it does not say what it is
 }
 
 // withAMQP has a node serve AMQP on a free port.
@@ -93,16 +95,41 @@ func (p *amqpPeer) open(container string) *amqpPeer {
 
 func (p *amqpPeer) begin(container string) *wire.Open {
 	p.t.Helper()
-	p.send(&wire.Open{
-		ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10,
-		Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}}, // one that follows a redirect
-	})
+	p.open0(container)
 	p.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
 	open := expect[*wire.Open](p)
 	if _, failed := open.Properties.Get(wire.Symbol("amqp:connection-establishment-failed")); !failed {
 		expect[*wire.Begin](p)
 	}
 	return open
+}
+
+// open0 sends an open.
+func (p *amqpPeer) open0(container string) {
+	p.t.Helper()
+	open := &wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10}
+	if !p.mute {
+		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // one that follows a redirect
+	}
+	p.send(open)
+}
+
+// cutOff reads up to the end of the connection, which must come without a close, and counts the frames of a kind that
+// came before it.
+func cutOff[T wire.Performative](p *amqpPeer) (frames int) {
+	p.t.Helper()
+	for {
+		var f wire.Frame
+		if err := p.in.Next(&f); err != nil {
+			require.ErrorIs(p.t, err, io.EOF)
+			return frames
+		}
+		_, closes := f.Body.(*wire.Close)
+		require.False(p.t, closes)
+		if _, ok := f.Body.(T); ok {
+			frames++
+		}
+	}
 }
 
 func openAMQP(t *testing.T, n *testNode) *amqpPeer {

@@ -407,6 +407,17 @@ func TestAMQPPair(t *testing.T) {
 	require.True(t, failed)
 	away(p, nodes[0].ready.AMQP)
 
+	// A client that does not say that it understands this sees no node there, and tries its next address.
+	other := dialAMQP(t, nodes[1].ready.AMQP)
+	other.mute = true
+	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))
+	other.open0("c")
+	other.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
+	require.Zero(t, cutOff[*wire.Open](other))
+
+	other = dialAMQP(t, nodes[0].ready.AMQP)
+	other.mute = true
+	other.open("other")
 	p = openAMQP(t, nodes[0])
 	require.Nil(t, p.sender(0, targetNode("q")))
 	p.transfer(0, "x", nil)
@@ -414,6 +425,7 @@ func TestAMQPPair(t *testing.T) {
 	_, err := nodes[0].admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	away(p, nodes[1].ready.AMQP)
+	cutOff[*wire.Open](other)
 
 	nodes[1].waitFor(pb.Role_ROLE_ACTIVE)
 	p = openAMQP(t, nodes[1])

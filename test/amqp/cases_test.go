@@ -396,7 +396,7 @@ func priority(r *run) {
 	require.Equal(r.t, []string{"high", "low"}, []string{r.take(ofC), r.take(ofC)})
 }
 
-// standby: a client that is given the standby's address alone finds the active by itself.
+// standby: a client that tries the standby first finds the active by itself.
 func standby(r *run) {
 	q := r.queue("", nil)
 	_, other := r.inSync(r.t)

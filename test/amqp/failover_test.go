@@ -134,7 +134,7 @@ func (r *run) drain(q string, sum *tally) {
 	r.open("drain", nil)
 	k := request{"client": "drain", "consumer": "all"}
 	r.a.do("consume", with(k, request{"from": q}))
-	eventually(r.t, q+" is drained", func() bool {
+	r.until(q+" is drained", func() bool {
 		one := r.a.do("receive", with(k, request{"timeout_ms": 200}))
 		if one.Message == nil {
 			return r.get(r.t, q).GetMessages() == 0
@@ -143,6 +143,14 @@ func (r *run) drain(q string, sum *tally) {
 		sum.found[one.Message.Body]++
 		return false
 	})
+}
+
+// until takes steps until one says that it was the last.
+func (r *run) until(what string, step func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(bound); !step(); {
+		require.True(r.t, time.Now().Before(end), what)
+	}
 }
 
 // killWhileConsuming: a consumer gets everything, over the death of the active.
@@ -158,7 +166,7 @@ func killWhileConsuming(r *run) {
 	}
 	r.a.do("consume", with(ofC, request{"from": q}))
 	received := 0
-	eventually(r.t, "all messages came", func() bool {
+	r.until("all messages came", func() bool {
 		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
 		if failed != "" || one.Message == nil {
 			return len(sum.found) == messages && r.get(r.t, q).GetMessages() == 0
@@ -266,7 +274,7 @@ func killUnderDurable(r *run) {
 			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
 		}
 	}
-	eventually(r.t, "the subscription has got all", func() bool {
+	r.until("the subscription has got all", func() bool {
 		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
 		if failed != "" || one.Message == nil {
 			return r.get(r.t, name).GetMessages() == 0

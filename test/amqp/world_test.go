@@ -185,15 +185,11 @@ func (r *run) topic(suffix string) string {
 	return name
 }
 
-// open gives the adapter a connection, named as the caller says, to the pair. The address of the active is the first:
-// Proton for Python stays with a standby that is.
+// open gives the adapter a connection, named as the caller says, to the pair: to both addresses, in the same order
+// whichever node is the active one.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), bound)
-	defer cancel()
-	active, err := r.pair.WaitActive(ctx)
-	require.NoError(r.t, err)
-	q := request{"client": name, "urls": []string{r.urls[active.Name], r.urls[r.pair.Other(active).Name]}}
+	q := request{"client": name, "urls": []string{r.urls["a"], r.urls["b"]}}
 	for k, v := range more {
 		q[k] = v
 	}

@@ -58,7 +58,7 @@ class Client(MessagingHandler):
         self.program, self.request = program, request
         self.producers, self.consumers, self.opening, self.closing = {}, {}, {}, {}
         self.transactions = {}
-        self.temporary = None
+        self.temporary, self.connected = None, False
         self.open_id = request["id"]
         container = program.container
         container.container_id = request.get("client_id") or "proton-%d-%d" % (os.getpid(), request["id"])
@@ -70,6 +70,9 @@ class Client(MessagingHandler):
     # Events.
 
     def on_connection_opened(self, event):
+        self.connected = True
+        for t in self.transactions.values():
+            t.declare()
         if self.open_id is not None:
             self.program.answer(self.open_id, {})
             self.open_id = None
@@ -82,9 +85,16 @@ class Client(MessagingHandler):
         print("proton: the connection was closed: %s" % event.connection.remote_condition, file=sys.stderr)
 
     def on_disconnected(self, event):
+        self.connected = False
+        for request_id in self.closing.values():
+            self.program.answer(request_id, {})  # a link does not outlast its connection
+        self.closing = {}
         for p in self.producers.values():
-            p.waiting.extendleft(reversed(p.sent.values()))
-            p.sent = {}
+            again = list(p.sent.values()) + list(p.waiting)
+            for one in again:
+                if one["transaction"]:
+                    one["done"]({"outcome": "failed", "text": "the transaction is lost: the connection was lost"})
+            p.sent, p.waiting = {}, deque(one for one in again if not one["transaction"])
         for k in self.consumers.values():
             k.messages.clear()
             k.open.clear()
@@ -168,6 +178,9 @@ class Client(MessagingHandler):
         results = [None] * len(r["messages"])
         p = self.producer(r["to"], r.get("kind", "queue"))
         t = self.transactions.get(r.get("session"))
+        if t and (t.lost or t.current is None):
+            self.program.answer(r["id"], None, "the transaction is lost: the connection was lost")
+            return
 
         def done(at, got):
             results[at] = got
@@ -255,7 +268,10 @@ class Client(MessagingHandler):
             k.link.detach()
             self.program.answer(r["id"], {})
             return
-        self.closing[k.link] = r["id"]
+        if self.connected:
+            self.closing[k.link] = r["id"]
+        else:  # it is not attached again
+            self.program.answer(r["id"], {})
         k.link.close()
 
     def unsubscribe(self, r):
@@ -296,8 +312,8 @@ class Transacted(TransactionHandler):
     def __init__(self, client, request_id):
         super().__init__()
         self.client, self.waiting, self.current, self.deliveries = client, request_id, None, []
-        client.program.container.declare_transaction(client.connection, handler=self)
         self.lost = self.declaring = False
+        self.declare()
 
     def received(self, delivery):
         self.deliveries.append(delivery)
@@ -307,8 +323,6 @@ class Transacted(TransactionHandler):
             self.lost = False
             self.client.program.answer(request_id, None, "the transaction is lost: the connection was lost")
             self.deliveries = []
-            if self.current is None and not self.declaring:
-                self.declare()
             return
         self.waiting = request_id
         if commit:
@@ -319,15 +333,16 @@ class Transacted(TransactionHandler):
             self.current.abort()
 
     def declare(self):
+        if self.declaring or self.current is not None or not self.client.connected:
+            return  # on_connection_opened comes back
         self.declaring = True
         self.client.program.container.declare_transaction(self.client.connection, handler=self)
 
     def disconnected(self):
-        self.lost, self.current, self.deliveries = True, None, []
+        self.lost, self.current, self.deliveries, self.declaring = True, None, [], False
         if self.waiting is not None:
             self.client.program.answer(self.waiting, None, "the connection was lost")
             self.waiting, self.lost = None, False
-        self.declare()
 
     def done(self, why=None):
         self.deliveries, self.current = [], None
@@ -458,7 +473,7 @@ class Program(MessagingHandler):
         if op == "can":
             self.answer(
                 r["id"],
-                ["transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary"],
+                ["transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary", "follow"],
             )
         elif op == "open":
             self.clients[r["client"]] = Client(self, r)
