@@ -40,7 +40,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 	}
 	cmd.AddCommand(publishCommand(env), consumeCommand(env), failoverCommand(env), wipeCommand(env), fanoutCommand(env),
 		expireCommand(env),
-		pageSizeCommand(env), storeCommand(env), queuesCommand(env), growthCommand(env),
+		pageSizeCommand(env), storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env),
 		knobsCommand(env), compareCommand(env), allCommand(env))
 	return cmd
 }

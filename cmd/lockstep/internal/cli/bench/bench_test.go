@@ -66,6 +66,13 @@ func TestBench(t *testing.T) {
 	require.Len(t, lines, 4)
 	require.Equal(t, "64MiB", lines[3]["value"])
 	require.Positive(t, lines[3]["log_mb"])
+	for sync, transports := range map[string]int{"off": 2, "always": 1} {
+		lines = c.Lines("bench", "bound", "--duration", "50ms", "--rounds", "2", "--size", "100", "--window", "1,64",
+			"--sync", sync)
+		require.Len(t, lines, 2*3*(1+transports)) // windows, rounds and their median
+		require.Equal(t, "tcp", lines[len(lines)-1]["phase"])
+		require.Positive(t, lines[len(lines)-1]["ratio"])
+	}
 	lines = c.Lines("bench", "publish", "--standalone", "--duration", "100ms", "--rounds", "1")
 	require.Less(t, lines[0]["seconds"], 5.0)
 	_, _, code := c.Run("", "bench", "publish", "--size", "x")

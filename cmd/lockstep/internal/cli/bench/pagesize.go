@@ -95,7 +95,7 @@ func (f *benchFlags) setDefaults(cmd *cobra.Command, values map[string]string) {
 		flag := cmd.Flags().Lookup(name)
 		set := flag.Value.Set
 		if list, ok := flag.Value.(pflag.SliceValue); ok { // its second Set, the user's, would add to this one
-			set = func(v string) error { return list.Replace([]string{v}) }
+			set = func(v string) error { return list.Replace(strings.Split(v, ",")) }
 		}
 		if err := set(v); err != nil {
 			panic(err) // a mistake in this program

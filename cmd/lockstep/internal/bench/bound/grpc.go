@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bound
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+)
+
+// windowBytes is how far a side may be ahead of the other one's reading.
+const windowBytes = 16 << 20
+
+// message is some bytes, in one piece or in the buffers that they came in.
+type message struct{ buffers mem.BufferSlice }
+
+func plain(b []byte) message { return message{mem.BufferSlice{mem.SliceBuffer(b)}} }
+
+func (m message) size() int { return m.buffers.Len() }
+
+func (m message) parts() [][]byte {
+	out := make([][]byte, len(m.buffers))
+	for i, b := range m.buffers {
+		out[i] = b.ReadOnlyData()
+	}
+	return out
+}
+
+// asItIs is the codec of messages that are bytes: they are neither copied nor looked at.
+type asItIs struct{}
+
+func (asItIs) Name() string { return "bound" }
+
+// Marshal gives gRPC references of its own.
+func (asItIs) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*message)
+	if !ok {
+		return nil, fmt.Errorf("%T is no message", v)
+	}
+	m.buffers.Ref()
+	return m.buffers, nil
+}
+
+// Unmarshal keeps what gRPC received.
+func (asItIs) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return fmt.Errorf("%T is no message", v)
+	}
+	data.Ref()
+	m.buffers = data
+	return nil
+}
+
+// The stream that a relay serves.
+const (
+	serviceName = "bench.Bound"
+	streamName  = "Relay"
+)
+
+func relayStream(handler grpc.StreamHandler) grpc.StreamDesc {
+	return grpc.StreamDesc{StreamName: streamName, Handler: handler, ServerStreams: true, ClientStreams: true}
+}
+
+type grpcListener struct{ net net.Listener }
+
+func listenGRPC() (listener, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on an own address does not block
+	if err != nil {
+		return nil, fmt.Errorf("bound: %w", err)
+	}
+	return &grpcListener{net: l}, nil
+}
+
+func (l *grpcListener) address() string { return l.net.Addr().String() }
+
+func (l *grpcListener) serve(handle func(conn)) error {
+	s := grpc.NewServer(grpc.ForceServerCodecV2(asItIs{}), grpc.MaxRecvMsgSize(maxMessage),
+		grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes))
+	desc := relayStream(func(_ any, stream grpc.ServerStream) error {
+		c := &grpcConn{stream: stream, end: func() {}}
+		defer c.Close()
+		handle(c)
+		return nil
+	})
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: serviceName, HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{desc},
+	}, nil)
+	if err := s.Serve(l.net); err != nil {
+		return fmt.Errorf("bound: %w", err)
+	}
+	return nil
+}
+
+// stream is what both ends of a gRPC stream can do.
+type stream interface {
+	SendMsg(m any) error
+	RecvMsg(m any) error
+}
+
+type grpcConn struct {
+	stream stream
+	end    func()
+	last   message // what was received last
+}
+
+func dialGRPC(ctx context.Context, address string) (conn, error) {
+	cc, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asItIs{}), grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(windowBytes))
+	if err != nil {
+		return nil, fmt.Errorf("bound: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	end := func() {
+		cancel()
+		_ = cc.Close() // it is not needed any more
+	}
+	desc := relayStream(nil)
+	s, err := cc.NewStream(ctx, &desc, "/"+serviceName+"/"+streamName)
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("bound: %w", err)
+	}
+	return &grpcConn{stream: s, end: end}, nil
+}
+
+func (c *grpcConn) send(m message) error { return c.stream.SendMsg(&m) }
+
+// flush has nothing to do: gRPC sends by itself.
+func (c *grpcConn) flush() error { return nil }
+
+func (c *grpcConn) receive() (message, error) {
+	c.last.buffers.Free()
+	c.last = message{}
+	var m message
+	if err := c.stream.RecvMsg(&m); err != nil {
+		return message{}, err
+	}
+	c.last = m
+	return m, nil
+}
+
+// waiting is not known of a gRPC stream.
+func (c *grpcConn) waiting() bool { return false }
+
+func (c *grpcConn) Close() error {
+	c.end()
+	return nil
+}

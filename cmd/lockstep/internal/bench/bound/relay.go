@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bound
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// RelayOptions say what a relay does.
+type RelayOptions struct {
+	Transport Transport
+	// Next is the address of the relay behind it, host:port; empty for the last one.
+	Next string
+	// Sync is a directory: what is received is written to a file in it, and synced before it is answered. Empty: nothing
+	// is stored.
+	Sync string
+}
+
+// Serve relays until stop is closed. It calls ready with its address, host:port.
+func Serve(o RelayOptions, stop <-chan struct{}, ready func(address string) error) error {
+	l, err := listen(o.Transport)
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	fail := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	var files atomic.Int64
+	go func() {
+		fail(l.serve(func(c conn) {
+			if err := relay(c, o, files.Add(1)); err != nil && !isEnd(err) {
+				fail(err)
+			}
+		}))
+	}()
+	if err := ready(l.address()); err != nil {
+		return err
+	}
+	select {
+	case <-stop:
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// relay serves one connection: it answers with the number of messages that are safe on this relay and all behind it.
+func relay(from conn, o RelayOptions, number int64) error {
+	log, err := openLog(o, number)
+	if err != nil {
+		return err
+	}
+	defer log.close()
+	first, err := from.receive() // says whether answers may be put together
+	if err != nil {
+		return err
+	}
+	together := len(first.parts()) > 0 && first.parts()[0][0] != 0
+	a := &answers{to: from, together: together}
+	a.wake = sync.NewCond(&a.mu)
+	if o.Next == "" {
+		a.remote = never
+	}
+	defer a.close()
+	var to conn
+	if o.Next != "" {
+		if to, err = dial(context.Background(), o.Transport, o.Next); err != nil {
+			return err
+		}
+		defer to.Close()
+		if err := errors.Join(to.send(first), to.flush()); err != nil {
+			return err
+		}
+		go a.follow(to)
+	}
+	if together {
+		go a.run()
+	}
+	return pass(from, to, log, a)
+}
+
+// pass sends on, writes and counts what is received.
+func pass(from, to conn, log *log, a *answers) error {
+	for n := uint64(1); ; n++ {
+		m, err := from.receive()
+		if err != nil {
+			return err
+		}
+		if to != nil {
+			if err := to.send(m); err != nil {
+				return err
+			}
+		}
+		log.add(m)
+		if from.waiting() {
+			continue
+		}
+		if to != nil {
+			if err := to.flush(); err != nil {
+				return err
+			}
+		}
+		if err := log.sync(); err != nil {
+			return err
+		}
+		if err := a.local(n); err != nil {
+			return err
+		}
+	}
+}
+
+// never is a count that nothing waits for.
+const never = 1 << 62
+
+// answers tells the one who sends how many messages are safe everywhere.
+type answers struct {
+	to       conn
+	together bool // by a goroutine that sends the newest count, not each
+
+	mu     sync.Mutex // guards all below
+	wake   *sync.Cond // run waits for it
+	own    uint64
+	remote uint64
+	told   uint64
+	closed bool
+}
+
+// local has the first n messages be safe here.
+func (a *answers) local(n uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.own = n
+	return a.tell()
+}
+
+// follow takes the answers of the relay behind.
+func (a *answers) follow(to conn) {
+	for {
+		m, err := to.receive()
+		if err != nil {
+			return // the connection in front ends as well, or waits in vain, which its client sees
+		}
+		a.mu.Lock()
+		a.remote = count(m)
+		if !to.waiting() {
+			err = a.tell()
+		}
+		a.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// tell answers, or has run do it. The caller holds mu.
+func (a *answers) tell() error {
+	n := min(a.own, a.remote)
+	if n <= a.told {
+		return nil
+	}
+	if a.together {
+		a.wake.Signal()
+		return nil
+	}
+	a.told = n
+	return errors.Join(a.to.send(number(n)), a.to.flush())
+}
+
+// run sends the newest count, as long as there is a newer one.
+func (a *answers) run() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for {
+		for min(a.own, a.remote) <= a.told && !a.closed {
+			a.wake.Wait()
+		}
+		if a.closed {
+			return
+		}
+		n := min(a.own, a.remote)
+		a.told = n
+		a.mu.Unlock()
+		err := errors.Join(a.to.send(number(n)), a.to.flush())
+		a.mu.Lock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (a *answers) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	a.wake.Signal()
+}
+
+// number is an answer: a count.
+func number(n uint64) message { return plain(binary.BigEndian.AppendUint64(nil, n)) }
+
+func count(m message) uint64 {
+	var b [8]byte
+	at := 0
+	for _, p := range m.parts() {
+		at += copy(b[at:], p)
+	}
+	return binary.BigEndian.Uint64(b[:])
+}
