@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -98,32 +97,12 @@ func Expire(ctx context.Context, t Target, o ExpireOptions) (ExpireResult, error
 		if err != nil {
 			return err
 		}
-		producers, err := newProducers(ctx, t.Client, o.Publishers)
-		if err != nil {
-			return err
-		}
-		ctx, stop := context.WithCancelCause(ctx)
-		defer stop(nil)
-		x.load = &steadyLoad{phase: newHistogram(), since: time.Now()}
-		interval := time.Second * time.Duration(o.Publishers) / time.Duration(o.PerSecond)
-		var running sync.WaitGroup
-		for _, p := range producers {
-			running.Go(func() {
-				if err := x.load.run(ctx, p, names[0], client.Message{Body: body(o.SizeBytes)}, interval); err != nil {
-					stop(err)
-				}
-			})
-		}
-		err = x.measure(ctx, over)
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause // why nothing is published any more says more
-		}
-		stop(nil)
-		running.Wait()
-		for _, p := range producers {
-			err = errors.Join(err, p.Close())
-		}
-		return err
+		return publishSteadily(ctx, t, steady{
+			queue: names[0], sizeBytes: o.SizeBytes, perSecond: o.PerSecond, publishers: o.Publishers,
+		}, func(ctx context.Context, p *steadyLoad) error {
+			x.load = p
+			return x.measure(ctx, over)
+		})
 	})
 	return x.result, err
 }

@@ -38,7 +38,8 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
-	cmd.AddCommand(publishCommand(env), consumeCommand(env), failoverCommand(env), wipeCommand(env), fanoutCommand(env),
+	cmd.AddCommand(publishCommand(env), consumeCommand(env), failoverCommand(env), wipeCommand(env),
+		maintenanceCommand(env), fanoutCommand(env),
 		expireCommand(env),
 		pageSizeCommand(env), storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env),
 		knobsCommand(env), compareCommand(env), allCommand(env))

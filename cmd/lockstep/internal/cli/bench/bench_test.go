@@ -78,3 +78,32 @@ func TestBench(t *testing.T) {
 	_, _, code := c.Run("", "bench", "publish", "--size", "x")
 	require.Equal(t, cli.ExitUsage, code)
 }
+
+// TestMaintenance: a pair is looked after while messages are published, and each figure is there.
+func TestMaintenance(t *testing.T) {
+	c := clitest.CLI{T: t}
+	for _, wrong := range []string{
+		"--work=sleep", "--work=", "--publishers=0", "--publishers=501", "--resize-to=2KiB", "--store=x", "--quiet=0s",
+		"--rounds=0",
+	} {
+		_, _, code := c.Run("", "bench", "maintenance", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+	}
+	lines := c.Lines("bench", "maintenance", "--work", "nothing,resize,backup,scan", "--store", "4MiB", "--rounds", "1",
+		"--publishers", "2", "--quiet", "300ms", "--settle", "0s", "--per-second", "200", "--sync", "off")
+	require.Len(t, lines, 2*4)
+	for i, l := range lines {
+		require.Equal(t, []any{"nothing", "resize", "backup", "scan"}[i%4], l["phase"])
+		require.Positive(t, l["p99_ratio"])
+		for _, phase := range []string{"quiet", "while"} {
+			measured, ok := l[phase].(map[string]any)
+			require.True(t, ok)
+			require.Positive(t, measured["messages"])
+		}
+		require.Equal(t, i%4 > 0, l["mb"].(float64) > 0)
+		require.Equal(t, i >= 4, l["median"] == true)
+	}
+	moment, ok := lines[1]["slowest"].([]any)[0].(map[string]any)
+	require.True(t, ok)
+	require.Contains(t, moment, "step")
+}
