@@ -72,6 +72,7 @@ func (b *browser) run() {
 // browse sends what the queue has, as far as the client's credit goes. Each message leaves settled or is forgotten with
 // its outcome, which says nothing.
 func (b *browser) browse() error {
+	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
 	stream, err := b.c.queues.Browse(b.ctx, &pb.BrowseRequest{
 		Queue: b.queue, MaxResponseBytes: uint32(limit), Filter: b.filter,

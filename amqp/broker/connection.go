@@ -45,6 +45,7 @@ type conn struct {
 	server  *Server
 	raw     net.Conn
 	reader  *wire.Reader
+	reads   reading
 	secured *tls.ConnectionState
 	log     *zap.Logger
 
@@ -161,15 +162,17 @@ const maxEnvelope = 256 << 10
 
 // begin makes the reader, behind TLS if there is some.
 func (c *conn) begin() error {
+	c.reads.from = c.raw
+	from := io.Reader(&c.reads)
 	if c.server.o.TLS != nil {
-		secured := tls.Server(c.raw, c.server.o.TLS)
+		secured := tls.Server(&belowTLS{Conn: c.raw, reads: &c.reads}, c.server.o.TLS)
 		if err := secured.HandshakeContext(c.ctx); err != nil {
 			return errors.Join(errEnded, err)
 		}
 		state := secured.ConnectionState()
-		c.raw, c.secured = secured, &state
+		c.raw, c.secured, from = secured, &state, secured
 	}
-	c.reader = wire.NewReader(c.raw, maxFrameSize)
+	c.reader = wire.NewReader(&applying{from: from, reading: &c.reads}, maxFrameSize)
 	return nil
 }
 

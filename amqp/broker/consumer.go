@@ -50,6 +50,7 @@ type consumer struct {
 	confirms  uint64 // the last number that was asked for
 	confirmed uint64
 	waiting   []settling // to be settled when they are confirmed
+	syncs     []syncing  // browsers that wait for that
 	drain     *drain     // the client wants to know when there is nothing more; nil if not
 	gone      bool
 }
@@ -69,7 +70,10 @@ func newConsumer(c *conn, l *session.Link, queue string) *consumer {
 }
 
 // start opens the stream; the link is accepted when the node has let the consumer in. mu is held.
-func (s *consumer) start() { s.c.run(s.run) }
+func (s *consumer) start() {
+	s.c.server.register(s)
+	s.c.run(s.run)
+}
 
 // withdraw ends a consumer that was never started: its client has detached the link before it was answered. mu is held.
 func (s *consumer) withdraw() {
@@ -85,6 +89,7 @@ func (s *consumer) run() {
 	defer s.cancel()
 	err := s.stream()
 	close(s.ended)
+	s.c.server.unregister(s)
 	s.c.mu.Lock()
 	gone := s.gone
 	s.gone = true
@@ -248,6 +253,7 @@ func (s *consumer) confirm(number uint64) {
 		}
 	}
 	s.waiting = s.waiting[n:]
+	s.synced()
 	s.confirmedDrain()
 }
 

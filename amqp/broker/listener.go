@@ -32,8 +32,9 @@ type Server struct {
 
 	mu         sync.Mutex // guards all below
 	conns      map[*conn]struct{}
-	containers map[string]*conn  // those that want to be the only connection of their container
-	sharing    map[[2]string]int // links of shared subscriptions that go with the last one, by queue and name
+	consumers  map[string]map[*consumer]struct{} // that have a stream, by queue
+	containers map[string]*conn                  // those that want to be the only connection of their container
+	sharing    map[[2]string]int                 // links of shared subscriptions that go with the last one, by queue and name
 	closed     bool
 
 	marked atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
@@ -43,7 +44,7 @@ type Server struct {
 func New(o Options) *Server {
 	return &Server{
 		o: o, pool: pool{dial: o.Dial}, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
-		sharing: make(map[[2]string]int),
+		sharing: make(map[[2]string]int), consumers: make(map[string]map[*consumer]struct{}),
 	}
 }
 

@@ -5,6 +5,7 @@ package node_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -436,4 +437,30 @@ func TestAMQPPair(t *testing.T) {
 	e := expect[*wire.Close](p).Error
 	require.NotNil(t, e)
 	require.Contains(t, []wire.Symbol{"amqp:connection:redirect", "amqp:connection:forced"}, e.Condition)
+}
+
+// TestAMQPBrowseAfterAcknowledge: a browser does not show what another connection has acknowledged before, without
+// waiting for an answer.
+func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell what has come over a connection")
+	}
+	n := startAlone(t, withAMQP)
+	n.createQueue("q")
+	p, b := openAMQP(t, n), openAMQP(t, n)
+	require.Nil(t, p.receiver(0, "r", &wire.Source{Address: "q"}))
+	p.credit(0, 1000)
+	for i := range 100 {
+		n.publish("q", "x")
+		p.dispose(p.receive().id, wire.Accepted{})
+		require.Nil(t, b.receiver(0, "b", &wire.Source{Address: "q", DistributionMode: "copy"}))
+		b.send(&wire.Flow{
+			NextIncomingID: wire.Some(uint32(0)), IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20,
+			Handle: wire.Some(uint32(0)), DeliveryCount: wire.Some(uint32(0)), LinkCredit: wire.Some(uint32(5)), Drain: true,
+		})
+		expect[*wire.Flow](b)
+		require.Empty(t, b.kept, "at message %d", i)
+		b.send(&wire.Detach{Handle: 0, Closed: true})
+		expect[*wire.Detach](b)
+	}
 }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// confirmLimit is how long a browser waits at most for what consumers of its queue have answered.
+	confirmLimit = time.Second
+	// readLimit is how long of it for what has come and was not acted upon.
+	readLimit = 20 * time.Millisecond
+	// readLook is between two looks.
+	readLook = time.Millisecond
+)
+
+// register notes a consumer of a queue, for browsers. It is called with the connection's mu.
+func (s *Server) register(k *consumer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.consumers[k.queue]
+	if of == nil {
+		of = make(map[*consumer]struct{}, 1)
+		s.consumers[k.queue] = of
+	}
+	of[k] = struct{}{}
+}
+
+func (s *Server) unregister(k *consumer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.consumers[k.queue]
+	if delete(of, k); len(of) == 0 {
+		delete(s.consumers, k.queue)
+	}
+}
+
+func (s *Server) consumersOf(queue string) (list []*consumer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.consumers[queue] {
+		list = append(list, k)
+	}
+	return list
+}
+
+// catchUp waits, for a browser, until the node has carried out what consumers of the queue have told it so far on any
+// AMQP connection: clients acknowledge without waiting for an answer, and a browser that is opened then, on another
+// connection, must not show what was acknowledged.
+func (c *conn) catchUp(queue string) {
+	consumers := c.server.consumersOf(queue)
+	if len(consumers) == 0 {
+		return
+	}
+	limit := time.NewTimer(confirmLimit)
+	defer limit.Stop()
+	end := time.Now().Add(readLimit)
+	for _, k := range consumers {
+		for come := received(k.c.reads.from); k.c.reads.applied.Load() < come && time.Now().Before(end); {
+			time.Sleep(readLook)
+		}
+	}
+	waiting := make([]<-chan struct{}, len(consumers))
+	for i, k := range consumers {
+		waiting[i] = k.sync()
+	}
+	for i, done := range waiting {
+		select {
+		case <-done:
+		case <-consumers[i].ended:
+		case <-limit.C:
+			return
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// sync has the node asked to confirm what it was told until now. The channel is closed when it has.
+func (s *consumer) sync() <-chan struct{} {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	done := make(chan struct{})
+	s.confirms++
+	s.syncs = append(s.syncs, syncing{number: s.confirms, done: done})
+	s.signal()
+	return done
+}
+
+// syncing is a browser that waits for a confirmation.
+type syncing struct {
+	number uint64
+	done   chan struct{}
+}
+
+// synced wakes the browsers whose confirmation has come. mu is held.
+func (s *consumer) synced() {
+	n := 0
+	for ; n < len(s.syncs) && s.syncs[n].number <= s.confirmed; n++ {
+		close(s.syncs[n].done)
+	}
+	s.syncs = s.syncs[n:]
+}
+
+// reading counts what is read of a connection.
+type reading struct {
+	from    net.Conn // below TLS
+	read    int64
+	applied atomic.Int64 // all bytes up to here were read and acted upon
+}
+
+// Read reads for the connection, or for TLS on it.
+func (r *reading) Read(b []byte) (int, error) {
+	n, err := r.from.Read(b)
+	r.read += int64(n)
+	return n, err //nolint:wrapcheck // it is that of the connection
+}
+
+// applying is what frames are read from: when it is asked for more, all that it gave was acted upon.
+type applying struct {
+	from io.Reader // reads, or TLS on it
+	*reading
+}
+
+// Read reads.
+func (a *applying) Read(b []byte) (int, error) {
+	a.applied.Store(a.read)
+	return a.from.Read(b) //nolint:wrapcheck // it is that of the connection
+}
+
+// belowTLS is a connection on which TLS is spoken.
+type belowTLS struct {
+	net.Conn
+
+	reads *reading
+}
+
+// Read reads.
+func (b *belowTLS) Read(p []byte) (int, error) { return b.reads.Read(p) }
