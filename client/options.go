@@ -75,7 +75,8 @@ const (
 	maxAddresses           = 8       // given and learnt ones together
 	streamWindowBytes      = 4 << 20 // HTTP/2 window of one stream
 	connWindowBytes        = 16 << 20
-	ioBufferBytes          = 64 << 10
+	readBufferBytes        = 64 << 10
+	writeBufferBytes       = 256 << 10 // shared by all connections; an idle one has none
 	maxReceiveBytes        = 512 << 20 // the server bounds what it sends; this guards against nonsense
 )
 
@@ -152,8 +153,8 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithInitialWindowSize(streamWindowBytes),
 		grpc.WithInitialConnWindowSize(connWindowBytes),
-		grpc.WithReadBufferSize(ioBufferBytes),
-		grpc.WithWriteBufferSize(ioBufferBytes),
+		grpc.WithReadBufferSize(readBufferBytes),
+		grpc.WithWriteBufferSize(writeBufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
 	}
 	if o.tokens != nil {

@@ -37,6 +37,8 @@ const (
 	// windowBytes is how much one stream may carry before the receiver has read it. Fixed, since gRPC's own estimate
 	// starts small and a standby that catches up is a bulk transfer from its first message on.
 	windowBytes = 8 << 20
+	// writeBufferBytes is how much is collected before it is written: large batches take a few system calls then.
+	writeBufferBytes = 256 << 10
 	// keepaliveTime is a last resort for a connection without messages; heartbeats come long before.
 	keepaliveTime = 20 * time.Second
 )
@@ -83,6 +85,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 		}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2 * windowBytes),
+		grpc.WithWriteBufferSize(writeBufferBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
 		grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
 	}, d.options)

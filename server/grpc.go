@@ -23,6 +23,9 @@ const (
 	// A client that answers no ping for so long is gone, and its messages go to others.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
+	// writeBufferBytes is how much is collected before it is written to a connection: a batch of messages of 15 KB takes
+	// a few system calls then. gRPC has connections share the buffers, so that an idle one has none.
+	writeBufferBytes = 256 << 10
 	// maxStreams is how many calls of one connection may be open; more wait in their client. Each costs memory: for its
 	// goroutines, and for what it may send ahead.
 	maxStreams = 4096
@@ -40,6 +43,7 @@ func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Regis
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + messageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
+		grpc.WriteBufferSize(writeBufferBytes),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
