@@ -22,7 +22,7 @@ type testCase struct {
 func TestForeignClients(t *testing.T) {
 	dir := t.TempDir()
 	all := clients(t, dir)
-	w := newWorld(t, dir, map[string]string{"limits.queues": "1000"})
+	w := newWorld(t, dir, map[string]string{"limits.queues": "1000"}, nil)
 	only := os.Getenv("LOCKSTEP_AMQP_CASE")
 	for _, c := range all {
 		t.Run(c.name, func(t *testing.T) {

@@ -83,7 +83,10 @@ func (r *run) kill() {
 
 // killWhilePublishing: what the client was told is accepted is stored, and the client goes on by itself.
 func killWhilePublishing(r *run) {
-	q := r.queue("", nil)
+	r.killWhilePublishingTo(r.queue("", nil))
+}
+
+func (r *run) killWhilePublishingTo(q string) {
 	r.inSync(r.t)
 	r.open("c", nil)
 	sum := &tally{told: map[string]string{}, found: map[string]int{}}

@@ -28,7 +28,7 @@ func TestJoram(t *testing.T) {
 	if len(command) == 0 {
 		t.Skip("LOCKSTEP_JORAM names no command: see test/amqp/run.sh")
 	}
-	w := newWorld(t, t.TempDir(), nil)
+	w := newWorld(t, t.TempDir(), nil, nil)
 	url := fmt.Sprintf("failover:(amqp://%s,amqp://%s)?failover.maxReconnectAttempts=20", w.urls["a"], w.urls["b"])
 	only := strings.Fields(os.Getenv("LOCKSTEP_JORAM_ONLY"))
 	args := slices.Concat(command[1:], []string{url, os.Getenv("LOCKSTEP_JORAM_JAR")}, only)

@@ -123,7 +123,7 @@ if ((${#adapters[@]} > 0)); then
 fi
 tests=()
 if ((${#adapters[@]} > 0)); then
-  tests+=(TestForeignClients)
+  tests+=(TestForeignClients TestForeignClientsSecured)
 fi
 if [[ -n ${LOCKSTEP_JORAM:-} ]]; then
   tests+=(TestJoram)

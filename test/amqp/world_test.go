@@ -57,9 +57,10 @@ func clients(t *testing.T, dir string) (all []client) {
 type world struct {
 	pair *harness.Pair
 	urls map[string]string // host:port of a node's AMQP port, by the node's name
+	host string            // by which clients know both nodes; empty: their address
 }
 
-func newWorld(t *testing.T, dir string, more map[string]string) *world {
+func newWorld(t *testing.T, dir string, more map[string]string, change func(*harness.Options)) *world {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), dir)
 	require.NoError(t, err)
@@ -76,9 +77,11 @@ func newWorld(t *testing.T, dir string, more map[string]string) *world {
 	for k, v := range more {
 		settings[k] = v
 	}
-	w.pair, err = harness.Start(t.Context(), harness.Options{
-		Binary: binary, Dir: dir, EtcdNoSync: true, Settings: settings, NodeSettings: of,
-	})
+	o := harness.Options{Binary: binary, Dir: dir, EtcdNoSync: true, Settings: settings, NodeSettings: of}
+	if change != nil {
+		change(&o)
+	}
+	w.pair, err = harness.Start(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() && testing.Verbose() {
@@ -112,14 +115,20 @@ func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// queues is the gRPC service of the active node.
-func (w *world) queues(t *testing.T) pb.QueueServiceClient {
+// active is the node that serves.
+func (w *world) active(t *testing.T) *harness.Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	active, err := w.pair.WaitActive(ctx)
 	require.NoError(t, err)
-	return pb.NewQueueServiceClient(active.Conn())
+	return active
+}
+
+// queues is the gRPC service of the active node.
+func (w *world) queues(t *testing.T) pb.QueueServiceClient {
+	t.Helper()
+	return pb.NewQueueServiceClient(w.active(t).Conn())
 }
 
 // create makes a queue past the client under test.
@@ -161,9 +170,10 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // run is one case under way.
 type run struct {
 	*world
-	t    *testing.T
-	a    *adapter
-	name string
+	t     *testing.T
+	a     *adapter
+	name  string
+	login request // what each of its connections shows
 }
 
 // queueName is a name of the case's own.
@@ -189,11 +199,18 @@ func (r *run) topic(suffix string) string {
 // whichever node is the active one.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
-	q := request{"client": name, "urls": []string{r.urls["a"], r.urls["b"]}}
-	for k, v := range more {
-		q[k] = v
+	r.a.do("open", r.opening(name, more))
+}
+
+// opening is the request of open.
+func (r *run) opening(name string, more request) request {
+	urls := []string{r.urls["a"], r.urls["b"]}
+	for i, u := range urls {
+		if _, port, ok := strings.Cut(u, ":"); ok && r.host != "" {
+			urls[i] = r.host + ":" + port
+		}
 	}
-	r.a.do("open", q)
+	return with(request{"client": name, "urls": urls}, r.login, more)
 }
 
 // send sends messages that must be accepted.

@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"time"
 
@@ -33,14 +36,14 @@ type consumer struct {
 
 // connect tries the addresses in turn until one serves.
 func (c *client) connect(ctx context.Context) error {
-	o := &amqp.ConnOptions{ContainerID: c.request.ClientID}
-	if c.request.User != "" {
-		o.SASLType = amqp.SASLTypePlain(c.request.User, c.request.Password)
+	o, scheme, err := c.options()
+	if err != nil {
+		return err
 	}
 	for n := 0; ; n++ {
-		err := c.connectTo(ctx, "amqp://"+c.request.URLs[n%len(c.request.URLs)], o)
-		if err == nil {
-			return nil
+		err := c.connectTo(ctx, scheme+c.request.URLs[n%len(c.request.URLs)], o)
+		if err == nil || denied(err) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -48,6 +51,40 @@ func (c *client) connect(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// options are those that the request asks for.
+func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
+	o, scheme = &amqp.ConnOptions{ContainerID: c.request.ClientID}, "amqp://"
+	if c.request.TLS != "" {
+		authority, err := os.ReadFile(c.request.TLS)
+		if err != nil {
+			return nil, "", err
+		}
+		scheme, o.TLSConfig = "amqps://", &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+		o.TLSConfig.RootCAs.AppendCertsFromPEM(authority)
+	}
+	switch {
+	case c.request.Cert != "":
+		cert, err := tls.LoadX509KeyPair(c.request.Cert, c.request.Cert)
+		if err != nil {
+			return nil, "", err
+		}
+		o.TLSConfig.Certificates, o.SASLType = []tls.Certificate{cert}, amqp.SASLTypeExternal("")
+	case c.request.User != "":
+		o.SASLType = amqp.SASLTypePlain(c.request.User, c.request.Password)
+	}
+	return o, scheme, nil
+}
+
+// denied tells whether a node has said that the client is not let in: another attempt would end in the same way. The
+// library has no type for a SASL exchange that has failed.
+func denied(err error) bool {
+	var conn *amqp.ConnError
+	if errors.As(err, &conn) && conn.RemoteErr != nil {
+		return conn.RemoteErr.Condition == amqp.ErrCondUnauthorizedAccess
+	}
+	return strings.Contains(err.Error(), "SASL")
 }
 
 // connectTo makes a connection with a session: a standby closes the connection that it has opened.

@@ -27,6 +27,8 @@ type request struct {
 	ClientID string         `json:"client_id"`
 	User     string         `json:"user"`
 	Password string         `json:"password"`
+	TLS      string         `json:"tls"`
+	Cert     string         `json:"certificate"`
 	To       string         `json:"to"`
 	From     string         `json:"from"`
 	Kind     string         `json:"kind"`

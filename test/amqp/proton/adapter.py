@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 
-from proton import Data, Delivery, Described, Message, symbol
+from proton import Data, Delivery, Described, Message, SSLDomain, symbol
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import ApplicationEvent, Container, Copy, DurableSubscription, EventInjector, Filter, ReceiverOption, Selector, SenderOption
 
@@ -62,14 +62,25 @@ class Client(MessagingHandler):
         self.open_id = request["id"]
         container = program.container
         container.container_id = request.get("client_id") or "proton-%d-%d" % (os.getpid(), request["id"])
+        more, scheme = {}, "amqp://"
+        if "tls" in request:
+            scheme, domain = "amqps://", SSLDomain(SSLDomain.MODE_CLIENT)
+            domain.set_trusted_ca_db(request["tls"])
+            domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME, request["tls"])
+            if "certificate" in request:
+                domain.set_credentials(request["certificate"], request["certificate"], None)
+                more["allowed_mechs"] = "EXTERNAL"
+            more["ssl_domain"] = domain
         self.connection = container.connect(
-            urls=["amqp://" + u for u in request["urls"]], handler=self, reconnect=delays(), user=request.get("user"),
-            password=request.get("password"), sasl_enabled=True,
+            urls=[scheme + u for u in request["urls"]], handler=self, reconnect=delays(), user=request.get("user"),
+            password=request.get("password"), sasl_enabled=True, **more,
         )
 
     # Events.
 
     def on_connection_opened(self, event):
+        if (event.connection.remote_properties or {}).get(symbol("amqp:connection-establishment-failed")):
+            return  # a close follows that says why
         self.connected = True
         for t in self.transactions.values():
             t.declare()
@@ -81,7 +92,18 @@ class Client(MessagingHandler):
         if self in self.closing:
             self.program.answer(self.closing.pop(self), {})
 
+    def denied(self, condition):
+        if self.open_id is not None:
+            self.program.answer(self.open_id, None, condition)
+            self.open_id = None
+
+    def on_transport_error(self, event):
+        if event.transport.condition.name == "amqp:unauthorized-access":
+            self.denied(event.transport.condition)
+        super().on_transport_error(event)
+
     def on_connection_error(self, event):
+        self.denied(event.connection.remote_condition)
         print("proton: the connection was closed: %s" % event.connection.remote_condition, file=sys.stderr)
 
     def on_disconnected(self, event):

@@ -4,10 +4,16 @@
 // connects and attaches anew by itself; what was sent and not settled is lost then, and is sent again here.
 'use strict';
 
+const fs = require('fs');
 const readline = require('readline');
 const rhea = require('rhea');
 
 const clients = new Map();
+
+// told is what the node has said of an error.
+function told(error) {
+  return new Error(error ? error.condition + ': ' + error.description : 'it was closed');
+}
 
 // A connection, with what is under way on it.
 class Client {
@@ -16,11 +22,20 @@ class Client {
     this.consumers = new Map();
     this.links = new Set(); // what waits for a link to open
     let attempts = 0;
+    let secure;
+    if (request.tls) {
+      secure = {ca: fs.readFileSync(request.tls), servername: request.urls[0].split(':')[0]};
+      if (request.certificate) {
+        secure.cert = secure.key = fs.readFileSync(request.certificate);
+      }
+    }
     this.connection = rhea.create_container().connect({
       connection_details: () => { // each time the next one: the number that rhea gives begins anew when a standby has answered
         const [host, port] = request.urls[attempts++ % request.urls.length].split(':');
-        return {host, port: Number(port)};
+        return secure ? {host, port: Number(port), transport: 'tls', options: secure} : {host, port: Number(port)};
       },
+      cert: secure && secure.cert,
+      enable_sasl_external: Boolean(request.certificate),
       container_id: request.client_id || rhea.generate_uuid(),
       username: request.user,
       password: request.password,
@@ -29,10 +44,17 @@ class Client {
       max_reconnect_delay: 500,
     });
     this.connection.on('disconnected', () => this.disconnected());
-    this.connection.on('connection_error', () => {});
     this.connection.on('session_error', () => {});
     this.connection.on('error', (e) => console.error('rhea: ' + e));
-    this.opened = new Promise((resolve) => this.connection.once('connection_open', resolve));
+    this.opened = new Promise((resolve, reject) => {
+      this.connection.on('connection_error', () => reject(told(this.connection.get_error())));
+      this.connection.on('connection_open', (context) => {
+        const properties = context.connection.properties || {};
+        if (!properties['amqp:connection-establishment-failed']) { // else a close follows that says why
+          resolve();
+        }
+      });
+    });
   }
 
   disconnected() {
@@ -95,8 +117,8 @@ class Client {
     const link = this.connection.open_receiver(Object.assign({source, autoaccept: false, credit_window: 20}, more));
     const opened = new Promise((resolve, reject) => {
       link.once('receiver_open', () => setTimeout(() => resolve(link), 30)); // one that is refused ends at once
-      link.once('receiver_error', () => reject(new Error(String(link.error))));
-      link.once('receiver_close', () => reject(link.error || new Error('the link was closed')));
+      link.once('receiver_error', () => reject(told(link.error)));
+      link.once('receiver_close', () => reject(told(link.error)));
     });
     opened.catch(() => {});
     link.on('receiver_error', () => {});

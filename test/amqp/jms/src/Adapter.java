@@ -7,10 +7,21 @@ import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonPrimitive;
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyFactory;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.security.spec.PKCS8EncodedKeySpec;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.Collections;
 import java.util.Enumeration;
 import java.util.HashMap;
@@ -170,7 +181,7 @@ public final class Adapter {
   private JsonElement open(JsonObject r) throws Exception {
     List<String> urls = new ArrayList<>();
     for (JsonElement e : r.getAsJsonArray("urls")) {
-      urls.add("amqp://" + e.getAsString());
+      urls.add((r.has("tls") ? "amqps://" : "amqp://") + e.getAsString() + (r.has("tls") ? "?" + secure(r) : ""));
     }
     String url = "failover:(" + String.join(",", urls) + ")?failover.initialReconnectDelay=20&failover.reconnectDelay=50"
         + "&failover.maxReconnectDelay=500&failover.warnAfterReconnectAttempts=0&jms.prefetchPolicy.all=20";
@@ -195,6 +206,40 @@ public final class Adapter {
     }
     clients.put(text(r, "client"), c);
     return new JsonObject();
+  }
+
+  /** The options of a secured connection: stores of the usual form, made of the files of the request. */
+  private static String secure(JsonObject r) throws Exception {
+    CertificateFactory certificates = CertificateFactory.getInstance("X.509");
+    char[] password = "changeit".toCharArray();
+    KeyStore trusted = KeyStore.getInstance("PKCS12");
+    trusted.load(null, null);
+    try (InputStream in = Files.newInputStream(Path.of(text(r, "tls")))) {
+      trusted.setCertificateEntry("ca", certificates.generateCertificate(in));
+    }
+    String options = "transport.trustStoreLocation=" + store(trusted, password) + "&transport.trustStorePassword=changeit";
+    if (!r.has("certificate")) {
+      return options + "&transport.trustStoreType=PKCS12";
+    }
+    String pem = Files.readString(Path.of(text(r, "certificate")));
+    int at = pem.indexOf("-----BEGIN PRIVATE KEY-----");
+    String key = pem.substring(at).replaceAll("-----[A-Z ]+-----", "");
+    KeyStore own = KeyStore.getInstance("PKCS12");
+    own.load(null, null);
+    own.setKeyEntry("own",
+        KeyFactory.getInstance("EC").generatePrivate(new PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(key))), password,
+        new Certificate[] {certificates.generateCertificate(new ByteArrayInputStream(pem.substring(0, at).getBytes()))});
+    return options + "&transport.keyStoreLocation=" + store(own, password)
+        + "&transport.keyStorePassword=changeit&transport.storeType=PKCS12&amqp.saslMechanisms=EXTERNAL";
+  }
+
+  private static Path store(KeyStore store, char[] password) throws Exception {
+    Path file = Files.createTempFile("lockstep-amqp", ".p12");
+    file.toFile().deleteOnExit();
+    try (OutputStream out = Files.newOutputStream(file)) {
+      store.store(out, password);
+    }
+    return file;
   }
 
   private Destination destination(Client c, Session s, String name, String kind) throws JMSException {

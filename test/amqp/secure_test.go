@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package amqp
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+// secured is a pair with TLS and rules, and what clients may show to it.
+type secured struct {
+	*world
+	ca    string            // file of the authority
+	token string            // of the principal alice
+	files map[string]string // a certificate with its key, of the principals bob and a stranger to the rules, carol
+}
+
+// newSecured makes a pair on which alice and bob may use one queue, and the others nothing.
+func newSecured(t *testing.T, dir, queue string) *secured {
+	t.Helper()
+	authority := certs.New(t, "authority")
+	_, certFile, keyFile := authority.Issue(t, "node", "localhost")
+	settings := map[string]string{
+		"tls.cert": certFile, "tls.key": keyFile, "tls.ca": authority.File, "tls.client-auth": "none",
+	}
+	operator := authority.Client(t, "operator", nil)
+	w := newWorld(t, dir, settings, func(o *harness.Options) {
+		o.Credentials = credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS13, RootCAs: authority.Pool(), Certificates: []tls.Certificate{operator},
+		})
+	})
+	w.host = "localhost"
+	s := &secured{world: w, ca: authority.File, files: map[string]string{}}
+	for _, name := range []string{"bob", "carol"} {
+		s.files[name] = bothPEM(t, filepath.Join(dir, name+".pem"), authority.Client(t, name, nil))
+	}
+	secret := make([]byte, 32)
+	_, err := rand.Read(secret)
+	require.NoError(t, err)
+	s.token = "lsk_" + hex.EncodeToString(secret)[:43]
+	w.create(t, &pb.CreateQueueRequest{Name: queue})
+	active, _ := w.inSync(t)
+	access := pb.NewAccessServiceClient(active.Conn())
+	sum := sha256.Sum256([]byte(s.token))
+	_, err = access.CreateToken(t.Context(), &pb.CreateTokenRequest{Token: &pb.AccessToken{
+		Name: "alice", Principal: "alice", Sha256: sum[:],
+	}})
+	require.NoError(t, err)
+	all := []pb.AccessRight{
+		pb.AccessRight_ACCESS_RIGHT_OPERATE, pb.AccessRight_ACCESS_RIGHT_MANAGE, pb.AccessRight_ACCESS_RIGHT_BROWSE,
+		pb.AccessRight_ACCESS_RIGHT_PUBLISH, pb.AccessRight_ACCESS_RIGHT_CONSUME,
+	}
+	use := []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH, pb.AccessRight_ACCESS_RIGHT_CONSUME}
+	for _, rule := range []*pb.AccessRule{
+		{Principal: "operator", Rights: all[:1]},
+		{Principal: "operator", Queue: "**", Rights: all[1:]},
+		{Principal: "alice", Queue: queue, Rights: use},
+		{Principal: "bob", Queue: queue, Rights: use},
+	} {
+		_, err = access.Grant(t.Context(), &pb.GrantRequest{Rule: rule})
+		require.NoError(t, err)
+	}
+	return s
+}
+
+// bothPEM writes a certificate and its key into one file, in forms that all clients read.
+func bothPEM(t *testing.T, file string, cert tls.Certificate) string {
+	t.Helper()
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	require.NoError(t, err)
+	b := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]})
+	b = append(b, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...)
+	require.NoError(t, os.WriteFile(file, b, 0o600))
+	return file
+}
+
+// TestForeignClientsSecured puts clients of others through logins over TLS.
+func TestForeignClientsSecured(t *testing.T) {
+	dir := t.TempDir()
+	all := clients(t, dir)
+	const queue = "orders"
+	s := newSecured(t, dir, queue)
+	for _, c := range all {
+		t.Run(c.name, func(t *testing.T) {
+			for _, one := range []struct {
+				name string
+				show request
+				run  func(r *run)
+			}{
+				{"a token", s.withToken(s.token), s.mayUseOne},
+				{"a certificate", s.withCertificate("bob"), s.mayUseOne},
+				{"a wrong token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
+				{"nothing", request{"tls": s.ca}, s.refused},
+				{"the certificate of a stranger", s.withCertificate("carol"), s.refused},
+				{"a token while the active is killed", s.withToken(s.token), s.failsOver},
+			} {
+				if one.name == "a token while the active is killed" && !c.chosen {
+					continue
+				}
+				t.Run(one.name, func(t *testing.T) {
+					a := startAdapter(t, c.command)
+					one.run(&run{world: s.world, t: t, a: a, name: queue, login: one.show})
+					_ = a.in.Close()
+				})
+			}
+		})
+	}
+}
+
+func (s *secured) withToken(token string) request {
+	return request{"tls": s.ca, "user": "any", "password": token}
+}
+
+func (s *secured) withCertificate(of string) request {
+	return request{"tls": s.ca, "certificate": s.files[of]}
+}
+
+// mayUseOne: who has shown who it is has its rights, and no others.
+func (s *secured) mayUseOne(r *run) {
+	r.open("c", nil)
+	r.send(with(onC, request{"to": r.name}), bodies(0, 2)...)
+	r.a.do("consume", with(ofC, request{"from": r.name}))
+	require.Equal(r.t, []string{"m0", "m1"}, []string{r.take(ofC), r.take(ofC)})
+	r.empty(r.name)
+	list, err := pb.NewConnectionServiceClient(s.active(r.t).Conn()).
+		ListConnections(r.t.Context(), &pb.ListConnectionsRequest{})
+	require.NoError(r.t, err)
+	var who []string
+	for _, c := range list.GetConnections() {
+		if c.GetProtocol() == "AMQP 1.0" {
+			who = append(who, c.GetPrincipal())
+		}
+	}
+	principal := "alice"
+	if r.login["certificate"] != nil {
+		principal = "bob"
+	}
+	require.Equal(r.t, []string{principal}, who)
+	_, failed := r.a.try("consume", request{"client": "c", "consumer": "x", "from": "salaries"})
+	require.Regexp(r.t, "unauthorized-access|Security|not-found|there is no queue", failed)
+	r.a.do("close", onC)
+}
+
+// refused: others hear that they are not let in.
+func (s *secured) refused(r *run) {
+	_, failed := r.a.try("open", r.opening("c", nil))
+	require.Regexp(r.t, "(?i)unauthorized.access|sasl.*auth|auth.*fail|security", failed)
+}
+
+// failsOver: the token counts on the other node as well.
+func (s *secured) failsOver(r *run) { r.killWhilePublishingTo(r.name) }
