@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -143,7 +144,7 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 		if f.Pos.LSN > s.applied.LSN {
 			res := applyResult{lsn: f.Pos.LSN, isTxn: f.Kind == wal.KindTxn}
 			if res.isTxn {
-				res.result = s.state.Apply(f.Pos.LSN, f.Payload)
+				res.result = s.state.ApplyWith(f.Pos.LSN, f.Payload, payloadChecksum(frames, f.Payload))
 			} else {
 				s.state.Advance(f.Pos.LSN)
 			}
@@ -158,6 +159,14 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 		frames, before = rest, f.Pos
 	}
 	return before, frames, nil
+}
+
+// payloadChecksum gives the checksum of a payload, if it is so large that this takes less time than to compute it.
+func payloadChecksum(frame, payload []byte) txn.Checksum {
+	if len(payload) < crc.Worth {
+		return txn.Checksum{}
+	}
+	return txn.Checksum{Known: true, Sum: wal.PayloadChecksum(frame)}
 }
 
 // applyResult is what became of one record.

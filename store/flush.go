@@ -24,6 +24,9 @@ type runWriter struct {
 	staged  []stagedRun
 	pages   []uint32
 	entries []index.Entry
+	// of the message that was added last, if it is the first one of its run.
+	record int
+	sum    uint32
 }
 
 // largeSlackBytes is more than a run has besides one record and padding.
@@ -33,6 +36,9 @@ const largeSlackBytes = 256
 type stagedRun struct {
 	offset, payload int // in buf: where it begins, and how long its payload is
 	entry           index.Entry
+	// of a run with one message: the length of its record, and its CRC32C, 0 if that is not known.
+	record int
+	sum    uint32
 }
 
 // writeTails writes the messages of the batch to new runs and returns their index entries. On an error everything that
@@ -77,7 +83,8 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 				return err
 			}
 		}
-		if b.Count == 0 {
+		if w.record, w.sum = len(record), 0; b.Count == 0 {
+			w.sum = t.Sum(i)
 			if len(record) > writeBufferBytes { // with all that comes behind it: to grow once more would take as much again
 				w.buf = slices.Grow(w.buf, len(record)+largeSlackBytes+w.file.PageSize())
 			}
@@ -107,7 +114,7 @@ func (w *runWriter) end(b *index.RunBuilder) error {
 	w.staged = append(w.staged, stagedRun{offset: b.Start - page.RunHeaderBytes, payload: payload, entry: index.Entry{
 		Queue: b.Queue, First: b.First, Span: b.Last - b.First + 1,
 		Count: uint64(b.Count), Bytes: uint64(payload - index.RunHeaderBytes),
-	}})
+	}, record: w.record, sum: w.sum})
 	w.pages = append(w.pages, pages)
 	whole := b.Start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
 	w.buf = append(w.buf, make([]byte, whole-len(w.buf))...)
@@ -137,6 +144,10 @@ func (w *runWriter) flush() error {
 			kind = page.KindLarge
 		}
 		end := st.offset + int(runs[i].Pages)*w.file.PageSize()
+		if st.sum != 0 {
+			page.SealRunWith(w.buf[st.offset:end], runs[i], kind, st.payload, st.record, st.sum)
+			continue
+		}
 		page.SealRun(w.buf[st.offset:end], runs[i], kind, st.payload)
 	}
 	for i := range w.staged {

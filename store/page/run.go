@@ -5,8 +5,9 @@ package page
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
 // No is the number of a page. The first page is 1; 0 means none.
@@ -116,6 +117,12 @@ func AppendRun(dst []byte, pageSize int, run Run, kind Kind, payload []byte) ([]
 
 // sealRun fills in the header of a run whose payload is at buf[RunHeaderBytes:] already.
 func sealRun(buf []byte, run Run, kind Kind, payloadBytes int) {
+	runHeader(buf, run, kind, payloadBytes)
+	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:RunHeaderBytes+payloadBytes]))
+}
+
+// runHeader fills in the header but for the checksum.
+func runHeader(buf []byte, run Run, kind Kind, payloadBytes int) {
 	h := buf[:RunHeaderBytes]
 	clear(h)
 	h[4] = byte(kind)
@@ -123,7 +130,6 @@ func sealRun(buf []byte, run Run, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint32(h[12:], run.Pages)
 	binary.LittleEndian.PutUint64(h[16:], uint64(run.First))
 	binary.LittleEndian.PutUint64(h[24:], run.Born)
-	binary.LittleEndian.PutUint32(h[0:], crc32.Checksum(buf[4:RunHeaderBytes+payloadBytes], castagnoli))
 }
 
 // OffsetOf returns where a page begins in the file, in bytes.
@@ -174,7 +180,7 @@ func DecodeRun(b []byte, pageSize int, run Run) (Kind, []byte, error) {
 	if h.PayloadBytes > len(b)-RunHeaderBytes {
 		return damaged("payload of %d bytes in a run of %d pages", h.PayloadBytes, run.Pages)
 	}
-	if got := crc32.Checksum(b[4:RunHeaderBytes+h.PayloadBytes], castagnoli); got != binary.LittleEndian.Uint32(b) {
+	if got := crc.Of(b[4 : RunHeaderBytes+h.PayloadBytes]); got != binary.LittleEndian.Uint32(b) {
 		return damaged("the checksum does not match")
 	}
 	switch {

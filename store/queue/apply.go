@@ -20,6 +20,12 @@ import (
 // When the result's code is txn.ErrNewerVersion nothing was applied at all, and the node must stop: what it does not
 // understand may be something to its partner.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
+	return s.ApplyWith(lsn, payload, txn.Checksum{})
+}
+
+// ApplyWith is Apply of a payload whose checksum may be known: then what is known of its messages by that is not
+// computed again.
+func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and "+
 			"once", lsn, s.applied))
@@ -27,6 +33,7 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	r := txn.Result{LSN: lsn, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
 	if r.Code == txn.OK {
+		s.reader.SetChecksum(sum)
 		s.applyAdmitted(&r)
 	}
 	if r.Code == txn.ErrNewerVersion && !r.Duplicate {
@@ -268,8 +275,11 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		if err != nil {
 			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
 		}
+		if s.sums.Reset(); o.Code == txn.OpPublish {
+			s.reader.SumRecords(o, &s.sums)
+		}
 		if wanted {
-			fingerprint = o.Fingerprint(fingerprint, s.crc)
+			fingerprint = o.FingerprintWith(fingerprint, s.crc, &s.sums)
 		}
 		switch {
 		case o.Code == txn.OpForward: // has no result
@@ -362,7 +372,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 }
 
 func (s *State) publish(q *Queue, o *txn.Op) {
-	q.digest = mix(mix(q.digest, q.nextSeq), uint64(crc32.Checksum(o.Raw, s.crc)))
+	q.digest = mix(mix(q.digest, q.nextSeq), uint64(s.sums.Of(o)))
 	s.touch(q)
 	s.published = publishedBefore{o.Queue, o.Count, o.Raw, q.nextSeq, len(q.subs) > 0}
 	if len(q.subs) == 0 {
@@ -383,8 +393,10 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		}
 	}
 	before := q.tail.bytes
+	i := 0
 	for rec := range o.Records {
-		q.tail.push(rec)
+		q.tail.push(rec, s.sums.Record(i))
+		i++
 		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
 		if txn.RecordHasAttributes(rec) {
 			s.scheduleMessage(q, q.nextSeq, rec)

@@ -44,6 +44,17 @@ type TailRun struct {
 	First uint64
 	// Records are the messages; nil for a dead one, which must not be written.
 	Records [][]byte
+	// sums are the CRC32C of some of the records, 0 of the others; nil if none is known.
+	sums []uint32
+}
+
+// Sum is the CRC32C of Records[i], which is known of large messages: as they were when they came in. 0 if it is not
+// known.
+func (t *TailRun) Sum(i int) uint32 {
+	if t.sums == nil {
+		return 0
+	}
+	return t.sums[i]
 }
 
 // Last is the sequence of the last record.
@@ -62,8 +73,8 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		b.Tails = make([]TailRun, 0, s.tailQueues)
 	}
 	for q := s.tailOldest; q != nil && b.TailBytes < maxTailBytes; q = q.tailNewer {
-		b.TailBytes += q.tail.share(maxTailBytes-b.TailBytes, func(first uint64, records [][]byte) {
-			b.Tails = append(b.Tails, TailRun{Queue: q.id, First: first, Records: records})
+		b.TailBytes += q.tail.share(maxTailBytes-b.TailBytes, func(first uint64, records [][]byte, sums []uint32) {
+			b.Tails = append(b.Tails, TailRun{Queue: q.id, First: first, Records: records, sums: sums})
 		})
 		q.handedOut = max(q.handedOut, q.tail.shared)
 	}

@@ -182,7 +182,7 @@ func (s *State) append(q *Queue, rec []byte) {
 		q.lanes.add(q.nextSeq, txn.RecordPriority(rec))
 	}
 	before := q.tail.bytes
-	q.tail.push(rec)
+	q.tail.push(rec, 0)
 	s.tailBytes += q.tail.bytes - before
 	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
 	if txn.RecordHasAttributes(rec) {

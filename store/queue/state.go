@@ -51,6 +51,7 @@ type State struct {
 	tailQueues             int // in that list
 
 	crc      *crc32.Table
+	sums     txn.RecordSums // of the publish that is being applied
 	ackPool  pool[ackChunk]
 	sizePool pool[sizeChunk]
 	reader   txn.Reader

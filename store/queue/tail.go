@@ -8,10 +8,37 @@ type tail struct {
 	first  uint64 // sequence of the first entry
 	n      int
 	head   int // of the first entry in blocks[0]
-	blocks [][][]byte
+	blocks []tailBlock
 	// entries below this sequence were handed out by Collect and must not be changed before they are flushed
 	shared uint64
 	bytes  int64
+}
+
+// tailBlock has records, and their CRC32C as far as it is known: nil if of none of them, otherwise 0 where it is not.
+type tailBlock struct {
+	records [][]byte
+	sums    []uint32
+}
+
+func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
+
+// push adds a record and its CRC32C, 0 if that is not known.
+func (b *tailBlock) push(rec []byte, sum uint32) {
+	if sum != 0 && b.sums == nil {
+		b.sums = make([]uint32, len(b.records), cap(b.records))
+	}
+	b.records = append(b.records, rec)
+	if b.sums != nil {
+		b.sums = append(b.sums, sum)
+	}
+}
+
+// part gives some of the records, with what is known of their checksums.
+func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
+	if b.sums != nil {
+		sums = b.sums[from:to:to]
+	}
+	return b.records[from:to:to], sums
 }
 
 const (
@@ -28,19 +55,20 @@ func cost(rec []byte) int64 { return int64(len(rec)) + entryBytes }
 
 // reserve makes room in an empty tail for n entries that are about to come.
 func (t *tail) reserve(n int) {
-	if len(t.blocks) == 0 || t.n == 0 && cap(t.blocks[0]) < n {
-		t.blocks = append(t.blocks[:0], make([][]byte, 0, min(max(n, keepEntries), blockEntries)))
+	if len(t.blocks) == 0 || t.n == 0 && cap(t.blocks[0].records) < n {
+		t.blocks = append(t.blocks[:0], newTailBlock(min(max(n, keepEntries), blockEntries)))
 		t.head = 0
 	}
 }
 
-func (t *tail) push(rec []byte) {
+// push adds a message and its CRC32C, 0 if that is not known.
+func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
-	if k < 0 || len(t.blocks[k]) == blockEntries {
-		t.blocks = append(t.blocks, make([][]byte, 0, blockEntries))
+	if k < 0 || len(t.blocks[k].records) == blockEntries {
+		t.blocks = append(t.blocks, newTailBlock(blockEntries))
 		k++
 	}
-	t.blocks[k] = append(t.blocks[k], rec)
+	t.blocks[k].push(rec, sum)
 	t.n++
 	t.bytes += cost(rec)
 }
@@ -48,7 +76,7 @@ func (t *tail) push(rec []byte) {
 func (t *tail) entry(seq uint64) *[]byte {
 	if i := seq - t.first; seq >= t.first && i < uint64(t.n) {
 		k := i + uint64(t.head)
-		return &t.blocks[k/blockEntries][k%blockEntries]
+		return &t.blocks[k/blockEntries].records[k%blockEntries]
 	}
 	return nil
 }
@@ -69,7 +97,7 @@ func (t *tail) drop(seq uint64) int64 {
 // pop removes the first entry, which is dead or was flushed, and gives the bytes that are free now. It clears the
 // entry: the rest of the block can stay for long, and would keep thousands of messages in memory.
 func (t *tail) pop() (freed int64) {
-	b := t.blocks[0]
+	b := t.blocks[0].records
 	if b[t.head] != nil {
 		freed = cost(b[t.head])
 		t.bytes -= freed
@@ -83,10 +111,10 @@ func (t *tail) pop() (freed int64) {
 	}
 	if len(t.blocks) > 1 {
 		k := copy(t.blocks, t.blocks[1:])
-		t.blocks[k] = nil
+		t.blocks[k] = tailBlock{}
 		t.blocks = t.blocks[:k]
 	} else if blockFirst := t.first - uint64(len(b)); cap(b) <= keepEntries && blockFirst >= t.shared {
-		t.blocks[0] = b[:0]
+		t.blocks[0] = tailBlock{records: b[:0]}
 	} else {
 		t.blocks = nil
 	}
@@ -96,25 +124,27 @@ func (t *tail) pop() (freed int64) {
 
 // trim pops what is dead at the front.
 func (t *tail) trim() (freed int64) {
-	for t.n > 0 && t.blocks[0][t.head] == nil {
+	for t.n > 0 && t.blocks[0].records[t.head] == nil {
 		freed += t.pop()
 	}
 	return freed
 }
 
 // share hands out the first entries, at most max bytes of them but at least one, as one slice for each block.
-func (t *tail) share(maxBytes int64, yield func(first uint64, records [][]byte)) (taken int64) {
+func (t *tail) share(maxBytes int64, yield func(uint64, [][]byte, []uint32)) (taken int64) {
 	seq, head, left := t.first, t.head, t.n
 	if t.bytes <= maxBytes { // all of it: there is no need to look at each entry
-		for _, b := range t.blocks {
-			yield(seq, b[head:len(b):len(b)])
-			seq += uint64(len(b) - head)
+		for i := range t.blocks {
+			records, sums := t.blocks[i].part(head, len(t.blocks[i].records))
+			yield(seq, records, sums)
+			seq += uint64(len(records))
 			head = 0
 		}
 		t.shared = max(t.shared, seq)
 		return t.bytes
 	}
-	for _, b := range t.blocks {
+	for i := range t.blocks {
+		b := t.blocks[i].records
 		if left == 0 || taken >= maxBytes {
 			break
 		}
@@ -125,7 +155,8 @@ func (t *tail) share(maxBytes int64, yield func(first uint64, records [][]byte))
 			}
 			k++
 		}
-		yield(seq, b[head:k:k])
+		records, sums := t.blocks[i].part(head, k)
+		yield(seq, records, sums)
 		seq += uint64(k - head)
 		left -= k - head
 		head = 0

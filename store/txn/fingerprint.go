@@ -8,6 +8,9 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
+	"github.com/lockstep-mq/lockstep/store/tally"
 )
 
 // fingerprintPrime mixes numbers in; it is FNV's.
@@ -37,6 +40,11 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 // changes is known by the checksum of the request. The first operation of a transaction continues 0. table is
 // crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
+	return o.FingerprintWith(sum, table, &RecordSums{})
+}
+
+// FingerprintWith is Fingerprint with what is known of the operation's messages.
+func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) uint32 {
 	if o.Code == OpForward {
 		return sum
 	}
@@ -61,12 +69,13 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 		}
 		return crc32.Update(crc32.Update(sum, table, o.Name), table, o.Raw)
 	}
-	for rest := o.Raw; len(rest) > 0; {
+	i := 0
+	for rest := o.Raw; len(rest) > 0; i++ {
 		rec, next, err := NextRecord(rest)
 		if err != nil {
 			return sum // CheckRecords has refused it
 		}
-		sum = fingerprintRecord(sum, table, rec)
+		sum = fingerprintRecord(sum, table, rec, known.Record(i))
 		rest = next
 	}
 	return sum
@@ -74,13 +83,14 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 
 // fingerprintRecord is what Op.Fingerprint does for one message. When a message expires and when it is delivered is
 // computed by the active, from a time to live or a delay of the request or of the queue: the record counts as if it had
-// neither.
-func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte) uint32 {
+// neither. known is the checksum of rec, if that is known, otherwise 0.
+func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {
 		d := decoder{b: rest}
 		block := d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 		if kept := withoutTimes(block); len(kept) < len(block) && d.err == nil {
+			known = 0 // it is of more than what counts
 			size -= len(rest) - len(d.b)
 			if rest = d.b; len(kept) == 0 {
 				flags &^= flagAttributes
@@ -91,6 +101,10 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte) uint32 {
 		}
 	}
 	sum = sum*fingerprintPrime ^ uint32(size)<<8 ^ uint32(flags)
+	if known != 0 {
+		return crc.Join(sum, crc.Behind(known, crc.Of(rec[:recordHeaderBytes]), len(rest)), len(rest))
+	}
+	tally.Summed(len(rest))
 	return crc32.Update(sum, table, rest)
 }
 

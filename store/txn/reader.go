@@ -11,8 +11,10 @@ import (
 // Reader reads a transaction. Everything it gives aliases the payload. The zero Reader is ready for Reset, and a Reader
 // can be reset any number of times. Not safe for concurrent use.
 type Reader struct {
-	body     []byte // all operations
-	rest     []byte // those not read yet
+	payload  []byte
+	sum      Checksum // of payload
+	body     []byte   // all operations
+	rest     []byte   // those not read yet
 	ops      int
 	left     int
 	timeMS   int64
@@ -22,7 +24,7 @@ type Reader struct {
 
 // Reset begins to read payload and checks its header. The errors wrap ErrMalformed or ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
-	*r = Reader{}
+	*r = Reader{payload: payload}
 	if len(payload) > MaxTransactionBytes {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrMalformed, len(payload), MaxTransactionBytes)
 	}

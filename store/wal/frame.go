@@ -5,8 +5,8 @@ package wal
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -91,6 +91,27 @@ func BeginFrame(dst []byte) []byte {
 // EndFrame completes the frame that begins at buf[start] and whose payload is the rest of buf: it fills in the header,
 // pads, and returns the record's position. The record follows prev.
 func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
+	buf, pos := endHeader(buf, start, prev, term, kind)
+	b := buf[start:]
+	pos.Chain = frameChecksum(b, int(binary.LittleEndian.Uint32(b[frameLength:])))
+	binary.LittleEndian.PutUint32(b[frameCRC:], pos.Chain)
+	return buf, pos
+}
+
+// EndFrameWith is EndFrame for a payload whose CRC-32C is known: what it was before the payload was copied here. If a
+// byte has changed since, the frame is damaged, and the next one that looks finds out.
+func EndFrameWith(
+	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
+) ([]byte, lsn.Position) {
+	buf, pos := endHeader(buf, start, prev, term, kind)
+	b := buf[start:]
+	pos.Chain = crc.Join(headChecksum(b), payloadChecksum, int(binary.LittleEndian.Uint32(b[frameLength:])))
+	binary.LittleEndian.PutUint32(b[frameCRC:], pos.Chain)
+	return buf, pos
+}
+
+// endHeader fills in the header but for the checksum, and pads. The position lacks the checksum, too.
+func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	length := len(buf) - start - FrameHeaderBytes
 	var padding [frameAlign]byte
 	buf = append(buf, padding[:FrameBytes(length)-FrameHeaderBytes-length]...)
@@ -101,8 +122,6 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	binary.LittleEndian.PutUint32(b[frameKind:], uint32(kind)) // flags and the reserved bytes are 0
 	binary.LittleEndian.PutUint64(b[frameLSN:], pos.LSN)
 	binary.LittleEndian.PutUint64(b[frameTerm:], term)
-	pos.Chain = frameChecksum(b, length)
-	binary.LittleEndian.PutUint32(b[frameCRC:], pos.Chain)
 	return buf, pos
 }
 
@@ -185,11 +204,20 @@ func frameHeader(b []byte) (frameHead, int, error) {
 
 // frameChecksum covers everything in a frame but the checksum itself and the padding.
 func frameChecksum(b []byte, length int) uint32 {
-	crc := checksum(0, b[:frameCRC])
-	return checksum(crc, b[framePrevCRC:FrameHeaderBytes+length])
+	return checksum(headChecksum(b), b[FrameHeaderBytes:FrameHeaderBytes+length])
+}
+
+// headChecksum is what a frame's checksum begins with: that of what it covers before the payload.
+func headChecksum(b []byte) uint32 {
+	return checksum(checksum(0, b[:frameCRC]), b[framePrevCRC:FrameHeaderBytes])
+}
+
+// PayloadChecksum is the CRC-32C of the payload of the frame that b begins with, a whole one that is known to be good:
+// what its own checksum says of the payload, which is not looked at.
+func PayloadChecksum(b []byte) uint32 {
+	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])
+	return crc.Behind(whole, headChecksum(b), int(length))
 }
 
 // checksum continues a CRC-32C.
-func checksum(crc uint32, b []byte) uint32 {
-	return crc32.Update(crc, crc32.MakeTable(crc32.Castagnoli), b) // MakeTable returns the one shared table
-}
+func checksum(sum uint32, b []byte) uint32 { return crc.Update(sum, b) }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crc computes CRC32C checksums, and those of joined or divided bytes from the checksums of the parts, without
+// looking at the bytes again.
+//
+// A large message is checksummed once on each node, where it comes in and before the node has copied it. What covers it
+// after that (the log's frame, the digests, the page) takes over that checksum. So it costs less, and it says more: a
+// byte that changes in memory on the way to the disk or to the other node is found, because no later checksum makes it
+// good.
+package crc
+
+import (
+	"hash/crc32"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/tally"
+)
+
+// polynomial is Castagnoli's, with x^0 in the highest bit.
+const polynomial = crc32.Castagnoli
+
+// Worth is from how many bytes on it takes less time to combine checksums than to compute one.
+const Worth = 4 << 10
+
+var table = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // read only
+
+// Of is the checksum of b.
+func Of(b []byte) uint32 { return Update(0, b) }
+
+// Update continues the checksum of some bytes with b, which follows them.
+func Update(sum uint32, b []byte) uint32 {
+	tally.Summed(len(b))
+	return crc32.Update(sum, table, b)
+}
+
+// Join is the checksum of some bytes and n more behind them: what Update(first, the n bytes) returns when second is
+// the checksum of those alone.
+func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
+
+// Behind is the checksum of n bytes alone that lie behind others: whole is the checksum of all, first that of the others.
+func Behind(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
+
+// powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
+//
+//nolint:gochecknoglobals // made once
+var powers = sync.OnceValue(func() *[4][256]uint32 {
+	var p [4][256]uint32
+	const one, byteOne = 1 << 31, 1 << (31 - 8) // x^0 and x^8
+	step := uint32(byteOne)
+	for k := range p {
+		p[k][0] = one
+		for d := 1; d < len(p[k]); d++ {
+			p[k][d] = multiply(p[k][d-1], step)
+		}
+		step = multiply(p[k][len(p[k])-1], step)
+	}
+	return &p
+})
+
+// shift is what becomes of a checksum when n zero bytes follow, apart from what the zero bytes do alone: the product
+// with x^(8n). n is at most 2^32-1.
+func shift(sum uint32, n int) uint32 {
+	if sum == 0 {
+		return 0
+	}
+	p := powers()
+	for k := 0; n > 0 && k < len(p); k++ {
+		if d := n & 0xff; d != 0 {
+			sum = multiply(p[k][d], sum)
+		}
+		n >>= 8
+	}
+	return sum
+}
+
+// multiply multiplies two polynomials modulo the polynomial.
+func multiply(a, b uint32) (product uint32) {
+	for ; a != 0; a <<= 1 { // from x^0 on
+		product ^= b & -(a >> 31)
+		b = b>>1 ^ polynomial&-(b&1)
+	}
+	return product
+}
