@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// messageSlackBytes is what a gRPC request has around the messages of a transaction.
-	messageSlackBytes = 1 << 20
+	// MessageSlackBytes is what a gRPC request has around the messages of a transaction.
+	MessageSlackBytes = 1 << 20
 	// streamWindowBytes and connectionWindowBytes are what a client may send before the node has read it.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 4 << 20
@@ -41,7 +41,7 @@ const (
 // own. Every call passes the gate.
 func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Registrar {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(transactionBytes + messageSlackBytes),
+		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
 		grpc.WriteBufferSize(writeBufferBytes),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaderBytes),

@@ -112,6 +112,9 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 		if err != nil {
 			return nil, err
 		}
+		incoming := admission.IncomingOf(ctx)
+		incoming.Begin()
+		defer incoming.End()
 		c, _ := requests.Get().(*checkedRequest)
 		c.dec = dec
 		var began time.Time
@@ -144,7 +147,10 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 		if audited {
 			began = time.Now()
 		}
-		s := &checkedStream{ServerStream: stream, keep: audited}
+		incoming := admission.IncomingOf(ctx)
+		incoming.Begin()
+		defer incoming.End()
+		s := &checkedStream{ServerStream: stream, keep: audited, incoming: incoming}
 		err = r.Gate.Follow(ctx, m.name, func(ctx context.Context) error {
 			s.ctx = ctx
 			return handle(srv, s)
@@ -178,6 +184,9 @@ type checkedStream struct {
 	ctx   context.Context //nolint:containedctx // it is the stream's, with the caller's identity
 	keep  bool            // the first request, for the audit
 	first atomic.Pointer[any]
+	// incoming is what the client sends, counted; last is the request that the handler received last.
+	incoming *admission.Incoming
+	last     codec.Counted
 }
 
 // request is the first one; nil if it is not kept, or has not come.
@@ -191,16 +200,27 @@ func (s *checkedStream) request() any {
 // Context is that of the stream, with the identity of the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a request.
+// RecvMsg receives a request. The handler is done with the one before.
 func (s *checkedStream) RecvMsg(v any) error {
-	if err := s.ServerStream.RecvMsg(v); err != nil {
-		return err //nolint:wrapcheck // it is gRPC's
+	if err := s.receive(v); err != nil {
+		return err
 	}
 	if s.keep {
 		first := v
 		s.first.CompareAndSwap(nil, &first)
 	}
 	return checkDecoded(v)
+}
+
+func (s *checkedStream) receive(v any) error {
+	if s.incoming == nil {
+		return s.ServerStream.RecvMsg(v) //nolint:wrapcheck // it is gRPC's
+	}
+	s.incoming.Took(s.last.Bytes)
+	s.last = codec.Counted{Message: v}
+	err := s.ServerStream.RecvMsg(&s.last)
+	s.last.Message = nil
+	return err //nolint:wrapcheck // it is gRPC's
 }
 
 func checkDecoded(v any) error {

@@ -42,8 +42,23 @@ func newCodec() codec {
 	return codec{CodecV2: encoding.GetCodecV2(proto.Name), buffers: &buffers{}, outputs: &sync.Pool{}}
 }
 
-// Unmarshal decodes data into v. Bodies in v refer to memory of their own that is not used again.
+// Counted has a message decoded, and tells how long it was.
+type Counted struct {
+	// Message is decoded into.
+	Message any
+	// Bytes that it took, with gRPC's header of it.
+	Bytes int
+}
+
+// prefixBytes is the length of gRPC's header of a message.
+const prefixBytes = 5
+
+// Unmarshal decodes data into v, or into what a *Counted is for. Bodies in v refer to memory of their own that is not
+// used again.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if counted, ok := v.(*Counted); ok {
+		counted.Bytes, v = prefixBytes+data.Len(), counted.Message
+	}
 	var decode func(b []byte) bool
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:

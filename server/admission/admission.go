@@ -73,11 +73,13 @@ const (
 	Displaced
 	// Handshakes: limits.handshakes have made no call yet.
 	Handshakes
+	// Hoarding: its client has sent much ahead, of which hardly anything could be carried out.
+	Hoarding
 	reasons
 )
 
 var reasonNames = [reasons]string{
-	"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced", "handshakes",
+	"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced", "handshakes", "hoarding",
 }
 
 // String gives the name that metrics use.
@@ -102,6 +104,9 @@ type Options struct {
 	IsPeer func(host string) bool
 	// Plain: there is no TLS, so that the listener sees the frames of HTTP/2; with TLS, Credentials shows them.
 	Plain bool
+	// AheadBytes is how much all clients together may have sent that no handler has taken, before connections are read
+	// more slowly, and RequestBytes the largest request, which may come on top of that. 0: as much as they like.
+	AheadBytes, RequestBytes int64
 	// Logger is told of refusals, a few times a minute at most.
 	Logger *zap.Logger
 }
@@ -116,6 +121,7 @@ type Listener struct {
 	ended    [reasons]atomic.Uint64
 
 	refusals bucket // of the goroutine in Accept alone
+	ahead    ahead
 
 	mu       sync.Mutex // guards all below
 	open     int
@@ -149,20 +155,25 @@ func New(l net.Listener, o Options) *Listener {
 	if o.IsPeer == nil {
 		o.IsPeer = func(string) bool { return false }
 	}
-	return &Listener{Listener: l, o: o, sources: map[string]*source{}, conns: map[uint64]*Conn{}}
+	return &Listener{
+		Listener: l, o: o, sources: map[string]*source{}, conns: map[uint64]*Conn{},
+		ahead: ahead{limit: o.AheadBytes, most: o.AheadBytes + o.RequestBytes},
+	}
 }
 
 // Stats of a Listener.
 type Stats struct {
 	// Open connections, and those that were ever let in.
 	Open, Accepted uint64
+	// AheadBytes is what all clients have sent that no handler is done with.
+	AheadBytes int64
 	// Ended is how many were not let in, or closed, by the names of the reasons.
 	Ended map[string]uint64
 }
 
 // Stats counts connections.
 func (l *Listener) Stats() Stats {
-	s := Stats{Accepted: l.accepted.Load(), Ended: make(map[string]uint64, reasons)}
+	s := Stats{Accepted: l.accepted.Load(), AheadBytes: l.ahead.total.Load(), Ended: make(map[string]uint64, reasons)}
 	for r := range reasons {
 		s.Ended[r.String()] = l.ended[r].Load()
 	}
@@ -275,11 +286,15 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 		l.refuse(raw, why)
 		return nil
 	}
+	var seen *wire
+	if l.o.Plain && protocol == "" {
+		seen = newWire(c)
+	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		// what it can do besides, such as writing several buffers at once, it still can
-		return &tcpConn{tcp, c, newFrames()}
+		return &tcpConn{tcp, c, seen}
 	}
-	return &plainConn{raw, c}
+	return &plainConn{raw, c, seen}
 }
 
 // source finds or makes one, with the tries that it has by now. mu is held.
@@ -415,6 +430,8 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	Flood: "connections are closed: their clients cancel calls, or change settings of HTTP/2, far too often",
 	Handshakes: "connections are refused: limits.handshakes are open that have made no call yet; something opens far " +
 		"too many of them, or raise it if so many clients come at once",
+	Hoarding: "connections are closed: their clients have sent far more than what they let the node carry out, such as " +
+		"halves of requests, or requests whose answers they do not read; if they are slow, raise memory.budget",
 	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
 		"their places",
 }

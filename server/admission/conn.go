@@ -29,6 +29,8 @@ type Conn struct {
 	protocol string                 // empty: gRPC
 	named    atomic.Pointer[string] // what the client calls itself in a protocol of its own
 
+	ahead aheadOf
+
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
 	messagesIn, messagesOut atomic.Uint64 // those of streams that are open are counted by them
@@ -150,6 +152,7 @@ func (c *Conn) end() error {
 		c.timer.Stop()
 		c.err = c.close()
 		close(c.over)
+		c.allOver()
 		l := c.l
 		limits, now := l.o.Limits(), time.Now()
 		l.mu.Lock()
@@ -170,15 +173,41 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// read reads from inner, and looks at the frames: a client that floods is read more slowly at first, and then no more.
-func (c *Conn) read(inner net.Conn, f *frames, b []byte) (int, error) {
-	n, err := inner.Read(b)
-	if n == 0 {
-		return n, err //nolint:wrapcheck // a net.OpError says everything
+// wire is what gRPC reads from and writes to: it sees the frames of HTTP/2. It has a buffer of its own, so that what it
+// has handed out last is the frame that gRPC looks at.
+type wire struct {
+	conn   *Conn
+	in     frames
+	out    frameHeaders
+	buffer []byte // from is what of it was not handed out yet
+	from   []byte
+	err    error // of the last read, when all is handed out
+}
+
+// wireBytes is the length of the buffer: as much as gRPC's own would have.
+const wireBytes = 32 << 10
+
+// read hands out what comes from inner: a client that floods is read more slowly at first, and then no more.
+func (w *wire) read(inner net.Conn, b []byte) (int, error) {
+	if len(w.from) == 0 {
+		if w.err != nil {
+			return 0, w.err
+		}
+		if w.buffer == nil {
+			w.buffer = make([]byte, wireBytes)
+		}
+		n, err := inner.Read(w.buffer)
+		if n == 0 {
+			return 0, err //nolint:wrapcheck // a net.OpError says everything
+		}
+		w.from, w.err = w.buffer[:n], err
+		w.conn.await()
 	}
-	pause, ok := f.pass(b[:n])
+	n := copy(b, w.from)
+	w.from = w.from[n:]
+	pause, ok := w.in.pass(w.conn, b[:n])
 	if !ok {
-		c.flooded()
+		w.conn.flooded()
 		return 0, errFlood
 	}
 	if pause > 0 {
@@ -186,9 +215,16 @@ func (c *Conn) read(inner net.Conn, f *frames, b []byte) (int, error) {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-c.over:
+		case <-w.conn.over:
 		}
 	}
+	return n, nil
+}
+
+// write passes on what gRPC writes, and notes which calls end with it.
+func (w *wire) write(inner net.Conn, b []byte) (int, error) {
+	n, err := inner.Write(b)
+	w.out.passOut(w.conn, b[:n])
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
@@ -196,25 +232,28 @@ func (c *Conn) read(inner net.Conn, f *frames, b []byte) (int, error) {
 type tcpConn struct {
 	*net.TCPConn
 
-	conn   *Conn
-	frames frames
+	conn *Conn
+	wire *wire // nil: another one above it sees the frames, or there are none
 }
 
 // Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
-func (c *tcpConn) Read(b []byte) (int, error) {
-	if !c.conn.l.o.Plain || c.conn.protocol != "" {
-		n, err := c.TCPConn.Read(b)
-		c.conn.bytesIn.Add(uint64(n))
-		return n, err //nolint:wrapcheck // a net.OpError says everything
+func (c *tcpConn) Read(b []byte) (n int, err error) {
+	if c.wire != nil {
+		n, err = c.wire.read(c.TCPConn, b)
+	} else {
+		n, err = c.TCPConn.Read(b)
 	}
-	n, err := c.conn.read(c.TCPConn, &c.frames, b)
 	c.conn.bytesIn.Add(uint64(n))
-	return n, err
+	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
 // Write writes.
-func (c *tcpConn) Write(b []byte) (int, error) {
-	n, err := c.TCPConn.Write(b)
+func (c *tcpConn) Write(b []byte) (n int, err error) {
+	if c.wire != nil {
+		n, err = c.wire.write(c.TCPConn, b)
+	} else {
+		n, err = c.TCPConn.Write(b)
+	}
 	c.conn.bytesOut.Add(uint64(n))
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
@@ -225,22 +264,32 @@ func (c *tcpConn) Close() error { return c.conn.end() }
 // RemoteAddr is a *Remote.
 func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
 
+// plainConn is a connection that is none of TCP.
 type plainConn struct {
 	net.Conn
 
 	conn *Conn
+	wire *wire // as in tcpConn
 }
 
 // Read reads.
-func (c *plainConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+func (c *plainConn) Read(b []byte) (n int, err error) {
+	if c.wire != nil {
+		n, err = c.wire.read(c.Conn, b)
+	} else {
+		n, err = c.Conn.Read(b)
+	}
 	c.conn.bytesIn.Add(uint64(n))
 	return n, err //nolint:wrapcheck // the error is the connection's
 }
 
 // Write writes.
-func (c *plainConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
+func (c *plainConn) Write(b []byte) (n int, err error) {
+	if c.wire != nil {
+		n, err = c.wire.write(c.Conn, b)
+	} else {
+		n, err = c.Conn.Write(b)
+	}
 	c.conn.bytesOut.Add(uint64(n))
 	return n, err //nolint:wrapcheck // the error is the connection's
 }

@@ -24,8 +24,11 @@ func (s seeing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	if err != nil {
 		return conn, info, err //nolint:wrapcheck // it is gRPC that reads it
 	}
-	if tcp, ok := raw.(*tcpConn); ok {
-		conn = &securedConn{conn, tcp.conn, newFrames()}
+	switch c := raw.(type) {
+	case *tcpConn:
+		conn = &securedConn{conn, newWire(c.conn)}
+	case *plainConn:
+		conn = &securedConn{conn, newWire(c.conn)}
 	}
 	return conn, info, nil
 }
@@ -39,9 +42,11 @@ func (s seeing) Clone() credentials.TransportCredentials {
 type securedConn struct {
 	net.Conn
 
-	conn   *Conn
-	frames frames
+	wire *wire
 }
 
 // Read reads, and looks at the frames.
-func (c *securedConn) Read(b []byte) (int, error) { return c.conn.read(c.Conn, &c.frames, b) }
+func (c *securedConn) Read(b []byte) (int, error) { return c.wire.read(c.Conn, b) }
+
+// Write writes, and looks at the frames.
+func (c *securedConn) Write(b []byte) (int, error) { return c.wire.write(c.Conn, b) }

@@ -17,6 +17,7 @@ const (
 	frameHeaderBytes = 9
 	// Types of frames. What is beyond frameContinuation is of some extension, and not used.
 	frameData         = 0
+	frameCall         = 1 // HEADERS
 	framePriority     = 2
 	frameReset        = 3
 	frameSettings     = 4
@@ -61,36 +62,80 @@ func (b *bucket) take(atOnce, perSecond float64) bool {
 	return b.left >= 0
 }
 
-// frames looks at the headers of the frames that pass. One goroutine reads a connection.
-type frames struct {
+// frameHeaders finds the headers of frames in what goes over a connection in pieces of any size.
+type frameHeaders struct {
 	skip   int // bytes up to the next header
 	header [frameHeaderBytes]byte
 	have   int // of header
+}
+
+// next goes to the next header and returns what comes after it; false if it does not end in b.
+func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
+	if h.skip > 0 {
+		n := min(h.skip, len(b))
+		h.skip -= n
+		b = b[n:]
+	}
+	n := copy(h.header[h.have:], b)
+	h.have += n
+	if h.have < frameHeaderBytes {
+		return nil, false
+	}
+	h.have = 0
+	h.skip = int(binary.BigEndian.Uint32(h.header[:4]) >> 8)
+	return b[n:], true
+}
+
+func (h *frameHeaders) kind() byte   { return h.header[3] }
+func (h *frameHeaders) flags() byte  { return h.header[4] }
+func (h *frameHeaders) call() uint32 { return binary.BigEndian.Uint32(h.header[5:]) &^ (1 << 31) }
+
+// passOut looks at what the node sends.
+func (h *frameHeaders) passOut(c *Conn, b []byte) {
+	if c.l.ahead.limit == 0 {
+		return
+	}
+	for {
+		var found bool
+		if b, found = h.next(b); !found {
+			return
+		}
+		if kind := h.kind(); kind == frameReset || kind == frameCall && h.flags()&flagEndStream != 0 {
+			c.callOver(h.call())
+		}
+	}
+}
+
+// frames looks at the headers of the frames that a client sends. One goroutine reads a connection.
+type frames struct {
+	frameHeaders
+
 	resets bucket
 	sets   bucket
 }
 
-func newFrames() frames { return frames{skip: prefaceBytes} }
+func newWire(c *Conn) *wire {
+	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
+}
 
-// pass looks at what the client sends, in pieces of any size, and tells how long the next ones should wait; false if it
-// floods.
-func (f *frames) pass(b []byte) (pause time.Duration, ok bool) {
-	for len(b) > 0 {
-		if f.skip > 0 {
-			n := min(f.skip, len(b))
-			f.skip -= n
-			b = b[n:]
-			continue
-		}
-		n := copy(f.header[f.have:], b)
-		f.have += n
-		b = b[n:]
-		if f.have < frameHeaderBytes {
+// pass looks at what the client sends, and tells how long the next should wait; false if it floods.
+func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
+	for {
+		var found bool
+		if b, found = f.next(b); !found {
 			return pause, true
 		}
-		f.have = 0
-		f.skip = int(binary.BigEndian.Uint32(f.header[:4]) >> 8)
-		kind, flags := f.header[3], f.header[4]
+		kind, flags := f.kind(), f.flags()
+		if c.l.ahead.limit > 0 {
+			switch {
+			case kind == frameData && f.skip > 0:
+				c.arrived(f.call(), f.skip)
+			case kind == frameReset:
+				c.callOver(f.call())
+			case kind == frameCall:
+				c.ahead.current = f.call()
+			}
+		}
 		switch {
 		case kind == frameReset, f.skip == 0 && kind == frameData && flags&flagEndStream == 0,
 			f.skip == 0 && kind == frameContinuation && flags&flagEndHeaders == 0:
@@ -106,5 +151,4 @@ func (f *frames) pass(b []byte) (pause time.Duration, ok bool) {
 			}
 		}
 	}
-	return pause, true
 }

@@ -414,6 +414,9 @@ func ofTheProcess() []family {
 			func(s *snapshot) float64 {
 				return float64(s.more.Connections.Open)
 			}),
+		gauge("received_ahead_bytes", "What clients have sent that no handler is done with; above an eighth of "+
+			"memory.budget, those that hold most are read more slowly, and closed if they hold it for long.",
+			func(s *snapshot) float64 { return float64(s.more.Connections.AheadBytes) }),
 		counter("connections_accepted_total", "Connections that were ever accepted.",
 			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
 		counter("audit_records_total", "Records of administrative calls and of refusals that were made.",
@@ -421,8 +424,8 @@ func ofTheProcess() []family {
 		counter("audit_records_lost_total", "Those of them that could not be written.",
 			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many, "+
-			"handshakes) or were closed before a call of them was let in (silent, strangers, displaced), or because they flood "+
-			"(flood), by the limit that did it.",
+			"handshakes) or were closed before a call of them was let in (silent, strangers, displaced), because they flood "+
+			"(flood), or because they have sent far more than they let the node carry out (hoarding), by the limit that did it.",
 			[]string{"reason"}, func(s *snapshot, put putFunc) {
 				for reason, n := range s.more.Connections.Ended {
 					put(float64(n), reason)

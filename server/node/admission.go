@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/admission"
 )
 
@@ -22,6 +23,8 @@ const (
 	lookupLimit = 2 * time.Second
 	// spareFiles is how many open files are not for connections: those of the store, the log, etcd and the other node.
 	spareFiles = 384
+	// aheadShare is the part of memory.budget that clients may fill together with what no handler has taken yet.
+	aheadShare = 8
 )
 
 // admit has the connections of the node's port pass the limits.
@@ -44,8 +47,10 @@ func (n *node) admit(l listener) *admission.Listener {
 			hosts := n.peerHosts.Load()
 			return hosts != nil && (*hosts)[host]
 		},
-		Plain:  n.cfg.TLS.Cert == "",
-		Logger: n.log.Named("connections"),
+		Plain:        n.cfg.TLS.Cert == "",
+		AheadBytes:   n.cfg.Memory.Budget.Bytes() / aheadShare,
+		RequestBytes: n.cfg.Limits.TransactionBytes.Bytes() + server.MessageSlackBytes,
+		Logger:       n.log.Named("connections"),
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	accessrpc "github.com/lockstep-mq/lockstep/server/access/rpc"
 	"github.com/lockstep-mq/lockstep/server/admin"
+	"github.com/lockstep-mq/lockstep/server/admission"
 	admissionrpc "github.com/lockstep-mq/lockstep/server/admission/rpc"
 	"github.com/lockstep-mq/lockstep/server/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -38,7 +39,8 @@ func (n *node) newServer() server.Registrar {
 	n.gate = gate.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
-	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, n.serverOptions...)
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate,
+		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s)
 	pb.RegisterReplicationServiceServer(s,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))

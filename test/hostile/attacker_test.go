@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -109,7 +110,7 @@ func runAttacker(text string) error {
 	if a.plan.Attack == "" {
 		workers.Go(func() { a.holdHalfOpen(ctx) })
 	}
-	for _, one := range append(attacks(), amqpAttacks()...) {
+	for _, one := range slices.Concat(attacks(), memoryAttacks(), amqpAttacks()) {
 		for w := range one.workers {
 			if one.name != a.plan.Attack {
 				break

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/tap"
+)
+
+// What clients have sent that the node's handlers have not taken yet is in memory. HTTP/2's flow control bounds that
+// for each call, and not for the thousands of calls that a connection may have. This file counts it for all calls of
+// all connections: the frames of data as they come, and the requests as the handlers are done with them. Above the
+// limit, connections from addresses that hold more than their share are not read any more, and those are closed whose
+// clients hold much and let hardly anything of it be carried out.
+
+const (
+	// aheadTick is how often the connections are looked at while there is too much.
+	aheadTick = 10 * time.Millisecond
+	// aheadPause is how often a connection that is not read looks whether it may go on.
+	aheadPause = 5 * time.Millisecond
+	// aheadPatience is how long a connection may hold more than what of it was carried out in that time.
+	aheadPatience = 3 * time.Second
+)
+
+// ahead is what all connections of a Listener have sent ahead.
+type ahead struct {
+	// limit, beyond which connections are read more slowly, and most, beyond which no connection is read that has sent
+	// anything ahead: a request of the largest size can be received beside what others hold. 0: there is none.
+	limit, most int64
+	total       atomic.Int64
+	relieving   atomic.Bool // relieve runs again and again
+	since       time.Time   // it began; of relieve alone
+}
+
+// aheadOf is what one connection has sent ahead.
+type aheadOf struct {
+	bytes atomic.Int64
+	// taken is how much of what was sent the handlers were done with, ever.
+	taken atomic.Uint64
+	slow  atomic.Bool // it is not to be read while there is too much
+	// current is the call that the client has begun last; of the goroutine that reads the connection alone.
+	current uint32
+
+	mu    sync.Mutex // guards calls and ended
+	calls map[uint32]*Incoming
+	ended bool
+
+	// of relieve alone: what it held at least since then, and what had been taken then
+	watched   time.Time
+	least     int64
+	takenThen uint64
+}
+
+// Incoming is what a client has sent of one call, and no handler is done with. It is the context of the call, too.
+type Incoming struct {
+	context.Context //nolint:containedctx // it is the call's context: one allocation for both
+
+	conn *Conn
+	id   uint32
+
+	// guarded by conn.ahead.mu
+	bytes    int64
+	running  bool // its handler
+	over     bool // nothing more comes of it
+	released bool
+}
+
+type incomingKey struct{}
+
+// Value returns the Incoming itself for its own key.
+func (in *Incoming) Value(key any) any {
+	if _, ok := key.(incomingKey); ok {
+		return in
+	}
+	return in.Context.Value(key)
+}
+
+// ServerOptions are for a server of gRPC whose connections a Listener lets in: it sees what each call sends.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		// The connection has a buffer of its own, so that it knows which frame gRPC looks at.
+		grpc.ReadBufferSize(0),
+		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+			c := Of(ctx)
+			if c == nil || c.l.ahead.limit == 0 {
+				return ctx, nil
+			}
+			return c.begin(ctx), nil
+		}),
+	}
+}
+
+// IncomingOf returns what a client sends for the call of that context; nil if it is not counted. The methods of a nil
+// one do nothing.
+func IncomingOf(ctx context.Context) *Incoming {
+	in, _ := ctx.Value(incomingKey{}).(*Incoming)
+	return in
+}
+
+// begin notes the call that the client has begun last.
+func (c *Conn) begin(ctx context.Context) *Incoming {
+	in := &Incoming{Context: ctx, conn: c, id: c.ahead.current}
+	c.ahead.mu.Lock()
+	defer c.ahead.mu.Unlock()
+	if c.ahead.ended {
+		in.released = true
+		return in
+	}
+	if c.ahead.calls == nil {
+		c.ahead.calls = make(map[uint32]*Incoming)
+	}
+	c.ahead.calls[in.id] = in
+	return in
+}
+
+// Begin is called when the handler of the call begins, and End must be called when it has ended: until then, what the
+// client has sent is in memory even if the client has given the call up.
+func (in *Incoming) Begin() {
+	if in == nil {
+		return
+	}
+	in.conn.ahead.mu.Lock()
+	defer in.conn.ahead.mu.Unlock()
+	in.running = true
+}
+
+// End is called when the handler of the call has ended.
+func (in *Incoming) End() {
+	if in == nil {
+		return
+	}
+	in.conn.ahead.mu.Lock()
+	defer in.conn.ahead.mu.Unlock()
+	in.running = false
+	if in.over {
+		in.release()
+	}
+}
+
+// Took notes that the handler is done with a request of so many bytes.
+func (in *Incoming) Took(bytes int) {
+	if in == nil || bytes == 0 {
+		return
+	}
+	c := in.conn
+	c.ahead.mu.Lock()
+	n := min(int64(bytes), in.bytes)
+	in.bytes -= n
+	c.ahead.mu.Unlock()
+	c.gone(n)
+}
+
+// release has all of it not count any more. conn.ahead.mu is held.
+func (in *Incoming) release() {
+	if in.released {
+		return
+	}
+	in.released = true
+	delete(in.conn.ahead.calls, in.id)
+	in.conn.gone(in.bytes)
+	in.bytes = 0
+}
+
+// gone has bytes not count any more.
+func (c *Conn) gone(bytes int64) {
+	if bytes > 0 {
+		c.ahead.taken.Add(uint64(bytes))
+		c.ahead.bytes.Add(-bytes)
+		c.l.ahead.total.Add(-bytes)
+	}
+}
+
+// arrived notes data of a call.
+func (c *Conn) arrived(call uint32, bytes int) {
+	c.ahead.mu.Lock()
+	in := c.ahead.calls[call]
+	if in == nil || in.over { // gRPC drops it
+		c.ahead.mu.Unlock()
+		return
+	}
+	in.bytes += int64(bytes)
+	c.ahead.bytes.Add(int64(bytes))
+	total := c.l.ahead.total.Add(int64(bytes))
+	c.ahead.mu.Unlock()
+	if total > c.l.ahead.limit && !c.l.ahead.relieving.Swap(true) {
+		time.AfterFunc(0, c.l.relieve)
+	}
+}
+
+// over notes that nothing more comes of a call: one end has given it up, or the node has answered.
+func (c *Conn) callOver(call uint32) {
+	c.ahead.mu.Lock()
+	defer c.ahead.mu.Unlock()
+	in := c.ahead.calls[call]
+	if in == nil {
+		return
+	}
+	if in.over = true; !in.running {
+		in.release()
+	}
+}
+
+// allOver notes that the connection has ended.
+func (c *Conn) allOver() {
+	c.ahead.mu.Lock()
+	defer c.ahead.mu.Unlock()
+	c.ahead.ended = true
+	for _, in := range c.ahead.calls {
+		if in.over = true; !in.running {
+			in.release()
+		}
+	}
+}
+
+// await returns when the connection may be read on.
+func (c *Conn) await() {
+	a := &c.l.ahead
+	if a.limit == 0 || a.total.Load() <= a.limit || c.isPeer() {
+		return
+	}
+	tick := time.NewTicker(aheadPause)
+	defer tick.Stop()
+	for {
+		total := a.total.Load()
+		if total <= a.limit || !c.ahead.slow.Load() && (total <= a.most || c.ahead.bytes.Load() == 0) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-c.over:
+			return
+		}
+	}
+}
+
+func (c *Conn) isPeer() bool {
+	caller := c.caller.Load()
+	return caller != nil && caller.Peer
+}
+
+// relieve looks which connections are to be read no more for now, and closes one of those that have held too much for
+// too long, until there is no longer too much.
+func (l *Listener) relieve() {
+	a := &l.ahead
+	now := time.Now()
+	if a.since.IsZero() {
+		a.since = now
+	}
+	l.mu.Lock()
+	holding := make([]*Conn, 0, len(l.conns))
+	bySource := make(map[*source]int64)
+	for _, c := range l.conns {
+		if bytes := c.ahead.bytes.Load(); bytes > 0 && !c.isPeer() {
+			holding = append(holding, c)
+			bySource[c.source] += bytes
+		} else {
+			c.ahead.slow.Store(false)
+		}
+	}
+	l.mu.Unlock()
+	if a.total.Load() <= a.limit {
+		for _, c := range holding {
+			c.ahead.slow.Store(false)
+		}
+		a.since = time.Time{}
+		a.relieving.Store(false)
+		if a.total.Load() > a.limit && !a.relieving.Swap(true) {
+			time.AfterFunc(0, l.relieve)
+		}
+		return
+	}
+	share := a.limit / int64(max(1, len(bySource)))
+	var first, worst *Conn
+	for _, c := range holding {
+		if c.holdsTooMuch(now, a.since) && bySource[c.source] >= share &&
+			(worst == nil || c.holdsMoreThan(worst, bySource)) {
+			worst = c
+		}
+		if first == nil || c.holdsMoreThan(first, bySource) {
+			first = c
+		}
+	}
+	for _, c := range holding {
+		// The one that holds most goes on, so that a large request comes to its end.
+		c.ahead.slow.Store(c != first && bySource[c.source] > share)
+	}
+	if worst != nil {
+		limits := l.o.Limits()
+		l.mu.Lock()
+		worst.source.owe(abandonShare, limits)
+		l.mu.Unlock()
+		l.tell(Hoarding, worst.source.host, limits)
+		_ = worst.end() // it is given up
+	}
+	time.AfterFunc(aheadTick, l.relieve)
+}
+
+// holdsMoreThan compares the addresses of two connections first.
+func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
+	if c.source != other.source {
+		return bySource[c.source] > bySource[other.source]
+	}
+	return c.ahead.bytes.Load() > other.ahead.bytes.Load()
+}
+
+// holdsTooMuch tells whether the connection has held more for some time than what of it was carried out meanwhile.
+// since is when relieve began to look.
+func (c *Conn) holdsTooMuch(now, since time.Time) bool {
+	a := &c.ahead
+	bytes := a.bytes.Load()
+	if a.watched.Before(since) {
+		a.watched, a.least, a.takenThen = now, bytes, a.taken.Load()
+	}
+	a.least = min(a.least, bytes)
+	if now.Sub(a.watched) < aheadPatience {
+		return false
+	}
+	too := a.taken.Load()-a.takenThen < uint64(a.least)
+	a.watched, a.least, a.takenThen = now, bytes, a.taken.Load()
+	if too {
+		a.watched = since // it stays so until it is closed
+	}
+	return too
+}

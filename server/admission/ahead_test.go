@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admission"
+)
+
+// sink is a service whose only method takes requests as the test lets it, and answers with none.
+type sink struct{ taking chan struct{} }
+
+func (s *sink) desc() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: "test.Sink", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+			StreamName: "Take", ClientStreams: true, ServerStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error {
+				for {
+					select {
+					case <-s.taking:
+					case <-stream.Context().Done():
+						return nil
+					}
+					if err := stream.RecvMsg(&raw{}); err != nil {
+						return nil //nolint:nilerr // the client is done
+					}
+				}
+			},
+		}},
+	}
+}
+
+// raw is a message of which only the length counts.
+type raw struct{ bytes int }
+
+func (r *raw) Reset()         {}
+func (r *raw) String() string { return "" }
+func (r *raw) ProtoMessage()  {}
+
+// rawCodec sends and receives raw messages.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) ([]byte, error) {
+	r, _ := v.(*raw)
+	return make([]byte, r.bytes), nil
+}
+
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	if counted, ok := v.(*codec.Counted); ok {
+		counted.Bytes, v = len(data)+5, counted.Message
+	}
+	r, _ := v.(*raw)
+	r.bytes = len(data)
+	return nil
+}
+
+const aheadLimit = 4 << 20
+
+// serveSink serves a sink behind a Listener that lets clients send aheadLimit ahead.
+func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
+	t.Helper()
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l = admission.New(port, admission.Options{
+		Limits: func() admission.Limits {
+			return admission.Limits{Connections: 100, PerAddress: 100, Handshakes: 100, HandshakeTimeout: time.Minute}
+		},
+		Plain: true, Logger: zap.NewNop(), AheadBytes: aheadLimit, RequestBytes: 1 << 20,
+	})
+	s = &sink{taking: make(chan struct{})}
+	g := grpc.NewServer(append(admission.ServerOptions(), grpc.ForceServerCodec(rawCodec{}),
+		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20))...)
+	r := server.Registrar{Server: g}
+	r.RegisterService(s.desc(), s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(l)
+	}()
+	t.Cleanup(func() {
+		g.Stop()
+		<-done
+	})
+	return s, l, port.Addr().String()
+}
+
+// take begins a call from an address of this machine.
+func take(t *testing.T, address, from string) grpc.ClientStream {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
+		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", to)
+		}))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return call(t, conn)
+}
+
+func call(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
+	t.Helper()
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+		"/test.Sink/Take")
+	require.NoError(t, err)
+	return stream
+}
+
+// TestAheadIsCounted: what clients have sent counts until the handler has asked for the next request, or has ended.
+func TestAheadIsCounted(t *testing.T) {
+	s, l, address := serveSink(t)
+	stream := take(t, address, "127.0.0.1")
+	ahead := func(bytes int64) {
+		require.Eventually(t, func() bool { return l.Stats().AheadBytes == bytes }, 10*time.Second, time.Millisecond,
+			"%d bytes", bytes)
+	}
+	for range 3 {
+		require.NoError(t, stream.SendMsg(&raw{1000}))
+	}
+	ahead(3 * 1005)
+	s.taking <- struct{}{}
+	s.taking <- struct{}{} // it is done with the first
+	ahead(2 * 1005)
+	require.NoError(t, stream.CloseSend())
+	close(s.taking)
+	require.ErrorIs(t, stream.RecvMsg(&raw{}), io.EOF)
+	ahead(0)
+}
+
+// TestAheadOfGivenUp: what is sent in calls that the client gives up, and of connections that end, does not count.
+func TestAheadOfGivenUp(t *testing.T) {
+	_, l, address := serveSink(t)
+	stream := take(t, address, "127.0.0.1")
+	require.NoError(t, stream.SendMsg(&raw{100_000}))
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 100_005 }, 10*time.Second, time.Millisecond)
+	for _, c := range l.List() {
+		_, err := l.CloseConnection(c.ID)
+		require.NoError(t, err)
+	}
+	require.Equal(t, codes.Unavailable, status.Code(stream.RecvMsg(&raw{})))
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// TestHoarding: a client that fills many calls is read no further, is closed after a while, and another address goes on
+// meanwhile.
+func TestHoarding(t *testing.T) {
+	s, l, address := serveSink(t)
+	hoarder := hoard(t, address)
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, 10*time.Second, time.Millisecond)
+	began := time.Now()
+	good := take(t, address, "127.0.0.3")
+	go func() {
+		for time.Since(began) < time.Minute {
+			select {
+			case s.taking <- struct{}{}: // it may be the hoarder's, whose requests never end
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	for l.Stats().Ended["hoarding"] == 0 {
+		require.Less(t, l.Stats().AheadBytes, int64(aheadLimit+4<<20))
+		require.NoError(t, good.SendMsg(&raw{1000}))
+		require.Less(t, time.Since(began), 30*time.Second, "it is not closed")
+		<-time.After(10 * time.Millisecond)
+	}
+	_, err := io.Copy(io.Discard, hoarder)
+	require.True(t, err == nil || !isTimeout(err), "%v", err)
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes < 100_000 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, good.SendMsg(&raw{1000}))
+	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error) //nolint:errorlint // of io.Copy
+	return ok && timeout.Timeout()
+}
+
+// hoard sends halves of requests in 64 calls, as fast as they are taken.
+func hoard(t *testing.T, address string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
+	conn, err := d.Dial("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	go sendHalves(conn)
+	return conn
+}
+
+func sendHalves(conn net.Conn) {
+	h := newHalves(conn)
+	for i := range 64 {
+		h.begin(uint32(2*i + 1))
+		_ = h.WriteData(uint32(2*i+1), false, binary.BigEndian.AppendUint32([]byte{0}, 2<<20))
+	}
+	for range 60 {
+		for i := range 64 {
+			if h.WriteData(uint32(2*i+1), false, make([]byte, 16<<10)) != nil {
+				return
+			}
+		}
+	}
+}
+
+// halves speaks HTTP/2.
+type halves struct {
+	*http2.Framer
+
+	fields bytes.Buffer
+	hpack  *hpack.Encoder
+}
+
+func newHalves(conn net.Conn) *halves {
+	_, _ = io.WriteString(conn, http2.ClientPreface)
+	h := &halves{Framer: http2.NewFramer(conn, conn)}
+	h.hpack = hpack.NewEncoder(&h.fields)
+	_ = h.WriteSettings()
+	return h
+}
+
+// begin begins a call.
+func (h *halves) begin(id uint32) {
+	h.fields.Reset()
+	for _, f := range []hpack.HeaderField{
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: "/test.Sink/Take"},
+		{Name: ":authority", Value: "node"},
+		{Name: "content-type", Value: "application/grpc"},
+	} {
+		_ = h.hpack.WriteField(f) // to memory
+	}
+	_ = h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.fields.Bytes(), EndHeaders: true})
+}

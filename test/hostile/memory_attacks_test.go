@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Attacks on memory: many calls of one connection, each of which holds what a single call may hold.
+
+const (
+	// callsAtOnce is as many as a node lets a connection have.
+	callsAtOnce = 4096
+	// halfBytes is what each half request announces, and firstWindow what a client may send of it at first.
+	halfBytes   = 64 << 20
+	firstWindow = 1 << 20
+)
+
+// memoryAttacks fill the memory of the node.
+func memoryAttacks() []attack {
+	return []attack{
+		{"half requests", 1, halfRequests(16 << 10)},
+		{"half requests in small pieces", 1, halfRequests(600)},
+		{"more than one request", 1, moreThanOne},
+		{"never-reading browsers", 1, unread(pb.QueueService_Browse_FullMethodName, func(p *plan) proto.Message {
+			return &pb.BrowseRequest{Queue: p.Queue}
+		})},
+		{"never-reading consumers", 1, unread(pb.QueueService_Consume_FullMethodName, func(p *plan) proto.Message {
+			return &pb.ConsumeRequest{
+				Attach: &pb.Attach{Queue: p.Queue, Subscription: p.Subscriptions[0]}, Credit: 100_000,
+			}
+		})},
+		{"never-reading watchers", 1, unread(pb.AdminService_WatchStatus_FullMethodName, func(*plan) proto.Message {
+			return &pb.WatchStatusRequest{}
+		})},
+		{"never-reading lists", 1, unread(pb.QueueService_ListQueues_FullMethodName, func(*plan) proto.Message {
+			return &pb.ListQueuesRequest{}
+		})},
+	}
+}
+
+// windows is how much may be sent in each call.
+type windows struct {
+	mu    sync.Mutex // guards bytes and ended
+	bytes map[uint32]int
+	ended bool
+	grown chan struct{} // capacity 1
+}
+
+// follow reads what the node lets the client send, until the connection ends.
+func (w *windows) follow(h *h2, done chan<- string) {
+	last := "closed"
+	for {
+		f, err := h.ReadFrame()
+		w.mu.Lock()
+		w.ended = err != nil
+		switch f := f.(type) {
+		case *http2.WindowUpdateFrame:
+			w.bytes[f.StreamID] += int(f.Increment)
+		case *http2.GoAwayFrame:
+			last = "GOAWAY " + f.ErrCode.String()
+		}
+		w.mu.Unlock()
+		select {
+		case w.grown <- struct{}{}:
+		default:
+		}
+		if err != nil {
+			done <- last
+			return
+		}
+	}
+}
+
+// take gives a call of some in which so much may be sent; 0 when the connection has ended.
+func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uint32 {
+	for {
+		w.mu.Lock()
+		for range calls {
+			*from = (*from + 1) % calls
+			if call := uint32(2**from + 1); w.bytes[call] >= bytes {
+				w.bytes[call] -= bytes
+				w.mu.Unlock()
+				return call
+			}
+		}
+		ended := w.ended
+		w.mu.Unlock()
+		if ended {
+			return 0
+		}
+		select {
+		case <-w.grown:
+		case <-ctx.Done():
+			return 0
+		}
+	}
+}
+
+// halfRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames of
+// that size.
+func halfRequests(frameBytes int) func(ctx context.Context, a *attacker, name string, worker int) {
+	return func(ctx context.Context, a *attacker, name string, _ int) {
+		h := a.connect(ctx, name)
+		if h == nil {
+			return
+		}
+		defer func() { _ = h.Close() }()
+		var err error
+		for i := 0; err == nil && i < callsAtOnce; i++ {
+			call := uint32(2*i + 1)
+			if err = h.call(call, pb.QueueService_PublishStream_FullMethodName); err == nil {
+				err = h.WriteData(call, false, binary.BigEndian.AppendUint32([]byte{0}, halfBytes))
+			}
+		}
+		fill(ctx, a, name, h, frameBytes, err)
+	}
+}
+
+// moreThanOne sends more in calls that take one request, and reads no answer.
+func moreThanOne(ctx context.Context, a *attacker, name string, _ int) {
+	h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	if h == nil {
+		return
+	}
+	defer func() { _ = h.Close() }()
+	var err error
+	for i := 0; err == nil && i < callsAtOnce; i++ {
+		call := uint32(2*i + 1)
+		if err = h.call(call, pb.AdminService_GetStatus_FullMethodName); err == nil {
+			err = h.WriteData(call, false, framed(nil))
+		}
+	}
+	fill(ctx, a, name, h, 16<<10, err)
+}
+
+// fill sends as much as the node takes in the calls of the connection.
+func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, err error) {
+	w := windows{bytes: make(map[uint32]int, callsAtOnce), grown: make(chan struct{}, 1)}
+	for i := range callsAtOnce {
+		w.bytes[uint32(2*i+1)] = firstWindow - 64
+	}
+	done := make(chan string, 1)
+	go w.follow(h, done)
+	for next := 0; err == nil; {
+		call := w.take(ctx, callsAtOnce, &next, frameBytes)
+		if call == 0 {
+			break
+		}
+		err = h.WriteData(call, false, make([]byte, frameBytes))
+	}
+	if ctx.Err() != nil {
+		a.note(name, "held until the attack was over")
+		return
+	}
+	a.note(name, <-done)
+}
+
+// unread makes a request in each of thousands of calls, and lets the node send nothing of the answers.
+func unread(method string, request func(p *plan) proto.Message) func(context.Context, *attacker, string, int) {
+	return func(ctx context.Context, a *attacker, name string, _ int) {
+		h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		if h == nil {
+			return
+		}
+		defer func() { _ = h.Close() }()
+		message, err := proto.Marshal(request(&a.plan))
+		ended := make(chan string, 1)
+		go func() { ended <- h.outcome(ctx, 0) }()
+		for i := 0; err == nil && i < callsAtOnce; i++ {
+			call := uint32(2*i + 1)
+			if err = h.call(call, method); err == nil {
+				err = h.WriteData(call, false, framed(message))
+			}
+		}
+		a.note(name, <-ended)
+	}
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// TestMemoryOfOneClient: what one client holds in thousands of calls of one connection stays within the memory that the
+// node may have, and the good client goes on beside it.
+func TestMemoryOfOneClient(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 15 seconds")
+	}
+	all := chosenFrom(memoryAttacks(), os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
+	if len(all) == 0 {
+		t.Skip("none of the attacks that were asked for is one on memory")
+	}
+	each := time.Second
+	if long, ok := os.LookupEnv("LOCKSTEP_HOSTILE"); ok {
+		total, err := time.ParseDuration(long)
+		require.NoError(t, err, "LOCKSTEP_HOSTILE")
+		each = total / time.Duration(len(all))
+	}
+	p, active, _, metrics := victim(t, nil)
+	attack := plan{Address: active.Address, For: each, Files: 100, Queue: "bait"}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	k, err := p.NewClient(ctx)
+	require.NoError(t, err)
+	defer func() { _ = k.Close() }()
+	bait(t, k, &attack)
+	for i := range 500 { // a list of them is long
+		_, _, err := k.CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), client.CreateQueueOptions{})
+		require.NoError(t, err)
+	}
+	goroutines, connections := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "lockstep_connections")
+	t.Logf("before: %d MiB", peakMemory(t, active.PID())>>20)
+	for i, a := range all {
+		one := attack
+		one.Attack = a.name
+		if runtime.GOOS == "linux" {
+			one.From = "127.0.0.2"
+			one = one.from(i)
+		}
+		over := make(chan struct{})
+		report := map[string]*tally{}
+		go func() {
+			defer close(over)
+			assault(t, one, report) //nolint:testifylint // it asserts, and does not end the test
+		}()
+		slowest := publishUntil(t, k, over)
+		tell(t, report)
+		peak := peakMemory(t, active.PID())
+		t.Logf("%s: memory %d MiB at most so far, budget %d MiB; the slowest publish of the good client took %v", a.name,
+			peak>>20, budget>>20, slowest)
+		assert.LessOrEqual(t, peak, int64(budget+budget/10), "memory, with %s", a.name)
+		if t.Failed() {
+			return // the peak hides what the others do
+		}
+	}
+	require.Eventually(t, func() bool {
+		return gauge(t, metrics, "go_goroutines") <= goroutines+20 &&
+			gauge(t, metrics, "lockstep_connections") <= connections
+	}, bound, 200*time.Millisecond, "goroutines and connections do not come back to %v and %v", goroutines, connections)
+}
+
+// publishUntil publishes small and large messages, which must come through, and gives the longest that one took.
+func publishUntil(t *testing.T, k *client.Client, over <-chan struct{}) (slowest time.Duration) {
+	t.Helper()
+	for i := 0; ; i++ {
+		select {
+		case <-over:
+			return slowest
+		default:
+		}
+		body := make([]byte, 512)
+		if i%8 == 7 {
+			body = make([]byte, 4<<20)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		began := time.Now()
+		_, err := k.Publish(ctx, "good", client.Message{Body: body})
+		cancel()
+		assert.NoError(t, err, "the good client") //nolint:testifylint // the attack has to be waited for
+		slowest = max(slowest, time.Since(began))
+		pause(t.Context(), 20*time.Millisecond)
+	}
+}
