@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/pprof"
+	"regexp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -134,7 +135,10 @@ type Server struct {
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
+			collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/sync/mutex/wait/total:seconds$`)},
+		)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newCollector(&o),
 	)
 	if o.Latencies != nil {

@@ -42,6 +42,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		maintenanceCommand(env), fanoutCommand(env),
 		expireCommand(env),
 		pageSizeCommand(env), storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env),
+		capacityCommand(env),
 		knobsCommand(env), compareCommand(env), allCommand(env))
 	return cmd
 }
@@ -62,8 +63,9 @@ type benchFlags struct {
 	rounds           int
 	duration         time.Duration
 	dir              string
-	settings         map[string]string // of the nodes, beside those that have a flag
-	set              map[string]string // --set: of the nodes, before all others
+	settings         map[string]string            // of the nodes, beside those that have a flag
+	set              map[string]string            // --set: of the nodes, before all others
+	nodeSettings     map[string]map[string]string // of one node, by its name
 }
 
 func (f *benchFlags) register(cmd *cobra.Command) {
@@ -167,7 +169,7 @@ func withTarget(
 	}
 	start := harness.Options{
 		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, EtcdLinks: f.links,
-		Settings: settings,
+		Settings: settings, NodeSettings: f.nodeSettings,
 	}
 	var o client.Options
 	if f.tls {

@@ -73,6 +73,14 @@ func TestBench(t *testing.T) {
 		require.Equal(t, "tcp", lines[len(lines)-1]["phase"])
 		require.Positive(t, lines[len(lines)-1]["ratio"])
 	}
+	lines = c.Lines("bench", "capacity", "--messages", "2000", "--queues", "2", "--duration", "1s", "--processors", "2")
+	require.Len(t, lines, 2)
+	for i, phase := range []string{"publish", "consume"} {
+		require.Equal(t, phase, lines[i]["phase"])
+		require.InDelta(t, 2, lines[i]["processors"], 0)
+		require.NotEmpty(t, lines[i]["sections"])
+		require.Contains(t, lines[i]["lock_wait_us_per_message"], "standby")
+	}
 	lines = c.Lines("bench", "publish", "--standalone", "--duration", "100ms", "--rounds", "1")
 	require.Less(t, lines[0]["seconds"], 5.0)
 	_, _, code := c.Run("", "bench", "publish", "--size", "x")

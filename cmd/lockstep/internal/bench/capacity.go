@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/google/pprof/profile"
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// CapacityOptions say what is measured.
+type CapacityOptions struct {
+	SizeBytes int
+	// Messages that are published to Queues, and then again to one, which is drained.
+	Messages int
+	Queues   int
+	// Profile is how long the nodes are profiled: all the time that one of the two takes.
+	Profile time.Duration
+	// Metrics are the addresses of the nodes' metrics, by the names of the nodes.
+	Metrics map[string]string
+}
+
+// Capacity is what each goroutine of a pair used.
+type Capacity struct {
+	// Result of the load, of which Phase is "publish" or "consume".
+	Result
+	// Processors that each node may use; 0: all.
+	Processors int `json:"processors,omitempty"`
+	// Sections of both nodes, the longest first.
+	Sections []Section `json:"sections"`
+	// LockWait is how long goroutines of each node waited for locks, in µs for each message.
+	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
+}
+
+// MeasureCapacity publishes to many queues, and then drains one, each while both nodes are profiled.
+func MeasureCapacity(ctx context.Context, t Target, o CapacityOptions) (publish, consume Capacity, err error) {
+	nodes, err := inspectors(ctx, t, o)
+	if err != nil {
+		return publish, consume, err
+	}
+	queues := queueNames(o.Queues)
+	p := PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: o.Queues, Window: 1000, Queues: o.Queues}
+	err = withQueues(ctx, t.Client, queues, func() error {
+		publish, err = profiled(ctx, t, o, nodes, func(r *Result) error {
+			r.Phase, r.Queues, r.Producers, r.Window = "publish", o.Queues, p.Producers, p.Window
+			producers, err := newProducers(ctx, t.Client, p.Producers)
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			h, err := publishAll(ctx, producers, queues, p)
+			r.took(time.Since(start), o.Messages, h)
+			for _, p := range producers {
+				err = errors.Join(err, p.Close())
+			}
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		return publish, consume, err
+	}
+	one := queueNames(1)
+	err = withQueues(ctx, t.Client, one, func() error {
+		if err := fill(ctx, t.Client, one, ConsumeOptions{SizeBytes: o.SizeBytes, Messages: o.Messages}); err != nil {
+			return err
+		}
+		consume, err = profiled(ctx, t, o, nodes, func(r *Result) error {
+			r.Phase, r.Queues, r.Consumers = "consume", 1, o.Queues
+			return drainOne(ctx, t.Client, one[0], o, r)
+		})
+		return err
+	})
+	return publish, consume, err
+}
+
+// drainOne has as many consumers as there were queues drain one.
+func drainOne(ctx context.Context, c *client.Client, queue string, o CapacityOptions, r *Result) error {
+	consumers := make([]*client.Consumer, o.Queues)
+	start := time.Now()
+	for i := range consumers {
+		var err error
+		if consumers[i], err = c.Consume(ctx, queue, client.ConsumerOptions{Prefetch: 1000}); err != nil {
+			return err
+		}
+	}
+	h, err := drain(ctx, consumers, o.Messages)
+	if err != nil {
+		return err
+	}
+	r.took(time.Since(start), o.Messages, h)
+	for _, c := range consumers {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// inspectors are those of the nodes by what they are: "active" and "standby".
+func inspectors(ctx context.Context, t Target, o CapacityOptions) (map[string]inspector, error) {
+	active, err := t.Client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]inspector{}
+	for _, n := range t.Pair.Nodes {
+		role := "standby"
+		if n == t.Pair.Find(active.Address) {
+			role = "active"
+		}
+		out[role] = inspector{o.Metrics[n.Name]}
+	}
+	return out, nil
+}
+
+// profiled runs a load while the nodes are profiled.
+func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string]inspector,
+	load func(*Result) error,
+) (c Capacity, err error) {
+	c = Capacity{
+		Result:   Result{Workload: "capacity", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes},
+		LockWait: map[string]float64{},
+	}
+	for name, n := range nodes {
+		if c.LockWait[name], err = n.waited(ctx); err != nil {
+			return c, err
+		}
+	}
+	cpu, counts := map[string]*profile.Profile{}, map[string]map[string]int{}
+	g, ctx := errgroup.WithContext(ctx)
+	results := make(chan func(), 2*len(nodes))
+	for name, n := range nodes {
+		g.Go(func() error {
+			p, err := n.cpu(ctx, o.Profile)
+			results <- func() { cpu[name] = p }
+			return err
+		})
+	}
+	g.Go(func() error {
+		m, start := newMeter(t.Processes, t.Dir), time.Now()
+		loaded := make(chan error, 1)
+		go func() { loaded <- load(&c.Result) }()
+		for name, n := range nodes { // while the load is there
+			counted, err := n.goroutines(ctx)
+			if err != nil {
+				return errors.Join(err, <-loaded)
+			}
+			results <- func() { counts[name] = counted }
+		}
+		err := <-loaded
+		c.cost(m)
+		if took := time.Since(start); err == nil && took > o.Profile {
+			err = fmt.Errorf("the load took %s, longer than the nodes were profiled: raise --duration", took.Round(time.Second))
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return c, err
+	}
+	close(results)
+	for put := range results {
+		put()
+	}
+	ctx = context.WithoutCancel(ctx)
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		c.Sections = append(c.Sections, sections(name, cpu[name], counts[name], c.Messages)...)
+		after, err := nodes[name].waited(ctx)
+		if err != nil {
+			return c, err
+		}
+		c.LockWait[name] = (after - c.LockWait[name]) * 1e6 / float64(c.Messages)
+	}
+	return c, nil
+}
