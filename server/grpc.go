@@ -3,6 +3,7 @@
 package server
 
 import (
+	"net"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/gate"
+	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
 const (
@@ -33,13 +35,20 @@ const (
 	maxHeaderBytes = 64 << 10
 	// keepaliveMin is how often clients may ping.
 	keepaliveMin = time.Second
-	// stopLimit is how long open calls may take to end when the server stops.
-	stopLimit = 500 * time.Millisecond
+	// StopLimit is how long open calls may take to end when the server stops.
+	StopLimit = 500 * time.Millisecond
 )
+
+// Server is the gRPC server of a node.
+type Server struct {
+	Registrar
+
+	grpc *grpc.Server
+}
 
 // New makes the gRPC server of a node, without services, for transactions of that size. The options are added to its
 // own. Every call passes the gate.
-func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Registrar {
+func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
@@ -48,25 +57,35 @@ func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Regis
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, options)...)
-	return Registrar{Server: s, Gate: g}
+	return Server{Registrar: Registrar{Services: s, Gate: g}, grpc: s}
+}
+
+// Limits are those of the server, for calls within the process.
+func Limits(transactionBytes int) inprocess.Limits {
+	return inprocess.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
+}
+
+// Serve serves until Shutdown is called, or the listener fails.
+func (s Server) Serve(l net.Listener) error {
+	return s.grpc.Serve(l) //nolint:wrapcheck // its caller knows what was served
 }
 
 // Reflect registers the service by which tools find out which services there are. It is the last to be registered.
-func (r Registrar) Reflect() { reflection.Register(r) }
+func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
 // Shutdown ends all calls: those that take longer than a moment are cut off.
-func (r Registrar) Shutdown() {
+func (s Server) Shutdown() {
 	done := make(chan struct{})
 	go func() {
-		r.GracefulStop()
+		s.grpc.GracefulStop()
 		close(done)
 	}()
-	timer := time.NewTimer(stopLimit)
+	timer := time.NewTimer(StopLimit)
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
-		r.Stop()
+		s.grpc.Stop()
 		<-done
 	}
 }

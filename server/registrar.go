@@ -28,12 +28,20 @@ import (
 // a condition is a warning or critical.
 const AlarmService = "lockstep.alarm"
 
-// Registrar is a server whose services answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it
+// Services is what services are registered with: a gRPC server, or a link within the process.
+type Services interface {
+	grpc.ServiceRegistrar
+
+	// GetServiceInfo lists them.
+	GetServiceInfo() map[string]grpc.ServiceInfo
+}
+
+// Registrar registers services that answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it
 // INTERNAL, as if the node were to blame, and as if another attempt could do better. gRPC ends a call whose request its
 // codec refuses, so the server must have codec.MarkingServerOptions, which marks the request instead, and all services
 // must be registered here: the handlers refuse what is marked.
 type Registrar struct {
-	*grpc.Server
+	Services
 
 	// Gate stands before every call.
 	Gate *gate.Gate
@@ -51,7 +59,7 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		m := &own.Streams[i]
 		m.Handler = r.stream(methodOf(desc, m.StreamName), m.Handler)
 	}
-	r.Server.RegisterService(&own, impl)
+	r.Services.RegisterService(&own, impl)
 }
 
 // method is one method of a service.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
@@ -35,6 +34,8 @@ const (
 	maxPending = 2 << 20
 	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest.
 	maxPartial = 16 << 20
+	// maxLinks is how many links a connection has at most: each may be a stream of the node's services.
+	maxLinks = 480
 	// maxUnsent is how many bytes of messages of a connection may wait for credit or a window.
 	maxUnsent = 1 << 20
 )
@@ -54,7 +55,6 @@ type conn struct {
 	cancel    context.CancelFunc
 	as        func(context.Context) context.Context
 	calls     context.Context //nolint:containedctx // that of each call begins with it
-	services  *grpc.ClientConn
 	queues    pb.QueueServiceClient
 	principal string
 	refused   *wire.Error // why it may not do anything; nil if it may
@@ -89,12 +89,6 @@ func newConn(s *Server, raw net.Conn) *conn {
 func (c *conn) serve() {
 	defer c.cancel()
 	defer func() { _ = c.raw.Close() }() // once more is no harm
-	var err error
-	var give func()
-	if c.services, give, err = c.server.pool.take(); err != nil {
-		return
-	}
-	defer give()
 	if err := c.begin(); err != nil {
 		if !errors.Is(err, errEnded) && !errors.Is(err, io.EOF) {
 			c.log.Info("an AMQP client was not let in", zap.Error(err))
@@ -110,7 +104,7 @@ func (c *conn) serve() {
 		}
 		return
 	}
-	c.queues = pb.NewQueueServiceClient(c.services)
+	c.queues = pb.NewQueueServiceClient(c.server.o.Services)
 	core := session.New(session.Options{
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,

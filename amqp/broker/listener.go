@@ -27,7 +27,6 @@ const roleLook = 250 * time.Millisecond
 // Server serves AMQP clients until Run's context ends.
 type Server struct {
 	o    Options
-	pool pool
 	held held
 
 	mu         sync.Mutex // guards all below
@@ -43,7 +42,7 @@ type Server struct {
 // New makes a server. Run must be called, or Close.
 func New(o Options) *Server {
 	return &Server{
-		o: o, pool: pool{dial: o.Dial}, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
+		o: o, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
 		sharing: make(map[[2]string]int), consumers: make(map[string]map[*consumer]struct{}),
 	}
 }
@@ -57,7 +56,6 @@ func (s *Server) Close() { _ = s.o.Listener.Close() }
 // Run serves until ctx ends. Then clients are told to go to the other node.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
-	defer s.pool.close()
 	defer running.Wait()
 	running.Go(func() {
 		<-ctx.Done()

@@ -19,8 +19,9 @@ type Options struct {
 	TLS *tls.Config
 	// ContainerID names this node to its clients, and Version the software.
 	ContainerID, Version string
-	// Dial connects to the node's own services, for some of the connections.
-	Dial func() (*grpc.ClientConn, error)
+	// Services are the node's own. What is sent to them is not changed afterwards, and what comes from them is not
+	// changed at all.
+	Services grpc.ClientConnInterface
 	// Enter makes a client known to the services. Until leave is called, calls with the context that as returns are the
 	// client's.
 	Enter func(Client) (as func(context.Context) context.Context, leave func())

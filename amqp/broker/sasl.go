@@ -163,13 +163,13 @@ func (c *conn) signIn(token string) error {
 	}
 	ctx, cancel := context.WithTimeout(c.as(c.ctx), signInTimeout)
 	defer cancel()
-	who, err := pb.NewAccessServiceClient(c.services).WhoAmI(ctx, &pb.WhoAmIRequest{})
+	who, err := pb.NewAccessServiceClient(c.server.o.Services).WhoAmI(ctx, &pb.WhoAmIRequest{})
 	if err != nil {
 		return fmt.Errorf("sign in: %w", err)
 	}
 	c.principal, c.calls = who.GetPrincipal(), c.as(c.ctx)
 	// The first call that is not for everybody: from now on the connection is one whose client is known.
-	if _, err := pb.NewAdminServiceClient(c.services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
+	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)
 	}
 	return nil

@@ -44,9 +44,7 @@ type Options struct {
 	TLS *tls.Config
 	// Node is the name of this node.
 	Node string
-	// Own is the connection to this node's services, which is one of Link.
-	Own grpc.ClientConnInterface
-	// Link of Own.
+	// Link reaches this node's services.
 	Link *inprocess.Link
 	// Other is a connection to the services of the node at an address, over which a call has the rights of the token
 	// that it shows. The error is ErrNotForwarded if there is none.

@@ -232,6 +232,6 @@ func (s *Server) callerOf(r *http.Request) inprocess.Caller {
 }
 
 // caller makes who has sent a request known to the node's services, until leave is called.
-func (s *Server) caller(r *http.Request) (key string, leave func()) {
+func (s *Server) caller(r *http.Request) (key inprocess.Key, leave func()) {
 	return s.o.Link.Enter(s.callerOf(r))
 }

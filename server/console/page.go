@@ -174,7 +174,7 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 }
 
 // view makes what a page or action is made for.
-func (s *Server) view(one *session, from inprocess.Caller, key string, query, form url.Values) *View {
+func (s *Server) view(one *session, from inprocess.Caller, key inprocess.Key, query, form url.Values) *View {
 	return &View{
 		Query: query, Form: form, Principal: one.principal, server: s, from: from, token: one.token, key: key,
 	}

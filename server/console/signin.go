@@ -49,7 +49,7 @@ func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error
 	ctx, cancel := context.WithTimeout(r.Context(), signInTimeout)
 	defer cancel()
 	ctx = withToken(inprocess.As(ctx, key), token)
-	return pb.NewAccessServiceClient(s.o.Own).WhoAmI(ctx, &pb.WhoAmIRequest{})
+	return pb.NewAccessServiceClient(s.o.Link).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 
 // withToken shows a token in calls.

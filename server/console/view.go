@@ -34,7 +34,7 @@ type View struct {
 	server *Server
 	from   inprocess.Caller
 	token  string
-	key    string // of the caller, for calls to the own node
+	key    inprocess.Key // of the caller, for calls to the own node
 
 	mu     sync.Mutex // guards all below
 	status *pb.GetStatusResponse
@@ -50,7 +50,7 @@ func (v *View) Get(name string) string {
 
 // Own is the connection to this node's services.
 func (v *View) Own() grpc.ClientConnInterface {
-	return conn{v.server.o.Own, func(ctx context.Context) context.Context {
+	return conn{v.server.o.Link, func(ctx context.Context) context.Context {
 		return withToken(inprocess.As(ctx, v.key), v.token)
 	}}
 }

@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inprocess connects callers in a node's process to the node's own gRPC services, on behalf of somebody who has
-// reached the process another way, such as a browser.
-//
-// Calls over a Link pass the same gate as those from the network: what the caller has shown (a token in the call's
-// metadata, a certificate) is checked there, limits of addresses count the address of the somebody, and the audit tells
-// it. A Link never gives a call more than the same caller would have over the network.
 package inprocess
 
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
-	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/test/bufconn"
-)
-
-const (
-	// callerKey is the metadata that names the caller of a call. Only the server of a Link looks at it.
-	callerKey = "lockstep-inprocess-caller"
-	// bufferBytes is what one end of the connection may have written before the other one has read it.
-	bufferBytes = 256 << 10
+	"google.golang.org/grpc/status"
 )
 
 // Caller is who calls over a Link.
@@ -41,41 +25,43 @@ type Caller struct {
 	TLS *tls.ConnectionState
 }
 
-// Link is a connection within the process. It is safe for concurrent use.
+// Limits of the calls over a Link, as a gRPC server has them.
+type Limits struct {
+	// RequestBytes is how large a message to a service may be, encoded.
+	RequestBytes int
+	// MetadataBytes is how large the metadata of a call may be.
+	MetadataBytes int
+}
+
+// Link is a connection within the process: a grpc.ServiceRegistrar for its services, and a grpc.ClientConnInterface for
+// their callers. It is safe for concurrent use once all services are registered.
 type Link struct {
-	listener *bufconn.Listener
+	limits   Limits
+	services map[string]*service // is not changed once there are calls
+	running  sync.WaitGroup      // handlers
+
+	ctx    context.Context //nolint:containedctx // ends when open calls are cut off
+	cancel context.CancelFunc
 
 	mu      sync.Mutex // guards all below
-	callers map[string]*peer.Peer
-	last    uint64
+	callers map[Key]*peer.Peer
+	last    Key
+	closed  bool
 }
 
-// New makes a Link. Its listener must be served, or closed.
-func New() *Link {
-	return &Link{listener: bufconn.Listen(bufferBytes), callers: make(map[string]*peer.Peer)}
-}
+// Key names a caller that has entered.
+type Key uint64
 
-// Listener is what a gRPC server with ServerOption serves. It must have no transport credentials.
-func (l *Link) Listener() net.Listener { return l.listener }
-
-// ServerOption has a server take calls for those of their callers.
-func (l *Link) ServerOption() grpc.ServerOption { return grpc.StatsHandler(callers{l}) }
-
-// Dial makes the connection to the services. It must be closed.
-func (l *Link) Dial() (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///in-process",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return l.listener.DialContext(ctx)
-		}), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, fmt.Errorf("connect to the own services: %w", err)
-	}
-	return conn, nil
+// New makes a Link without services.
+func New(limits Limits) *Link {
+	l := &Link{limits: limits, services: make(map[string]*service), callers: make(map[Key]*peer.Peer)}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
 }
 
 // Enter makes a caller known. Until leave is called, calls with a context of As are calls of it; calls that are under
 // way then go on.
-func (l *Link) Enter(c Caller) (key string, leave func()) {
+func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {
 		p.AuthInfo = credentials.TLSInfo{State: *c.TLS}
@@ -83,7 +69,7 @@ func (l *Link) Enter(c Caller) (key string, leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
-	key = strconv.FormatUint(l.last, 10)
+	key = l.last
 	l.callers[key] = p
 	return key, func() {
 		l.mu.Lock()
@@ -92,35 +78,74 @@ func (l *Link) Enter(c Caller) (key string, leave func()) {
 	}
 }
 
+// callerKey is the key of the caller in the context of a call.
+type callerKey struct{}
+
 // As returns the context for a call of the caller with that key.
-func As(ctx context.Context, key string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, callerKey, key)
+func As(ctx context.Context, key Key) context.Context {
+	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// find returns the caller of a call; one whose caller has left comes from nowhere.
-func (l *Link) find(ctx context.Context) *peer.Peer {
-	key := metadata.ValueFromIncomingContext(ctx, callerKey)
+// begin notes that a handler runs, and returns the caller of a call; one whose caller has left comes from nowhere.
+func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
+	key, _ := ctx.Value(callerKey{}).(Key) // 0 is nobody's
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(key) == 1 && l.callers[key[0]] != nil {
-		return l.callers[key[0]]
+	if l.closed {
+		return nil, status.Error(codes.Unavailable, "the node stops")
 	}
-	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}
+	l.running.Add(1)
+	if p := l.callers[key]; p != nil {
+		return p, nil
+	}
+	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}, nil
 }
 
-// callers puts the caller of each call in the place of the connection's end.
-type callers struct{ link *Link }
-
-// TagRPC is called before the handler of a call.
-func (c callers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	return peer.NewContext(ctx, c.link.find(ctx))
+// Close lets no further call begin, and waits for those that have. What is not done after patience is cut off.
+func (l *Link) Close(patience time.Duration) {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	timer := time.AfterFunc(patience, l.cancel)
+	l.running.Wait()
+	timer.Stop()
+	l.cancel()
 }
 
-// HandleRPC does nothing.
-func (callers) HandleRPC(context.Context, stats.RPCStats) {}
+// service is a registered service.
+type service struct {
+	impl    any
+	unary   map[string]*grpc.MethodDesc
+	streams map[string]*grpc.StreamDesc
+	info    grpc.ServiceInfo
+}
 
-// TagConn does nothing.
-func (callers) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+// RegisterService registers a service. It must not be called once there are calls.
+func (l *Link) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	s := &service{
+		impl: impl, unary: make(map[string]*grpc.MethodDesc), streams: make(map[string]*grpc.StreamDesc),
+		info: grpc.ServiceInfo{Metadata: desc.Metadata},
+	}
+	for i := range desc.Methods {
+		m := &desc.Methods[i]
+		s.unary[m.MethodName] = m
+		s.info.Methods = append(s.info.Methods, grpc.MethodInfo{Name: m.MethodName})
+	}
+	for i := range desc.Streams {
+		m := &desc.Streams[i]
+		s.streams[m.StreamName] = m
+		s.info.Methods = append(s.info.Methods, grpc.MethodInfo{
+			Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams,
+		})
+	}
+	l.services[desc.ServiceName] = s
+}
 
-// HandleConn does nothing.
-func (callers) HandleConn(context.Context, stats.ConnStats) {}
+// GetServiceInfo lists what is registered.
+func (l *Link) GetServiceInfo() map[string]grpc.ServiceInfo {
+	out := make(map[string]grpc.ServiceInfo, len(l.services))
+	for name, s := range l.services {
+		out[name] = s.info
+	}
+	return out
+}

@@ -84,7 +84,7 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 func (p *amqpPort) run(ctx context.Context, n *node) {
 	o := broker.Options{
 		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
-		Dial: n.inside.dial, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
+		Services: n.inside.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
 		AutoCreate: func() bool { return n.cfg.AMQP.AutoCreate },
 		Enter:      n.enterAMQP, Introduce: admission.Name, Logger: n.log.Named("amqp"),
 	}

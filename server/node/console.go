@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -19,10 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/console"
 )
 
-// consolePort is the console of a node, and its connections to the node's own services and to the other node's.
+// consolePort is the console of a node, and its connections to the other node.
 type consolePort struct {
 	server *console.Server
-	own    *grpc.ClientConn
 
 	mu     sync.Mutex // guards all below
 	others map[string]*grpc.ClientConn
@@ -34,14 +32,11 @@ const maxOthers = 8
 // listenConsole binds the console's port.
 func (n *node) listenConsole(ctx context.Context) error {
 	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
-	link := n.insideLink()
+	link := n.insideLink().link
 	var err error
-	if p.own, err = link.dial(); err != nil {
-		return err
-	}
 	p.server, err = console.Listen(ctx, console.Options{
 		Address: n.cfg.Console.Listen, TLS: portTLS(n.secrets.console), Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
-		Own: p.own, Link: link.link, Other: func(address string) (grpc.ClientConnInterface, error) {
+		Link: link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
@@ -54,7 +49,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		},
 	})
 	if err != nil {
-		return errors.Join(err, p.own.Close())
+		return err
 	}
 	n.console = p
 	return nil
@@ -107,7 +102,6 @@ func (p *consolePort) run(ctx context.Context, n *node) {
 // close gives everything back.
 func (p *consolePort) close() {
 	p.server.Close()
-	_ = p.own.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.others {

@@ -31,6 +31,9 @@ type Environment struct {
 	BootID string
 	// Authenticators are asked who calls before the node's own ones.
 	Authenticators []gate.Authenticator
+	// Inside is given the way by which the console and the port for AMQP call the node's services; it is there while the
+	// node serves.
+	Inside func(grpc.ClientConnInterface)
 }
 
 func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {

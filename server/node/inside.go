@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/inprocess"
@@ -21,6 +20,9 @@ type inside struct {
 
 // listenInside binds the ports of its users.
 func (n *node) listenInside(ctx context.Context) error {
+	if n.environment.Inside != nil {
+		n.environment.Inside(n.insideLink().link)
+	}
 	if n.cfg.AMQP.Listen != "" {
 		if err := n.listenAMQP(ctx); err != nil {
 			return err
@@ -44,6 +46,10 @@ func (n *node) closeInside() {
 
 // runInside serves on those ports until ctx ends.
 func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
+	if n.inside == nil {
+		return
+	}
+	n.register(server.Registrar{Services: n.inside.link, Gate: n.gate})
 	if n.console != nil {
 		n.log.Info("console", zap.String("url", n.console.server.URL()))
 		n.console.run(ctx, n)
@@ -52,29 +58,19 @@ func (n *node) runInside(ctx context.Context, running *sync.WaitGroup) {
 		n.log.Info("AMQP 1.0", zap.String("address", n.amqp.address()))
 		n.amqp.run(ctx, n)
 	}
-	if n.inside != nil {
-		n.inside.run(n, running)
+	if n.environment.Inside != nil {
+		n.inside.users.Go(func() { <-ctx.Done() })
 	}
+	running.Go(func() {
+		n.inside.users.Wait()
+		n.inside.link.Close(server.StopLimit)
+	})
 }
 
 // insideLink makes the link to the own services when its first user comes.
 func (n *node) insideLink() *inside {
 	if n.inside == nil {
-		n.inside = &inside{link: inprocess.New()}
+		n.inside = &inside{link: inprocess.New(server.Limits(int(n.cfg.Limits.TransactionBytes)))}
 	}
 	return n.inside
-}
-
-// dial connects to the services. The connection must be closed.
-func (i *inside) dial() (*grpc.ClientConn, error) { return i.link.Dial() }
-
-// run serves the services to their users until all of those have ended.
-func (i *inside) run(n *node, running *sync.WaitGroup) {
-	inner := server.New(int(n.cfg.Limits.TransactionBytes), n.gate, i.link.ServerOption())
-	n.register(inner)
-	running.Go(func() { _ = inner.Serve(i.link.Listener()) }) // it ends with Shutdown
-	running.Go(func() {
-		i.users.Wait()
-		inner.Shutdown()
-	})
 }

@@ -26,7 +26,7 @@ import (
 )
 
 // newServer makes the gRPC server with all services of the node.
-func (n *node) newServer() server.Registrar {
+func (n *node) newServer() server.Server {
 	o := gate.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
 	}
@@ -41,7 +41,7 @@ func (n *node) newServer() server.Registrar {
 	n.queues.SetTracer(n.tracing)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.gate,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
-	n.register(s)
+	n.register(s.Registrar)
 	pb.RegisterReplicationServiceServer(s,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	s.Reflect()

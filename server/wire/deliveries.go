@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -184,6 +185,19 @@ func numberBytes(v uint64) int {
 
 // lengthBytes is the length of a field that holds n bytes.
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
+
+// MakeMessage makes the response that it stands for, for a receiver in this process. Its messages alias the records,
+// which never change.
+func (d *Deliveries) MakeMessage() proto.Message {
+	parts, list := make([]storedParts, len(d.parts)), make([]*pb.StoredMessage, len(d.parts))
+	for i := range d.parts {
+		p := &d.parts[i]
+		parts[i].set(p.sequence, p.count, &p.message)
+		parts[i].message.Body = p.message.Body
+		list[i] = &parts[i].stored
+	}
+	return &pb.ConsumeResponse{Messages: list, Confirmed: d.confirmed}
+}
 
 // TotalBytes is the length of the response.
 func (d *Deliveries) TotalBytes() int { return d.total }

@@ -84,7 +84,9 @@ func TestDeliveries(t *testing.T) {
 		require.True(t, proto.Equal(want, &got), "want %v\ngot %v", want, &got)
 		require.Len(t, encoded, proto.Size(want))
 		require.Equal(t, len(encoded), d.total)
+		made := d.MakeMessage()
 		d.Forget()
+		require.True(t, proto.Equal(want, made), "want %v\nmade %v", want, made)
 	}
 	broken := []dispatch.Message{{Sequence: 9, Record: []byte("no record")}}
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)

@@ -59,17 +59,22 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	if err != nil {
 		return fmt.Errorf("%w: sequence %d: %w", index.ErrDataLoss, d.Sequence, err)
 	}
-	at := time.UnixMilli(m.TimestampMS)
-	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
-	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount,
-		&p.at, &p.message
-	p.message.Properties = m.PropertyMap()
-	setAttributes(&p.message, &m)
-	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
+	p.set(d.Sequence, d.DeliveryCount, &m)
 	if !headersOnly {
 		p.message.Body = m.Body
 	}
 	return nil
+}
+
+// set takes a decoded record, but for its body.
+func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message) {
+	at := time.UnixMilli(m.TimestampMS)
+	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
+	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = sequence, deliveryCount,
+		&p.at, &p.message
+	p.message.Properties = m.PropertyMap()
+	setAttributes(&p.message, m)
+	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 }
 
 // StoredMessages converts deliveries to what a browser gets, without the bodies if headersOnly.

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inprocess
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// item is a message on its way: either handed over, or encoded.
+type item struct {
+	handed proto.Message // nil: it is encoded
+	bytes  int           // as encoded; of one that is handed over, at least as many unless that would be too many
+	data   mem.BufferSlice
+}
+
+// Maker is a response that stands for a message and is used again, so that it cannot be handed over itself.
+type Maker interface {
+	// MakeMessage makes that message, with memory that is not used again.
+	MakeMessage() proto.Message
+	// TotalBytes is its length when it is encoded.
+	TotalBytes() int
+}
+
+var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // it has no state but buffers
+
+// pack prepares a message to be received. Those that carry messages of queues, and their answers, are handed over; so
+// their sender must not change them any more, and their receiver must not either.
+func pack(v any) (item, error) {
+	switch m := v.(type) {
+	case *pb.PublishStreamRequest:
+		if n, ok := measure(m); ok {
+			return item{handed: m, bytes: n}, nil
+		}
+	case *pb.PublishStreamResponse:
+		if succeeded(m) {
+			return item{handed: m}, nil
+		}
+	case *pb.ConsumeRequest:
+		if m.GetAttach() == nil { // without texts
+			return item{handed: m, bytes: proto.Size(m)}, nil
+		}
+	case Maker:
+		return item{handed: m.MakeMessage(), bytes: m.TotalBytes()}, nil
+	}
+	return encoded(v)
+}
+
+// encoded prepares a message to be received as over the network.
+func encoded(v any) (item, error) {
+	data, err := wireFormat.Marshal(v)
+	if err != nil {
+		return item{}, status.Errorf(codes.Internal, "encode a message: %v", err)
+	}
+	return item{data: data, bytes: data.Len()}, nil
+}
+
+// into lets a receiver have a message of at most limit bytes. It must be called once.
+func (i *item) into(v any, limit int) error {
+	if i.handed == nil {
+		defer i.data.Free()
+	}
+	if i.bytes > limit {
+		if i.handed != nil {
+			i.bytes = proto.Size(i.handed)
+		}
+		if i.bytes > limit {
+			return status.Errorf(codes.ResourceExhausted, "received message larger than max (%d vs. %d)", i.bytes, limit)
+		}
+	}
+	if i.handed == nil {
+		return decode(i.data, v)
+	}
+	switch from := i.handed.(type) {
+	case *pb.PublishStreamRequest:
+		if to, ok := v.(*codec.ReceivedPublish); ok {
+			handPublish(&to.Request, from)
+			return nil
+		}
+		if to, ok := v.(*pb.PublishStreamRequest); ok {
+			handPublish(to, from)
+			return nil
+		}
+	case *pb.PublishStreamResponse:
+		if to, ok := v.(*pb.PublishStreamResponse); ok {
+			to.Correlation, to.Published, to.Error, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublished(),
+				from.GetError(), from.GetMore(), from.GetTakesMore()
+			return nil
+		}
+	case *pb.ConsumeRequest:
+		if to, ok := v.(*pb.ConsumeRequest); ok {
+			handConsume(to, from)
+			return nil
+		}
+	case *pb.ConsumeResponse:
+		if to, ok := v.(*pb.ConsumeResponse); ok {
+			to.Messages, to.Confirmed, to.Attached, to.QueueId = from.GetMessages(), from.GetConfirmed(),
+				from.GetAttached(), from.GetQueueId()
+			return nil
+		}
+	}
+	again, err := encoded(i.handed) // the receiver wants another type
+	if err != nil {
+		return err
+	}
+	defer again.data.Free()
+	return decode(again.data, v)
+}
+
+func decode(data mem.BufferSlice, v any) error {
+	if err := wireFormat.Unmarshal(data, v); err != nil {
+		return status.Errorf(codes.Internal, "decode a message: %v", err)
+	}
+	return nil
+}
+
+func handPublish(to, from *pb.PublishStreamRequest) {
+	to.Correlation, to.Publish, to.More, to.TakesMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
+		from.GetTakesMore()
+}
+
+func handConsume(to, from *pb.ConsumeRequest) {
+	to.Attach, to.Credit, to.Ack, to.Nack = from.GetAttach(), from.GetCredit(), from.GetAck(), from.GetNack()
+	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
+		from.GetRelease()
+}
+
+// succeeded tells whether answers have no texts of errors.
+func succeeded(m *pb.PublishStreamResponse) bool {
+	if m.GetError() != nil {
+		return false
+	}
+	for _, r := range m.GetMore() {
+		if r.GetError() != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// fieldBytes is the most that surrounds a text or a number in a message: what is within it has at most two lengths.
+const fieldBytes = 16
+
+// measure returns a length that a request does not exceed when it is encoded; false if a text in it is not UTF-8, so
+// that it cannot be encoded at all.
+func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
+	if bytes, ok = measurePublish(m.GetPublish()); !ok {
+		return 0, false
+	}
+	for _, r := range m.GetMore() {
+		n, ok := measurePublish(r.GetPublish())
+		if !ok || len(r.GetMore()) > 0 {
+			return 0, false
+		}
+		bytes += n
+	}
+	return bytes, true
+}
+
+func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
+	bytes = 8*fieldBytes + len(m.GetQueue()) + len(m.GetProducer().GetId())
+	ok = utf8.ValidString(m.GetQueue()) && utf8.ValidString(m.GetProducer().GetId())
+	for _, one := range m.GetMessages() {
+		ok = ok && one != nil // which is encoded as an empty one
+		bytes += measureMessage(one, &ok)
+	}
+	return bytes, ok
+}
+
+// fieldsOfMessage is how many fields a message has that are no body, property or text.
+const fieldsOfMessage = 10
+
+func measureMessage(m *pb.Message, ok *bool) (bytes int) {
+	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())
+	text := func(s string) {
+		bytes += len(s) + fieldBytes
+		*ok = *ok && utf8.ValidString(s)
+	}
+	text(m.GetMessageId())
+	text(m.GetCorrelationId())
+	text(m.GetReplyTo())
+	text(m.GetContentType())
+	text(m.GetSubject())
+	text(m.GetGroup())
+	for k, v := range m.GetProperties() {
+		text(k)
+		text(v)
+	}
+	for k, v := range m.GetTypedProperties() {
+		text(k)
+		bytes += len(v.GetBytesValue()) + fieldBytes
+	}
+	return bytes
+}
