@@ -28,10 +28,22 @@ func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 
 // Item is a transaction and what gets its outcome.
 type Item struct {
+	// Payload is the transaction, but for the bodies that it refers to, which are copied before SubmitAll returns. Their
+	// places are those in Payload.
 	Payload []byte
+	Refs    []txn.Ref
 	Done    Done
 	// Span that the transaction is traced in; nil if it is not.
 	Span Span
+}
+
+// bytes is the length of the transaction.
+func (i *Item) bytes() int {
+	n := len(i.Payload)
+	for k := range i.Refs {
+		n += len(i.Refs[k].Data)
+	}
+	return n
 }
 
 // SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that
@@ -48,7 +60,7 @@ func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alone bool, err error) {
 	weight := int64(0)
 	for i := range items {
-		size := len(items[i].Payload)
+		size := items[i].bytes()
 		if size > p.o.MaxTxnBytes {
 			return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, size, p.o.MaxTxnBytes)
 		}

@@ -5,10 +5,13 @@ package replication
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/tally"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -18,6 +21,9 @@ const itemOverheadBytes = 128
 
 // minBufferBytes is the smallest buffer of a new batch.
 const minBufferBytes = 1 << 10
+
+// moveBytes is from how many bytes on a batch ends rather than move to a larger buffer.
+const moveBytes = 128 << 10
 
 // Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from the goroutine that
 // applies: it must not block and must not submit. The result belongs to the callee. A nil error means committed on
@@ -90,7 +96,7 @@ func (q *queue) add(
 		case q.gate == nil:
 			alone = mayCommit && len(q.waiting) == 0 && len(q.flight) == 0
 			for i := range items {
-				q.encode(kind, items[i].Payload, items[i].Done, !alone)
+				q.encode(kind, &items[i], !alone)
 				if items[i].Span != nil {
 					g := q.waiting[len(q.waiting)-1]
 					g.trace = g.trace.with(items[i].Span)
@@ -112,22 +118,48 @@ func (q *queue) add(
 
 // encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
 // goroutine, and a caller that waits here would wait for them there.
-func (q *queue) encode(kind wal.Kind, payload []byte, done Done, wake bool) {
+func (q *queue) encode(kind wal.Kind, item *Item, wake bool) {
+	size := item.bytes()
 	first := len(q.waiting) == 0
 	var g *group
 	if !first {
 		g = q.waiting[len(q.waiting)-1]
 	}
-	if g == nil || len(g.frames)+len(payload) > q.batchBytes {
-		g = q.newGroup(len(payload))
+	if g == nil || len(g.frames)+size > q.batchBytes ||
+		len(g.frames) >= moveBytes && len(g.frames)+wal.FrameBytes(size) > cap(g.frames) {
+		g = q.newGroup(size)
 		q.waiting = append(q.waiting, g)
 	}
-	g.frames, q.end = wal.AppendFrame(g.frames, q.end, q.term, kind, payload)
+	if len(item.Refs) == 0 {
+		tally.Copied(size)
+		g.frames, q.end = wal.AppendFrame(g.frames, q.end, q.term, kind, item.Payload)
+	} else {
+		g.frames, q.end = appendReferring(g.frames, q.end, q.term, kind, item, size)
+	}
 	g.end = q.end
-	g.waiters = append(g.waiters, done)
+	g.waiters = append(g.waiters, item.Done)
 	if wake && (first || len(g.frames) >= q.batchBytes) {
 		signal(q.wake)
 	}
+}
+
+// appendReferring is wal.AppendFrame of a transaction that refers to bodies. They come to the place from where they go
+// to the log, to the standby and to memory, with the checksums that they had where they were received.
+func appendReferring(
+	dst []byte, prev lsn.Position, term uint64, kind wal.Kind, item *Item, size int,
+) ([]byte, lsn.Position) {
+	start, at, sum := len(dst), 0, uint32(0)
+	dst = wal.BeginFrame(slices.Grow(dst, wal.FrameBytes(size)))
+	for i := range item.Refs {
+		ref := &item.Refs[i]
+		piece := item.Payload[at:ref.At]
+		tally.Copied(len(ref.Data))
+		dst = append(append(dst, piece...), ref.Data...)
+		sum = crc.Join(crc.Update(sum, piece), ref.Sum, len(ref.Data))
+		at = ref.At
+	}
+	dst = append(dst, item.Payload[at:]...)
+	return wal.EndFrameWith(dst, start, prev, term, kind, crc.Update(sum, item.Payload[at:]))
 }
 
 func (q *queue) newGroup(payload int) *group {

@@ -54,7 +54,7 @@ type Counted struct {
 const prefixBytes = 5
 
 // Unmarshal decodes data into v, or into what a *Counted is for. Bodies in v refer to memory of their own that is not
-// used again.
+// used again, but for those in a ReceivedPublish.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if counted, ok := v.(*Counted); ok {
 		counted.Bytes, v = prefixBytes+data.Len(), counted.Message
@@ -64,8 +64,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *pb.PublishStreamRequest:
 		decode = func(b []byte) bool { return publishStreamRequest(b, m, new(publishMemory)) }
 	case *ReceivedPublish:
-		v, m.memory = &m.Request, newPublishMemory()
-		decode = func(b []byte) bool { return publishStreamRequest(b, &m.Request, m.memory) }
+		m.memory = newPublishMemory()
+		if publishStreamRequest(m.receive(data, c.buffers), &m.Request, m.memory) {
+			return nil
+		}
+		return c.library(data, &m.Request) // it resets it first
 	case *pb.PublishRequest:
 		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}, new(publishMemory)) }
 	case *pb.ConsumeResponse:
@@ -74,7 +77,10 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		v = &m.Response
 		decode = func(b []byte) bool { return consumeResponse(b, &m.Response, m.memory) }
 	case *pb.ReplicateResponse:
-		decode = func(b []byte) bool { return split(b, replicateRecords, m, &m.Records) }
+		if split(keep(data), replicateRecords, m, &m.Records) {
+			return nil
+		}
+		return c.library(data, v)
 	case *pb.FetchSnapshotResponse:
 		decode = func(b []byte) bool { return split(b, snapshotData, m, &m.Data) }
 	default:
@@ -86,9 +92,35 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.library(data, v) // it resets v first
 }
 
+var copied func(bytes int) //nolint:gochecknoglobals // for a test that counts
+
+// CountCopies has fn called with the length of each message whose pieces are copied together. It is for a test, and must
+// be called before anything is received.
+func CountCopies(fn func(bytes int)) { copied = fn }
+
+func tallyCopy(data mem.BufferSlice) {
+	if copied != nil {
+		copied(data.Len())
+	}
+}
+
+// keep returns all of data in one piece, which must not be changed, and stays good. It is not copied if it is in one
+// buffer that counts who refers to it, and fills most of it: that buffer is then never given back to be used again, and
+// lives for as long as something in it is referred to.
+func keep(data mem.BufferSlice) []byte {
+	if isCounted(data) {
+		if b := data[0].ReadOnlyData(); len(b) >= ReferBytes && len(b) >= cap(b)/8*7 {
+			data[0].Ref()
+			return b
+		}
+	}
+	return join(data)
+}
+
 // join returns all of data in one piece, which must not be changed. A string's memory is the only one that Go hands out
 // without setting it to zero before.
 func join(data mem.BufferSlice) []byte {
+	tallyCopy(data)
 	var b strings.Builder
 	b.Grow(data.Len())
 	for _, piece := range data {

@@ -170,8 +170,20 @@ func (p *buffers) Get(length int) *[]byte {
 	return &b
 }
 
+// poisoned: what is given back is overwritten. For tests, which find out by that who still uses it.
+var poisoned bool //nolint:gochecknoglobals // for a test
+
+// Poison has all buffers overwritten when they are given back to be used again. It is for a test, and must be called
+// before any connection is made.
+func Poison() { poisoned = true }
+
 // Put takes a buffer back that Get returned.
 func (p *buffers) Put(b *[]byte) {
+	if poisoned {
+		for i := range *b {
+			(*b)[i] = 0xdb
+		}
+	}
 	n := cap(*b)
 	if i := bits.Len(uint(n)) - 1 - leastExponent; i >= 0 && i < len(p.pools) && n == 1<<(i+leastExponent) {
 		p.pools[i].Put(b)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -67,14 +68,51 @@ type publishCall struct {
 const maxMoreRequests = 257
 
 // ReceivedPublish stands for a pb.PublishStreamRequest that one request after another is received into: what they
-// consist of, but for bodies, texts, properties and producers, is used again for the next one, of any stream. The zero
-// value is ready to use.
+// consist of, but for texts, properties and producers, is used again for the next one, of any stream. The zero value
+// is ready to use.
 type ReceivedPublish struct {
-	// Request is what came last. It is good until Reset, as are its messages; what those refer to, and the producers,
-	// for longer.
+	// Request is what came last. It is good until Reset, as are its messages and their bodies, which are where they were
+	// received; texts, properties and producers for longer.
 	Request pb.PublishStreamRequest
 
-	memory *publishMemory
+	memory   *publishMemory
+	received mem.Buffer // has the bodies
+}
+
+// receive returns data in one piece, which is good until Reset: where it is, if it is in one piece, or copied.
+func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []byte {
+	r.letGo()
+	if isCounted(data) {
+		data[0].Ref()
+		r.received = data[0]
+		return r.received.ReadOnlyData()
+	}
+	if mem.IsBelowBufferPoolingThreshold(data.Len()) {
+		return join(data) // it would not be used again
+	}
+	tallyCopy(data)
+	b := pool.Get(data.Len())
+	data.CopyTo(*b)
+	r.received = mem.NewBuffer(b, pool)
+	return *b
+}
+
+// isCounted tells whether data is one buffer that counts who refers to it. A mem.SliceBuffer does not: it may be memory
+// that is lent for as long as it is decoded.
+func isCounted(data mem.BufferSlice) bool {
+	if len(data) != 1 {
+		return false
+	}
+	_, lent := data[0].(mem.SliceBuffer)
+	return !lent
+}
+
+// letGo gives the memory back that the last request was received in.
+func (r *ReceivedPublish) letGo() {
+	if r.received != nil {
+		r.received.Free()
+		r.received = nil
+	}
 }
 
 // ProtoReflect is the request's.
@@ -83,6 +121,7 @@ func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request
 // Reset lets go of the request. It must be called before the next one is received.
 func (r *ReceivedPublish) Reset() {
 	r.Request.Reset()
+	r.letGo()
 	if r.memory != nil {
 		r.memory.release()
 		r.memory = nil

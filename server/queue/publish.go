@@ -44,7 +44,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	buf := s.buffer()
 	defer s.release(buf)
 	who := s.callerOf(ctx)
-	prior, wait, err := s.encodePublish(session, buf, req, &who)
+	prior, wait, err := s.encodePublish(session, buf, nil, req, &who)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 // request is a retry (INV-10): then nothing else is checked, because the queue, or the caller's right, may be gone by
 // now, or the queue full. wait is how long the caller is to be held back.
 func (s *Service) encodePublish(
-	session *serving.Session, buf *[]byte, req *pb.PublishRequest, who *caller,
+	session *serving.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, who *caller,
 ) (prior *store.Prior, wait time.Duration, err error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
@@ -152,17 +152,26 @@ func (s *Service) encodePublish(
 	if s.serving.DiskLow() {
 		return nil, 0, wire.ErrDiskLow
 	}
-	timeMS := now()
+	timeMS, referred := now(), 0
+	if refs != nil {
+		referred = len(*refs)
+	}
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
 	if !names[0].Found {
 		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
 	} else {
+		if len(names[0].Forwards) == 0 { // a forward looks at the messages as encoded
+			b.Refer(refs)
+		}
 		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
 		s.appendForwards(&b, names[0].QueueID, names[0].Forwards)
 	}
 	encoded, err := b.Finish()
 	if err != nil {
+		if refs != nil {
+			*refs = (*refs)[:referred]
+		}
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	*buf = encoded

@@ -203,6 +203,9 @@ type publishBatch struct {
 	// items are the transactions of some of them, one behind the other in buf; ends is where each ends.
 	items []replication.Item
 	ends  []int
+	// refs are the large bodies of items, which are where they were received; refEnds is where those of each end.
+	refs    []txn.Ref
+	refEnds []int
 	// messages is how many there are in items.
 	messages int
 	// wait is how long the next ones are to be held back.
@@ -219,6 +222,8 @@ func (b *publishBatch) endTraces(err error) {
 func (b *publishBatch) reset() {
 	clear(b.calls)
 	clear(b.items)
+	clear(b.refs)
+	b.refs, b.refEnds = b.refs[:0], b.refEnds[:0]
 	b.calls, b.items, b.ends, b.messages, b.wait = b.calls[:0], b.items[:0], b.ends[:0], 0, 0
 }
 
@@ -244,11 +249,8 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		p.promised.Add(int64(len(b.calls)))
 		return nil
 	}
-	from := 0
-	for i, end := range b.ends {
-		b.items[i].Payload, from = (*buf)[from:end], end
-	}
-	weight := min(int64(len(*buf)), p.bytes)
+	bytes := b.join(*buf)
+	weight := min(int64(bytes), p.bytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
 		b.endTraces(err)
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
@@ -262,8 +264,23 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		b.endTraces(err)
 		return err
 	}
-	p.session.Consumers.Published(b.messages, len(*buf))
+	p.session.Consumers.Published(b.messages, bytes)
 	return nil
+}
+
+// join gives the items their parts of buf and of refs, and returns how many bytes they have.
+func (b *publishBatch) join(buf []byte) (bytes int) {
+	from, fromRef := 0, 0
+	for i, end := range b.ends {
+		refs := b.refs[fromRef:b.refEnds[i]]
+		for k := range refs {
+			refs[k].At -= from
+			bytes += len(refs[k].Data)
+		}
+		b.items[i].Payload, b.items[i].Refs = buf[from:end], refs
+		from, fromRef = end, b.refEnds[i]
+	}
+	return bytes + len(buf)
 }
 
 // submit gives the primary what is in b, all or nothing.
@@ -275,7 +292,8 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	}
 	err := p.session.Primary.SubmitAll(ctx, b.items)
 	clear(b.items) // the buffer goes with them; the next request may be long in coming
-	b.items = b.items[:0]
+	clear(b.refs)
+	b.items, b.refs = b.items[:0], b.refs[:0]
 	if err != nil {
 		return err
 	}
@@ -304,7 +322,7 @@ func (p *publishStream) prepare(
 	if t := p.server.tracing; t != nil {
 		call.span = t.Publish(ctx, publish.GetQueue(), publish.GetMessages())
 	}
-	prior, wait, err := p.server.encodePublish(p.session, buf, publish, &p.caller)
+	prior, wait, err := p.server.encodePublish(p.session, buf, &b.refs, publish, &p.caller)
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
@@ -321,7 +339,7 @@ func (p *publishStream) prepare(
 		item.Span = call.span
 	}
 	b.items = append(b.items, item)
-	b.ends = append(b.ends, len(*buf))
+	b.ends, b.refEnds = append(b.ends, len(*buf)), append(b.refEnds, len(b.refs))
 	b.messages += len(publish.GetMessages())
 }
 

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
 // Builder encodes one transaction after another, each appended to a buffer of the caller. It can be used again after
@@ -21,8 +23,27 @@ type Builder struct {
 	last      uint64 // sequence that was added to the open move
 	drop      bool   // the open move has no target
 	alone     bool
+	refs      *[]Ref // nil: all bodies are copied
+	referred  int    // bytes of the bodies that this transaction refers to
+	before    int    // of them, those before the open operation
 	err       error
 }
+
+// ReferBytes is the least size of a body that is worth referring to.
+const ReferBytes = 4 << 10
+
+// Ref is the body of a message that belongs into an encoded transaction and has not been copied there.
+type Ref struct {
+	// At is where in the buffer, or in the transaction, the body belongs: before the byte at that place.
+	At int
+	// Data is the body, and Sum its CRC32C.
+	Data []byte
+	Sum  uint32
+}
+
+// Refer has the transaction that Begin has begun refer to bodies of ReferBytes and more: they are appended to refs with
+// their places in the buffer, rather than copied to it. Published must not be used then.
+func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
 // Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
 // since
@@ -196,10 +217,14 @@ func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
 // MessageWith adds a message with attributes to the open publish.
 func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	b.needPublish()
-	if b.err == nil && len(b.buf)-b.start+MessageBytes(a, props, body) > MaxTransactionBytes {
+	if b.err == nil && b.Bytes()+MessageBytes(a, props, body) > MaxTransactionBytes {
 		b.fail(errTooLarge()) // before the memory is taken
 	}
 	if b.err != nil {
+		return
+	}
+	if b.refs != nil && len(body) >= ReferBytes {
+		b.refer(timestampMS, a, props, body)
 		return
 	}
 	buf, err := AppendMessage(b.buf, timestampMS, a, props, body)
@@ -211,10 +236,22 @@ func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property
 	b.msgs++
 }
 
+// refer is MessageWith for a body that is not copied.
+func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body []byte) {
+	if err := CheckMessage(a, props, body); err != nil {
+		b.fail(err)
+		return
+	}
+	b.buf = appendHead(b.buf, timestampMS, a, props, body)
+	*b.refs = append(*b.refs, Ref{At: len(b.buf), Data: body, Sum: crc.Of(body)})
+	b.referred += len(body)
+	b.msgs++
+}
+
 // Record adds a message that AppendMessage has encoded to the open publish.
 func (b *Builder) Record(rec []byte) {
 	b.needPublish()
-	if b.err == nil && len(b.buf)-b.start+len(rec) > MaxTransactionBytes {
+	if b.err == nil && b.Bytes()+len(rec) > MaxTransactionBytes {
 		b.fail(errTooLarge())
 	}
 	if b.err != nil {
@@ -348,9 +385,9 @@ func (b *Builder) checkMetaKey(key string) {
 func (b *Builder) Ops() int { return b.ops }
 
 // Bytes is the length of the transaction so far.
-func (b *Builder) Bytes() int { return len(b.buf) - b.start }
+func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish gives the buffer that was handed to Begin, with the transaction appended. On an error the buffer comes back as
+// Finish gives the buffer that was handed to Begin, with the transaction appended, but for the bodies that it refers to. On an error the buffer comes back as
 // it was. The errors wrap a Code.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
@@ -398,12 +435,12 @@ func (b *Builder) begin(code OpCode) {
 		b.fail(fmt.Errorf("%w: a publish was not ended", ErrMalformed))
 	}
 	b.alone = b.alone || code.Alone()
-	b.op = len(b.buf)
+	b.op, b.before = len(b.buf), b.referred
 	b.buf = append(slices.Grow(b.buf, opHeaderBytes+16), byte(code), 0, 0, 0, 0)
 }
 
 func (b *Builder) end() {
-	n := len(b.buf) - b.op - opHeaderBytes
+	n := len(b.buf) - b.op - opHeaderBytes + b.referred - b.before
 	if n > MaxTransactionBytes {
 		b.fail(errTooLarge())
 		return

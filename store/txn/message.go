@@ -94,8 +94,13 @@ func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Propert
 	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err
 	}
+	dst = slices.Grow(dst, MessageBytes(a, props, body))
+	return append(appendHead(dst, timestampMS, a, props, body), body...), nil
+}
+
+// appendHead appends the record of a message, which CheckMessage has passed, but for its body.
+func appendHead(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) []byte {
 	size := MessageBytes(a, props, body) - sizeFieldBytes
-	dst = slices.Grow(dst, sizeFieldBytes+size)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
 	flags := byte(0)
 	if len(props) > 0 {
@@ -116,7 +121,7 @@ func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Propert
 			dst = appendString(dst, props[i].Value)
 		}
 	}
-	return append(dst, body...), nil
+	return dst
 }
 
 // NextRecord splits the first record off b, which holds records back to back. It looks at the record's size and flags
