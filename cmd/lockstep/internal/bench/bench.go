@@ -2,10 +2,10 @@
 
 // Package bench measures Lockstep: rates, latencies, and what they cost.
 //
-// result.go is what a measurement tells, meter.go reads the processes. publish.go, consume.go, fanout.go, expire.go,
-// pagesize.go, knobs.go and failover.go load a running node or pair through the client; bound.go relays that store
-// nothing; store.go, queues.go and growth.go the embedded store alone, in one goroutine. peer.go runs another product's
-// benchmark, and compare.go puts both side by side.
+// result.go is what a measurement tells, meter.go reads the processes. publish.go, consume.go, fanout.go, mixed.go,
+// expire.go, pagesize.go, knobs.go and failover.go load a running node or pair through the client; bound.go relays that
+// store nothing; store.go, queues.go and growth.go the embedded store alone, in one goroutine. peer.go runs another
+// product's benchmark, and compare.go puts both side by side.
 package bench
 
 import (

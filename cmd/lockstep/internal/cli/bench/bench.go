@@ -42,7 +42,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		maintenanceCommand(env), fanoutCommand(env),
 		expireCommand(env),
 		pageSizeCommand(env), storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env),
-		capacityCommand(env),
+		capacityCommand(env), mixedCommand(env),
 		knobsCommand(env), compareCommand(env), allCommand(env))
 	return cmd
 }

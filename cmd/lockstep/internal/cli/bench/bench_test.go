@@ -73,6 +73,12 @@ func TestBench(t *testing.T) {
 		require.Equal(t, "tcp", lines[len(lines)-1]["phase"])
 		require.Positive(t, lines[len(lines)-1]["ratio"])
 	}
+	lines = c.Lines("bench", "mixed", "--standalone", "--producers", "6", "--consumers", "8", "--queues", "3",
+		"--backlog", "300", "--duration", "200ms")
+	require.Len(t, lines, 4)
+	require.Equal(t, "deliver", lines[3]["phase"])
+	require.Positive(t, lines[2]["messages"])
+	require.GreaterOrEqual(t, lines[3]["messages"], 300.0)
 	lines = c.Lines("bench", "capacity", "--messages", "2000", "--queues", "2", "--duration", "1s", "--processors", "2")
 	require.Len(t, lines, 2)
 	for i, phase := range []string{"publish", "consume"} {
