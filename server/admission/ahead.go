@@ -290,14 +290,19 @@ func (l *Listener) relieve() {
 		c.ahead.slow.Store(c != first && bySource[c.source] > share)
 	}
 	if worst != nil {
-		limits := l.o.Limits()
-		l.mu.Lock()
-		worst.source.owe(abandonShare, limits)
-		l.mu.Unlock()
-		l.tell(Hoarding, worst.source.host, limits)
-		_ = worst.end() // it is given up
+		worst.Hoards()
 	}
 	time.AfterFunc(aheadTick, l.relieve)
+}
+
+// Hoards closes the connection: its client holds memory that others need, and lets the node carry out hardly anything.
+func (c *Conn) Hoards() {
+	limits := c.l.o.Limits()
+	c.l.mu.Lock()
+	c.source.owe(abandonShare, limits)
+	c.l.mu.Unlock()
+	c.l.tell(Hoarding, c.source.host, limits)
+	_ = c.end() // it is given up
 }
 
 // holdsMoreThan compares the addresses of two connections first.

@@ -315,8 +315,13 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 	}
+	room := s.browsing.begin(admission.Of(stream.Context()))
+	defer room.end()
 	var batch []store.Delivery
 	for left > 0 {
+		if read.MaxBytes, err = room.reserve(stream.Context()); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
 		if session.Paused() { // INV-2: what is read may not be true any more
 			return wire.ErrPaused
 		}
@@ -333,7 +338,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
 		if len(batch) == 0 && next == read.From {
-			return nil
+			return room.taken(stream)
 		}
 		read.From = next
 		var damaged []uint64
@@ -346,11 +351,22 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			}
 		}
 		left -= uint64(len(batch))
+		if err := room.fit(stream.Context(), recordBytes(batch)); err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
 		if err := sendBatch(session, batch, damaged, req, stream); err != nil {
 			return err
 		}
 	}
-	return nil
+	return room.taken(stream)
+}
+
+// recordBytes is what the messages of a batch take.
+func recordBytes(batch []store.Delivery) (total int64) {
+	for i := range batch {
+		total += int64(len(batch[i].Record))
+	}
+	return total
 }
 
 // withoutDamaged takes out what could not be read. The store returns that by itself.

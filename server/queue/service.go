@@ -32,9 +32,11 @@ type Service struct {
 	store   *store.Store
 	limits  atomic.Pointer[config.Limits]
 	filters filterCache
-	rules   *access.Rules
-	tracing *tracing.Tracer        // nil for none
-	quotas  atomic.Pointer[quotas] // nil while there are none
+	// browsing has the memory of Browse calls.
+	browsing *browsing
+	rules    *access.Rules
+	tracing  *tracing.Tracer        // nil for none
+	quotas   atomic.Pointer[quotas] // nil while there are none
 
 	quotasMu sync.Mutex // is held while quotas changes
 	createMu sync.Mutex // is held while a queue is made that is subject to a quota
@@ -52,6 +54,7 @@ const maxPooledBytes = 1 << 20
 // New makes the service. The rules say who may do what; RulesChanged is to be called after they have changed.
 func New(serving *serving.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{serving: serving, store: s, rules: rules, running: make(map[*caller]struct{})}
+	q.browsing = newBrowsing(l.PendingBytes.Bytes())
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
 	return q

@@ -39,6 +39,9 @@ var (
 	ErrSequenceReused = errors.New("the producer's sequence was used before")
 	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
+	// ErrTooManyBrowsers is returned when Browse calls whose clients do not read take all the memory that there is for
+	// them.
+	ErrTooManyBrowsers = errors.New("too many browsers at once")
 	// ErrResponseTooLarge is returned when one message is larger than the consumer says that it can receive.
 	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
 	// ErrFeature is returned for a request that needs what a node of the pair does not know.
@@ -178,6 +181,7 @@ var errorTable = []mapping{
 	{txn.ErrTooManyAccess, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
 	{admission.ErrNoConnection, codes.NotFound, pb.ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND},
 	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
+	{ErrTooManyBrowsers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
 	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
 	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},
 	{ErrResponseTooLarge, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
