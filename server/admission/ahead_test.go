@@ -90,7 +90,7 @@ func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 	s = &sink{taking: make(chan struct{})}
 	g := grpc.NewServer(append(admission.ServerOptions(), grpc.ForceServerCodec(rawCodec{}),
 		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20))...)
-	r := server.Registrar{Server: g}
+	r := server.Registrar{Services: g}
 	r.RegisterService(s.desc(), s)
 	done := make(chan struct{})
 	go func() {
