@@ -136,6 +136,7 @@ func (n *node) check() {
 	report, err := checkStore(context.Background(), n.s, nil)
 	require.NoError(n.t, err)
 	require.Empty(n.t, report.Problems)
+	require.NoError(n.t, n.s.CheckRunSpans())
 }
 
 // model is the trivial implementation that the store is compared with.

@@ -184,12 +184,13 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.spans.forgetQueues(b.DeletedQueues)
 	for _, id := range b.DeletedQueues {
 		if freed, err = dropQueue(edit, id, freed); err != nil {
 			return nil, err
 		}
 	}
-	return dropDead(edit, b.Dead, freed)
+	return dropDead(edit, p.spans.in(p.s.index), b.Dead, freed)
 }
 
 // dropQueue removes every trace of a deleted queue.
@@ -215,18 +216,66 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 }
 
 // dropDead frees the runs in the ranges in which no message is wanted any more.
-func dropDead(edit *tree.Edit, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
+func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
 	// One iterator for all ranges: many of them are close to each other.
 	d := deadRuns{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
-		for first, last := range ranges[i].Parts {
-			if err := d.find(&ranges[i], first, last); err != nil {
-				return nil, err
-			}
+		if err := d.drop(spans, ranges[i]); err != nil {
+			return nil, err
 		}
 	}
 	err := d.remove()
 	return d.freed, err
+}
+
+// drop frees the runs in one range, which stays as it is: after an error the batch is looked at again.
+func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
+	chunk, single := r.Single()
+	known := spans.get(r.Queue, chunk)
+	if single && known != nil && !r.Prune((*[queue.GroupsOfChunk]uint8)(known)) {
+		return nil
+	}
+	found := false
+	for first, last := range r.Parts {
+		n := d.total
+		spans.looks++
+		if err := d.find(&r, first, last); err != nil {
+			return err
+		}
+		found = found || d.total > n
+	}
+	for dead := range r.DeadChunks {
+		spans.forget(r.Queue, dead)
+	}
+	if single && known == nil && !found { // it was a look for nothing: the next one can be spared
+		return d.learn(spans, r.Queue, chunk)
+	}
+	return nil
+}
+
+// learn has the spans of a chunk's runs known.
+func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
+	known := new(groupSpans)
+	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
+	_, to := index.KeyRange(queueID)
+	if end != 0 {
+		to = index.AppendKey(nil, queueID, end)
+	}
+	d.it.SeekFloor(index.AppendKey(nil, queueID, first), to)
+	for d.it.Next() {
+		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, queueID)
+		if err != nil {
+			return err
+		}
+		if ok && e.Last() >= first {
+			known.note(chunk, &e)
+		}
+	}
+	if err := d.it.Err(); err != nil {
+		return fmt.Errorf("read the index: %w", err)
+	}
+	spans.chunks[spanKey{queueID, chunk}] = known
+	return nil
 }
 
 // maxDead is how many index entries are collected before they are removed: one purge can leave millions.
@@ -238,6 +287,7 @@ type deadRuns struct {
 	it    *tree.Iterator
 	dead  []index.Entry
 	freed []page.Run
+	total int // dead runs found
 }
 
 // find goes over the runs that overlap a part of a range.
@@ -255,6 +305,7 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 		if !ok || e.Last() < first || !r.AllDead(e.First, e.Span) {
 			continue
 		}
+		d.total++
 		if d.dead = append(d.dead, e); len(d.dead) < maxDead {
 			continue
 		}

@@ -40,6 +40,7 @@ type pager struct {
 	previous uint64
 	todo     *work
 	buf      []byte
+	spans    runSpans
 	// repaired: pages were repaired and no checkpoint has that yet.
 	repaired bool
 	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on
@@ -405,6 +406,7 @@ func (p *pager) write(b *queue.Batch) error {
 func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
+	spans := p.spans.in(p.s.index)
 	key, value := make([]byte, 0, index.KeyBytes), make([]byte, 0, 32)
 	for i := range entries {
 		key = index.AppendKey(key[:0], entries[i].Queue, entries[i].First)
@@ -412,6 +414,7 @@ func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) 
 		if err := edit.Put(key, value); err != nil {
 			return nil, fmt.Errorf("index a run: %w", err)
 		}
+		spans.wrote(&entries[i])
 	}
 	freed, err := p.editTree(edit, b)
 	if err != nil {

@@ -80,6 +80,7 @@ func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 			entries[i].AppendValue(nil)); err != nil {
 			return p.s.indexError(err)
 		}
+		p.spans.in(p.s.index).note(&entries[i])
 	}
 	p.s.mu.Lock()
 	err = edit.Commit()

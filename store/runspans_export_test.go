@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// CheckRunSpans compares what the pager knows of the spans of runs with the index: a run that is there must not be
+// shorter than what is known of each group that it reaches into.
+func (s *Store) CheckRunSpans() error {
+	s.pager.hold()
+	defer s.pager.mu.Unlock()
+	spans := s.pager.spans.in(s.index)
+	it := s.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		for seq := e.First; seq <= e.Last(); seq++ {
+			g := spans.get(e.Queue, seq/queue.ChunkSize)
+			if g == nil {
+				continue
+			}
+			n := g[seq%queue.ChunkSize/queue.Group]
+			if n == 0 || uint64(n) > min(e.Span, math.MaxUint8) {
+				return fmt.Errorf("queue %d, run of %d from %d: its shortest neighbour is said to span %d",
+					e.Queue, e.Span, e.First, n)
+			}
+		}
+	}
+	return it.Err()
+}
+
+// KnownChunks is of how many chunks the pager knows the spans of the runs.
+func (s *Store) KnownChunks() int {
+	s.pager.hold()
+	defer s.pager.mu.Unlock()
+	return len(s.pager.spans.in(s.index).chunks)
+}
+
+// ForgetRunSpans drops what the pager knows of the spans of runs, as a start does.
+func (s *Store) ForgetRunSpans() {
+	s.pager.hold()
+	defer s.pager.mu.Unlock()
+	s.pager.spans.of = nil
+}
+
+// IndexLooks is how often the pager has looked in the index for runs that lost their last message.
+func (s *Store) IndexLooks() uint64 {
+	s.pager.hold()
+	defer s.pager.mu.Unlock()
+	return s.pager.spans.looks
+}
