@@ -201,6 +201,7 @@ func (l *link) receive() error {
 			return fmt.Errorf("connection to the active: %w", err)
 		}
 		l.f.heard.Store(true)
+		l.f.o.Store.Governor().Told(m.CommitTime)
 		if err := l.f.admit(m.Config, m.Term); err != nil {
 			return err
 		}

@@ -31,6 +31,28 @@ func TestSteadyReplication(t *testing.T) {
 	})
 }
 
+// TestStandbyKnowsCommitTime: the standby is told how long commits take, over and over, and compares with that.
+func TestStandbyKnowsCommitTime(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		commits, _ := b.store.Governor().Baseline()
+		require.Zero(t, commits)
+		require.Eventually(t, func() bool {
+			for range 100 {
+				a.store.Governor().Committed(10 * time.Millisecond)
+			}
+			commits, _ := b.store.Governor().Baseline()
+			return commits > 0
+		}, 20*time.Second, 5*time.Millisecond)
+		commits, _ = b.store.Governor().Baseline()
+		require.InDelta(t, 10, commits.Seconds()*1000, 1.3)
+	})
+}
+
 // TestAcknowledgedMeansOnBoth: at the moment when a required commit returns, the record is durable on the standby
 // (INV-2).
 func TestAcknowledgedMeansOnBoth(t *testing.T) {

@@ -24,6 +24,8 @@ const (
 	quietBytes = 32 << 10
 	// pollNotices is for how many CommitNotices after the last records the sender looks for their commit by itself.
 	pollNotices = 10
+	// commitTimeEvery is how often a standby is told how long commits take.
+	commitTimeEvery = 50 * time.Millisecond
 )
 
 // sender sends the log to one standby: from the memory tail if the standby is near, else from the log files. A
@@ -41,6 +43,7 @@ type sender struct {
 	// sentCommit is the commit LSN that was sent last, at lastSent.
 	sentCommit uint64
 	lastSent   time.Time
+	lastTime   time.Time // when the standby was told how long commits take
 	batches    []batch
 
 	// reader, while not nil, reads the log files, which are held from heldFrom on.
@@ -188,6 +191,9 @@ func (sd *sender) post(m *ActiveMessage) error {
 		return errStopped
 	}
 	sd.sentCommit, sd.lastSent = m.CommitLSN, time.Now()
+	if sd.lastSent.Sub(sd.lastTime) >= commitTimeEvery {
+		m.CommitTime, sd.lastTime = p.o.Store.Governor().CommitTime(), sd.lastSent
+	}
 	if err := sd.s.stream.Send(m); err != nil {
 		return fmt.Errorf("send to the standby: %w", err)
 	}

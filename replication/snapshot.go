@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -164,6 +165,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	config := p.cfg.Config
 	p.mu.Unlock()
 	holds, _ := holdsCommitted(p.o.Store, req.Committed)
+	pacer := pace.New(pace.Limits{Governor: p.o.Store.Governor()})
 	err = send(&SnapshotChunk{Header: &SnapshotHeader{
 		ID: snap.ID, Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
 		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term, HoldsCommitted: holds,
@@ -182,6 +184,9 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 		}
 		err = send(&SnapshotChunk{Offset: at, Data: data, Checksum: crc32.Checksum(data, castagnoli)})
 		offset = at + uint64(len(data))
+		if err == nil {
+			err = pacer.Did(ctx, len(data)) // what this node spares, the other one does as well
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("send snapshot: %w", err)

@@ -173,6 +173,7 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 	m := &ActiveMessage{
 		Config: r.GetConfig(), Term: r.GetTerm(), Previous: fromPosition(r.GetPrevious()), Records: r.GetRecords(),
 		Last: fromPosition(r.GetLast()), CommitLSN: r.GetCommitLsn(), AckRequired: r.GetAckRequired(),
+		CommitTime: time.Duration(r.GetCommitTimeUs()) * time.Microsecond,
 	}
 	if t := r.GetTrace(); t != nil {
 		m.Trace = &TraceContext{Parent: t.GetTraceparent(), State: t.GetTracestate()}
@@ -273,7 +274,7 @@ type standbyStream struct {
 func (s standbyStream) Send(m *ActiveMessage) error {
 	r := &lockstepv1.ReplicateResponse{
 		Config: m.Config, Term: m.Term, Previous: toPosition(m.Previous), Records: m.Records, Last: toPosition(m.Last),
-		CommitLsn: m.CommitLSN, AckRequired: m.AckRequired,
+		CommitLsn: m.CommitLSN, AckRequired: m.AckRequired, CommitTimeUs: uint64(m.CommitTime.Microseconds()),
 	}
 	if t := m.Trace; t != nil {
 		r.Trace = &lockstepv1.TraceContext{Traceparent: t.Parent, Tracestate: t.State}

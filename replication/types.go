@@ -4,6 +4,7 @@ package replication
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -85,6 +86,9 @@ type ActiveMessage struct {
 	CommitLSN uint64
 	// AckRequired tells the standby that the active waits for its acks (SYNCING or in sync).
 	AckRequired bool
+	// CommitTime is how long commits take at present, as the active sees them; 0: there were none lately, or it was told
+	// a moment ago.
+	CommitTime time.Duration
 	// Trace names the span that the active sends Records in; nil if they are not traced.
 	Trace *TraceContext
 }

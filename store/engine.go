@@ -9,6 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -106,6 +107,9 @@ func (e engine) Repair(ctx context.Context) bool {
 	left, err := e.RepairAll(ctx)
 	return err == nil && left == 0
 }
+
+// Governed gives the limits of a rewrite.
+func (e engine) Governed(bytesPerSecond int64) *pace.Pacer { return e.paceGoverned(bytesPerSecond) }
 
 // MakeGaps writes checkpoints until what is not in use any more can be used.
 func (e engine) MakeGaps() error { return e.pager.makeGaps() }

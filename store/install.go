@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // Install receives another node's snapshot into a file beside page.db and then puts it in its place.
@@ -101,6 +102,11 @@ func (in *Install) Commit() error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	s.maint.Interrupt() // a rewrite of what goes away
+	// The rename would remove it as well, all at once and with everything locked.
+	old := filepath.Join(s.o.Dir, datadir.OldFileName)
+	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("install the snapshot: %w", err)
+	}
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()

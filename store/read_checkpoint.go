@@ -76,14 +76,25 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent)
-// and, if not 0, how many bytes per second it may read and write.
+// Governor is what all work in the background of this store is slowed down by while it holds up commits. It is for who
+// knows how long those take.
+func (s *Store) Governor() *pace.Governor { return s.governor }
+
+// Pace gives the limits of work in the background that ctx is for: its share of the time, which is what the Governor
+// finds and Options.BackgroundPercent at most, and, if not 0, how many bytes per second it may read and write. Work that
+// is said to need no care (pace.FullSpeed) has the last of these only.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
-	l := pace.Limits{Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond}
 	if pace.IsFullSpeed(ctx) {
-		l.Percent = 0
+		return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})
 	}
-	return pace.New(l)
+	return pace.New(pace.Limits{
+		Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond, Governor: s.governor,
+	})
+}
+
+// paceGoverned is Pace without Options.BackgroundPercent: for work that has a limit of its own, or that is waited for.
+func (s *Store) paceGoverned(bytesPerSecond int64) *pace.Pacer {
+	return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond, Governor: s.governor})
 }
 
 // pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting:

@@ -38,7 +38,10 @@ type ScrubResult struct {
 // it, and what is freed meanwhile is not kept. The error says that it could not go on; what was looked at by then is in
 // the result.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
-	sc := scrub{s: s, pace: pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})}
+	sc := scrub{s: s, pace: s.paceGoverned(bytesPerSecond)}
+	if pace.IsFullSpeed(ctx) {
+		sc.pace = pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})
+	}
 	err := sc.pages(ctx)
 	if lerr := sc.log(ctx); err == nil {
 		err = lerr

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
@@ -34,6 +35,7 @@ type Store struct {
 	o          Options
 	lock       io.Closer
 	background atomic.Int32 // Options.BackgroundPercent, until it is changed
+	governor   *pace.Governor
 
 	idMu sync.Mutex
 	id   identityFile
@@ -96,7 +98,7 @@ func Open(o Options) (*Store, error) {
 }
 
 func open(o Options) (_ *Store, err error) {
-	s := &Store{o: o, retired: retired{stop: make(chan struct{})}}
+	s := &Store{o: o, retired: retired{stop: make(chan struct{})}, governor: pace.NewGovernor()}
 	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
 	s.damage.init()

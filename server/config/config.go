@@ -194,9 +194,9 @@ type BackupS3 struct {
 
 // Maintenance of page files.
 type Maintenance struct {
-	BackgroundShare Percent  `key:"background-share" usage:"share of the time that a scan, backup, check or verification works, so that publishers do not feel it; it pauses for the rest. 100%: flat out"`
-	SnapshotRate    Size     `key:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one, so that publishers hardly feel it; 0: as fast as it comes"`
-	RewriteRate     Size     `key:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
+	BackgroundShare Percent  `key:"background-share" usage:"largest share of the time that a scan, backup, check or verification works; it pauses for the rest. It works less while it makes commits take longer"`
+	SnapshotRate    Size     `key:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one; 0: as fast as it comes. Less comes while that makes commits take longer"`
+	RewriteRate     Size     `key:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can. It copies less while that makes commits take longer"`
 	Autotune        Autotune `key:"autotune"`
 }
 
@@ -331,7 +331,7 @@ func Default() Config {
 		Backup: Backup{
 			KeepGenerations: 3, S3: BackupS3{PartSize: 8 << 20, Parallel: 4, RetryFor: Duration(time.Minute)},
 		},
-		Maintenance: Maintenance{BackgroundShare: 20, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},
+		Maintenance: Maintenance{BackgroundShare: 100, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Metrics:     Metrics{Queues: 20},

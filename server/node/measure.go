@@ -8,12 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
 // meter is told how long things take.
 type meter struct {
-	commits *state.Latencies
-	metrics *metrics.Latencies // nil if no metrics are served
+	commits  *state.Latencies
+	governor *pace.Governor
+	metrics  *metrics.Latencies // nil if no metrics are served
 }
 
 var _ replication.Meter = (*meter)(nil)
@@ -21,6 +23,7 @@ var _ replication.Meter = (*meter)(nil)
 // Committed implements replication.Meter, as do the others.
 func (m *meter) Committed(d time.Duration) {
 	m.commits.Observe(d)
+	m.governor.Committed(d)
 	if m.metrics != nil {
 		m.metrics.Committed(d)
 	}
@@ -40,7 +43,9 @@ func (m *meter) Written(d time.Duration) {
 	}
 }
 
-func (n *node) meter() replication.Meter { return &meter{commits: &n.commits, metrics: n.latencies} }
+func (n *node) meter() replication.Meter {
+	return &meter{commits: &n.commits, governor: n.store.Governor(), metrics: n.latencies}
+}
 
 // activity is what the node does and uses.
 func (n *node) activity() state.Activity {

@@ -19,8 +19,10 @@ const (
 	walkBuffers = 4
 	// walkGapBytes is how much that is not wanted is read rather than begin another read behind it.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes is walkBytes of a walk that pauses: it does no more than that at a time.
-	walkPacedBytes = 128 << 10
+	// walkPacedBytes is walkBytes while a walk pauses now and then, and walkPacedBuffers walkBuffers of one that may: it
+	// does no more than that at a time.
+	walkPacedBytes   = 128 << 10
+	walkPacedBuffers = 2
 )
 
 // WalkOptions say how to walk over the runs of messages of a checkpoint.
@@ -44,13 +46,19 @@ type walk struct {
 	queues []uint64 // in order, with Broken
 }
 
-// part gives how much one read fetches, and how many there may be. A walk that pauses reads only when it looks at
-// nothing.
-func (w *walk) part() (bytes int64, buffers int) {
+// buffers is how many reads there may be at a time, and bytes how much the next one fetches.
+func (w *walk) buffers() int {
 	if w.c.pace != nil {
-		return walkPacedBytes, 1
+		return walkPacedBuffers
 	}
-	return walkBytes, walkBuffers
+	return walkBuffers
+}
+
+func (w *walk) bytes() int64 {
+	if w.c.pace.Unhindered() {
+		return walkBytes
+	}
+	return walkPacedBytes
 }
 
 // walkPart is what one read brought.
@@ -85,7 +93,7 @@ func (c *Checkpoint) Runs(
 		slices.Sort(w.queues)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	_, buffers := w.part()
+	buffers := w.buffers()
 	full, empty := make(chan *walkPart, buffers+1), make(chan *walkPart, buffers)
 	for range buffers {
 		empty <- &walkPart{}
@@ -124,7 +132,7 @@ func (c *Checkpoint) Runs(
 // read sends the runs in parts until there are none, or ctx ends.
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
-	p.limit, _ = w.part()
+	p.limit = w.bytes()
 	if w.Broken == nil {
 		if err := p.scan([]byte{index.Letter}, []byte{index.Letter + 1}); err != nil {
 			p.finish(err)
@@ -212,6 +220,7 @@ func (p *partReader) room(full bool) error {
 	select {
 	case p.part = <-p.empty:
 		p.part.runs, p.part.err = p.part.runs[:0], nil
+		p.limit = p.w.bytes()
 		p.first, p.next = 0, 0
 		return nil
 	case <-p.ctx.Done():

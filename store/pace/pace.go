@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pace keeps long work in the background from being felt in the foreground: it makes the work pause, so that it
-// takes a share of the time, copies so many bytes per second, or both.
+// takes a share of the time, copies so many bytes per second, or both. A Governor finds the share for all work of a
+// node, by what commits take; limits are the most that work takes in any case.
 package pace
 
 import (
@@ -32,13 +33,16 @@ type Limits struct {
 	Percent int
 	// BytesPerSecond that the work may read or write; 0 means any number.
 	BytesPerSecond int64
+	// Governor, if not nil, makes the share smaller while commits take longer than without the work.
+	Governor *Governor
 }
 
 // Pacer makes a piece of work keep its limits. A nil Pacer has none. Its methods may be called from any goroutine; the
 // share of the time is that of all of them together, as long as only one of them works at a time.
 type Pacer struct {
-	percent int
-	bytes   *rate.Limiter // nil: no limit
+	percent  int
+	bytes    *rate.Limiter // nil: no limit
+	governor *Governor     // nil: none
 
 	mu    sync.Mutex // guards since
 	since time.Time  // when the work last went on
@@ -58,10 +62,10 @@ func New(l Limits) *Pacer {
 	if l.Percent >= 100 {
 		l.Percent = 0
 	}
-	if l.Percent <= 0 && l.BytesPerSecond <= 0 {
+	if l.Percent <= 0 && l.BytesPerSecond <= 0 && l.Governor == nil {
 		return nil
 	}
-	p := &Pacer{percent: max(l.Percent, 0), since: time.Now()}
+	p := &Pacer{percent: max(l.Percent, 0), since: time.Now(), governor: l.Governor}
 	if l.BytesPerSecond > 0 {
 		burst := min(max(int64(float64(l.BytesPerSecond)*burstTime.Seconds()), burstLeast), burstMost)
 		p.bytes = rate.NewLimiter(rate.Limit(l.BytesPerSecond), int(burst))
@@ -97,26 +101,42 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	return nil
 }
 
+// Unhindered tells whether the work goes on without a pause at present, so that it may do larger pieces at a time.
+func (p *Pacer) Unhindered() bool {
+	if p == nil {
+		return true
+	}
+	return p.percent == 0 && p.governor.shareOf(time.Now()) == fullShare
+}
+
 // rest pauses in proportion to how long the work went on.
 func (p *Pacer) rest(ctx context.Context) error {
-	if p.percent == 0 {
+	if p.percent == 0 && p.governor == nil {
 		return nil
 	}
+	now := time.Now()
 	p.mu.Lock()
-	worked := time.Since(p.since)
+	worked := now.Sub(p.since)
 	p.mu.Unlock()
 	if worked < slice {
 		return nil
 	}
-	timer := time.NewTimer(min(worked*time.Duration(100-p.percent)/time.Duration(p.percent), longest))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return fmt.Errorf("pause: %w", ctx.Err())
+	share := p.governor.shareOf(now)
+	if p.percent > 0 {
+		share = min(share, p.percent*fullShare/100)
+	}
+	if share < fullShare {
+		timer := time.NewTimer(min(worked*time.Duration(fullShare-share)/time.Duration(share), longest))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return fmt.Errorf("pause: %w", ctx.Err())
+		}
+		now = time.Now()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.since = time.Now()
+	p.since = now
 	return nil
 }

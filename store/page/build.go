@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// syncEveryBytes is how much a Builder writes between two syncs. They go on beside the writing, so that neither a
-	// large heap of unwritten pages builds up in the system, behind which another file's sync would have to wait, nor
-	// the last sync takes long.
+	// syncEveryBytes is how much a Builder writes before that is handed to the disk. That goes on beside the writing, so
+	// that neither a large heap of unwritten pages builds up in the system, behind which another file's sync would have
+	// to wait, nor the last sync takes long. It is no sync, which would commit the filesystem's journal and empty the
+	// disk's cache: other files' writes, and syncs, would wait for each of them.
 	syncEveryBytes = 4 << 20
 )
 
@@ -243,20 +244,20 @@ func (b *Builder) Abort() {
 	_ = b.sync.wait()  // whatever became of it
 	_ = b.file.Close() // nothing of it is wanted
 	b.file, b.buf = nil, nil
-	_ = b.fsys.Remove(b.path) // the next Open of the store drops it, too
+	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store drops it, too
 }
 
-// backgroundSync syncs a file beside the goroutine that writes it, which is at most one sync ahead.
+// backgroundSync hands a file to the disk beside the goroutine that writes it, which is at most one piece ahead.
 type backgroundSync struct {
 	file  vfs.File
-	bytes int // since the last sync began
+	bytes int // since the last piece began
 	// what lies before it is not in the system's cache any more: a copy may be larger than memory, and is not read yet
 	dropped int64
 	running sync.WaitGroup
 	err     error // of the last one; valid after running.Wait
 }
 
-// wrote starts a sync if it is time. It returns the error of the one before.
+// wrote hands over what was written if it is time. It returns the error of the time before.
 func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil
@@ -266,7 +267,7 @@ func (s *backgroundSync) wrote(n int, end int64) error {
 	}
 	s.bytes = 0
 	s.running.Go(func() {
-		if s.err = s.file.Sync(); s.err == nil {
+		if s.err = s.file.SyncRange(s.dropped, end-s.dropped); s.err == nil {
 			dropCache(s.file, stretch{s.dropped, end})
 			s.dropped = end
 		}

@@ -33,7 +33,7 @@ func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	}
 	c := copier{
 		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.e.Live(),
-		pace:  pace.New(pace.Limits{BytesPerSecond: rw.o.BytesPerSecond}),
+		pace:  rw.e.Governed(rw.o.BytesPerSecond),
 		index: index.Writer{Bulk: tree.NewBulk(rw.builder, tree.Options{})},
 	}
 	rw.meter.Expect(plan.Messages, plan.MessageBytes)
@@ -87,7 +87,13 @@ type copier struct {
 
 // copyAll copies everything and returns the new root.
 func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
-	from, put := c.rw.from, c.index.Bulk.Put
+	from := c.rw.from
+	put := func(key, value []byte) error {
+		if err := c.index.Bulk.Put(key, value); err != nil {
+			return err //nolint:wrapcheck // as from the tree itself
+		}
+		return c.pace.Did(ctx, 0)
+	}
 	if err := from.CopyTree(ctx, nil, []byte{index.Letter}, put); err != nil {
 		return page.Run{}, err
 	}

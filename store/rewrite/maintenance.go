@@ -95,6 +95,8 @@ type Engine interface {
 	Repair(ctx context.Context) bool
 	// Pace gives the limits of work in the background.
 	Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer
+	// Governed is Pace for a rewrite, which has no share of the time that it may not go beyond.
+	Governed(bytesPerSecond int64) *pace.Pacer
 	// MakeGaps writes checkpoints until what is not in use any more can be used.
 	MakeGaps() error
 	// MoveRuns copies runs of messages, the last one first, into gaps in front of them. more is false when there are no

@@ -161,7 +161,7 @@ func dropOld(fsys vfs.FS, dir string) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("drop page.db_old: %w", err)
 	}
-	if err := fsys.Remove(name); err != nil {
+	if err := vfs.RemoveLarge(fsys, name); err != nil {
 		return 0, fmt.Errorf("drop page.db_old: %w", err)
 	}
 	if err := fsys.SyncDir(dir); err != nil {

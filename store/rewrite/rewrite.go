@@ -221,7 +221,7 @@ func (rw *rewrite) cleanup() {
 		rw.from.Close()
 	}
 	if rw.err != nil && !rw.e.Failed() {
-		_ = rw.fs.Remove(rw.path(datadir.NewFileName)) // the next rewrite or Open removes it otherwise
+		_ = vfs.RemoveLarge(rw.fs, rw.path(datadir.NewFileName)) // the next rewrite or Open removes it otherwise
 	}
 }
 
@@ -247,6 +247,9 @@ func (rw *rewrite) run(ctx context.Context) error {
 	}
 	rw.result.CopyTime = time.Since(begun)
 	if err := rw.verify(ctx, meta); err != nil {
+		return fmt.Errorf("rewrite: %w", err)
+	}
+	if err := rw.dropFormer(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
 	if err := rw.e.Swap(rw.file, rw.rename); err != nil {
@@ -300,12 +303,25 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 		plan.FileBytes
 	if plan.NeedBytes+plan.ReserveBytes > plan.AvailableBytes && plan.Err() == nil {
 		rw.events(events.OldFileDropped{Bytes: plan.OldFileBytes})
-		if err := rw.fs.Remove(rw.path(datadir.OldFileName)); err != nil {
+		if err := vfs.RemoveLarge(rw.fs, rw.path(datadir.OldFileName)); err != nil {
 			return plan, fmt.Errorf("drop page.db_old: %w", err)
 		}
 	}
 	err = plan.Err()
 	return plan, err
+}
+
+// dropFormer removes the page.db_old of an earlier rewrite. The rename would do it as well, all at once and while
+// nothing else can be done with page.db.
+func (rw *rewrite) dropFormer(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := vfs.RemoveLarge(rw.fs, rw.path(datadir.OldFileName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop the former page.db_old: %w", err)
+	}
+	return nil
 }
 
 // verify opens the new file as the next start would, and compares what it holds with the present state.

@@ -24,7 +24,7 @@ const (
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
 	WorkBackup  = "backup"  // of the standby, with the setting of the background's share
 	WorkScan    = "scan"    // of the standby, the same
-	WorkRejoin  = "rejoin"  // the standby has lost its disk and gets a snapshot
+	WorkRejoin  = "rejoin"  // the standby comes back without its disk and gets a snapshot
 )
 
 // Works are all of them, in the order in which they are measured.
@@ -202,7 +202,11 @@ func (u *upkeep) resize(ctx context.Context) (mb float64, err error) {
 			return 0, err
 		}
 		state := strings.ToLower(strings.TrimPrefix(plan.GetState().String(), "PLAN_STATE_"))
-		u.load.during(fmt.Sprintf("%s, %d done", state, len(plan.GetDoneNodes())))
+		step := fmt.Sprintf("%s, %d done", state, len(plan.GetDoneNodes()))
+		if phase := plan.GetProgress().GetPhase(); phase != "" {
+			step += ": " + phase
+		}
+		u.load.during(step)
 		if client.PlanEnded(plan) && plan.GetState() != pb.PlanState_PLAN_STATE_DONE {
 			return 0, fmt.Errorf("the plan has %s: %s", state, plan.GetReason())
 		}
@@ -246,7 +250,6 @@ func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() 
 	if err != nil {
 		return 0, 0, nil, err
 	}
-	u.load.during("standby lost")
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
@@ -256,11 +259,15 @@ func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() 
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
+	// The loss itself is what bench failover measures. Publishers are measured from when it is over.
+	if err := letPass(ctx, u.Settle); err != nil {
+		return 0, 0, nil, errors.Join(err, after())
+	}
+	u.load.next()
 	started := time.Now()
 	if err := n.Start(); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}
-	u.load.during("standby comes back")
 	if err := u.t.Pair.WaitReady(ctx, nil); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}

@@ -30,7 +30,8 @@ the latencies meanwhile are compared:
   resize   a rolling resize of both nodes, to --resize-to and back in the next round, with its switchover
   backup   of the standby
   scan     of the standby
-  rejoin   the standby is killed and its data removed; it gets a snapshot of the active
+  rejoin   the standby is killed and its data removed; from when it is started again, and gets a snapshot of the active, until
+           it is in sync
 
 A message that is late because the one before it took long counts from the time at which it was due. The ratio is that of the
 p99 meanwhile to the p99 of the quiet time before. The last table has for each piece of work the round with the median

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSlots: a time is in the slot that it should be in, which is an eighth of it wide at most.
+func TestSlots(t *testing.T) {
+	for us := int64(1); us < 200_000_000; us += 1 + us/50 {
+		d := time.Duration(us) * time.Microsecond
+		slot := slotOf(d)
+		require.Greater(t, slotEnd(slot), d)
+		require.LessOrEqual(t, slotEnd(slot), d+d/8+time.Microsecond, d)
+		require.LessOrEqual(t, slot, slotOf(d+time.Microsecond))
+	}
+	require.Equal(t, 0, slotOf(0))
+	require.Equal(t, slots-1, slotOf(time.Hour))
+}
+
+// node has commits at a rate, which take longer while work goes on.
+type node struct {
+	g *Governor
+	// each commit takes alone, and so much longer at a full share of the work.
+	alone, disturbed time.Duration
+	tell             *Governor // who is told, as a standby is
+}
+
+// commits so many, two a millisecond, while work has its present share or, if it does not go on, none.
+func (n *node) commits(count int, working bool) {
+	for i := range count {
+		took := n.alone
+		if working {
+			_, share := n.worker().Baseline()
+			took += time.Duration(share * float64(n.disturbed))
+		}
+		if i%5 == 0 {
+			took += took / 4
+		}
+		n.g.Committed(took)
+		time.Sleep(500 * time.Microsecond)
+		if d := n.g.CommitTime(); n.tell != nil {
+			n.tell.Told(d)
+		}
+	}
+}
+
+// worker is the governor of the node that works.
+func (n *node) worker() *Governor {
+	if n.tell != nil {
+		return n.tell
+	}
+	return n.g
+}
+
+// whileWorking has a piece of work go on for so many commits, and returns its mean share of the time.
+func (n *node) whileWorking(t *testing.T, count int) float64 {
+	var worked time.Duration
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(done)
+		p := New(Limits{Governor: n.worker()})
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			time.Sleep(time.Millisecond)
+			worked += time.Millisecond
+			if p.Did(t.Context(), 1<<20) != nil {
+				return
+			}
+		}
+	}()
+	n.commits(count, true)
+	share := float64(worked) / float64(time.Since(began))
+	close(stop)
+	<-done
+	return share
+}
+
+// TestGovernor: work goes on at full speed without commits, and beside commits that it does not disturb; it gets a part
+// of the time where it does, so that they stay near what they take alone, on the node itself and where that is told.
+func TestGovernor(t *testing.T) {
+	for name, told := range map[string]bool{"of this node": false, "told": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &node{g: NewGovernor(), alone: time.Millisecond}
+				if told {
+					n.tell = NewGovernor()
+				}
+				n.commits(4000, false)
+				base, _ := n.worker().Baseline()
+				require.InDelta(t, 1.25, base.Seconds()*1000, 0.2)
+
+				n.whileWorking(t, 4000) // to find its share
+				require.Greater(t, n.whileWorking(t, 2000), 0.95, "nothing is disturbed")
+
+				n.disturbed = 4 * time.Millisecond
+				n.whileWorking(t, 4000)
+				share := n.whileWorking(t, 8000)
+				require.Greater(t, share, 0.07)
+				require.Less(t, share, 0.3, "commits would take twice as long")
+				now, _ := n.worker().Baseline()
+				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4, "what it disturbs is no baseline")
+
+				time.Sleep(10 * time.Second)
+				New(Limits{Governor: n.worker()}).Unhindered() // which still finds commits of the time before
+				time.Sleep(2 * windowLongest)
+				require.True(t, New(Limits{Governor: n.worker()}).Unhindered(), "no commit waits")
+			})
+		})
+	}
+}
+
+// TestGovernorNeverStarves: commits that take long whatever the work does leave it a part of the time, and become the
+// new baseline, so that it gets more.
+func TestGovernorNeverStarves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{g: NewGovernor(), alone: time.Millisecond}
+		n.commits(4000, false)
+		n.alone = 20 * time.Millisecond
+		require.Greater(t, n.whileWorking(t, 4000), 0.04)
+		n.whileWorking(t, 20_000)
+		require.Greater(t, n.whileWorking(t, 4000), 0.9)
+	})
+}
+
+// TestGovernorLimits: shares that are set are the most that work gets, and full speed needs no governor.
+func TestGovernorLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(Limits{Governor: NewGovernor(), Percent: 25})
+		require.False(t, p.Unhindered())
+		began := time.Now()
+		for range 1000 {
+			work(2 * time.Millisecond)
+			require.NoError(t, p.Did(t.Context(), 0))
+		}
+		require.Equal(t, 8*time.Second, time.Since(began))
+		var none *Governor
+		none.Committed(time.Second)
+		none.Told(time.Second)
+		require.Zero(t, none.CommitTime())
+		require.True(t, New(Limits{Governor: none}).Unhindered())
+	})
+}
+
+// TestGovernorBegins: work that begins while commits come, of which nothing is known, begins slowly.
+func TestGovernorBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGovernor()
+		for range 100 {
+			g.Committed(time.Millisecond)
+		}
+		p := New(Limits{Governor: g})
+		require.False(t, p.Unhindered())
+		_, share := g.Baseline()
+		require.InDelta(t, 0.05, share, 0.001)
+	})
+}
