@@ -92,7 +92,7 @@ func mixed(ctx context.Context, t Target, o MixedOptions, names []string, publis
 		SizeBytes: o.SizeBytes, Producers: o.Producers, Window: o.Window, Queues: o.Queues, Duration: o.Duration,
 	})
 	consuming.Wait()
-	if err = errors.Join(err, context.Cause(load)); err != nil {
+	if err := errors.Join(err, context.Cause(load)); err != nil {
 		return err
 	}
 	took := time.Since(start)
