@@ -20,6 +20,8 @@ type Usage struct {
 	// was.
 	RSSBefore float64 `json:"rss_before_mb"`
 	PeakRSS   float64 `json:"rss_peak_mb"`
+	// Virtual is the memory that is mapped, in MB, whether it is there or not.
+	Virtual float64 `json:"virtual_mb"`
 	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps
 	// files in large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
 	Dirtied float64 `json:"dirtied_mb"`

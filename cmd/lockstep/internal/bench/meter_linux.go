@@ -27,6 +27,7 @@ func readUsage(pid int) Usage {
 		}
 	}
 	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
+	u.Virtual = field(dir+"status", "VmSize:") * 1024 / 1e6
 	u.PeakRSS = field(dir+"status", "VmHWM:") * 1024 / 1e6
 	u.Dirtied = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
 	u.Read, u.Written = field(dir+"io", "rchar:")/1e6, field(dir+"io", "wchar:")/1e6

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/time/rate"
 
 	"github.com/lockstep-mq/lockstep/client"
 )
@@ -39,6 +40,8 @@ type PublishOptions struct {
 	EachToNext bool
 	// Duration after which it ends, however many Messages there were; 0: after Messages.
 	Duration time.Duration
+	// Rate is how many messages are published a second, by all together; 0: as many as can be.
+	Rate float64
 	// ExpiresAt is when the messages expire; 0: they do not.
 	ExpiresAt time.Time
 }
@@ -49,6 +52,18 @@ func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 		return now.Before(until)
 	}
 	return n <= int64(o.Messages)
+}
+
+// pace returns what waits until the next message is due, and tells when it is sent.
+func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
+	if o.Rate <= 0 {
+		return func(context.Context) (time.Time, error) { return time.Now(), nil }
+	}
+	limiter := rate.NewLimiter(rate.Limit(o.Rate), 1)
+	return func(ctx context.Context) (time.Time, error) {
+		err := limiter.Wait(ctx)
+		return time.Now(), err
+	}
 }
 
 // messages makes messages by their number, from 1; those of the same size are the same.
@@ -135,6 +150,7 @@ func publishAll(
 	defer cancel(nil)
 	var next atomic.Int64
 	var wg sync.WaitGroup
+	pace := o.pace()
 	histograms := make([]*hdrhistogram.Histogram, max(o.Publishers, len(producers)))
 	for i := range histograms {
 		p, h := producers[i%len(producers)], newHistogram()
@@ -149,9 +165,9 @@ func publishAll(
 		wg.Go(func() {
 			var err error
 			if o.Window == 1 {
-				err = publishOneByOne(ctx, p, queue, o, &next, h)
+				err = publishOneByOne(ctx, p, queue, o, &next, pace, h)
 			} else {
-				err = publishPipelined(ctx, p, queue, o, &next, h)
+				err = publishPipelined(ctx, p, queue, o, &next, pace, h)
 			}
 			if err != nil {
 				cancel(err)
@@ -170,12 +186,16 @@ func publishAll(
 }
 
 func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
-	next *atomic.Int64, h *hdrhistogram.Histogram,
+	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
 ) error {
 	message := o.messages()
 	until := time.Now().Add(o.Duration)
-	for n, start := next.Add(1), time.Now(); o.more(n, start, until); n, start = next.Add(1), time.Now() {
+	for n, now := next.Add(1), time.Now(); o.more(n, now, until); n, now = next.Add(1), time.Now() {
 		m := message(n)
+		start, err := pace(ctx)
+		if err != nil {
+			return err
+		}
 		if _, err := p.Publish(ctx, queue(n), m); err != nil {
 			return err
 		}
@@ -185,7 +205,7 @@ func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64
 }
 
 func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
-	next *atomic.Int64, h *hdrhistogram.Histogram,
+	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
 ) error {
 	message := o.messages()
 	window := make(chan struct{}, o.Window)
@@ -199,8 +219,12 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		m, start := message(n), time.Now()
-		err := p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
+		m := message(n)
+		start, err := pace(ctx)
+		if err != nil {
+			return err
+		}
+		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
 			record(h, time.Since(start))
 			if err != nil {
 				select {

@@ -73,7 +73,8 @@ type Result struct {
 	Value             string  `json:"value,omitempty"`
 	Checkpoints       int     `json:"checkpoints,omitempty"`
 	CheckpointsPerMin float64 `json:"checkpoints_per_min,omitempty"`
-	LogMB             float64 `json:"log_mb,omitempty"` // the active's log on disk, at the end
+	VirtualMB         float64 `json:"virtual_mb,omitempty"` // mapped by the node that has most
+	LogMB             float64 `json:"log_mb,omitempty"`     // the active's log on disk, at the end
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
@@ -95,12 +96,12 @@ func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 // cost fills in what it took.
 func (r *Result) cost(m *meter) {
 	r.Processes, r.DiskWritten = m.used(), m.diskWritten()
-	r.CPU, r.RSS, r.PeakRSS = 0, 0, 0
+	r.CPU, r.RSS, r.PeakRSS, r.VirtualMB = 0, 0, 0, 0
 	for _, u := range r.Processes {
 		r.CPU += u.CPU
 		r.RSS += u.RSS
 		if u.Name != clientName {
-			r.PeakRSS = max(r.PeakRSS, u.PeakRSS)
+			r.PeakRSS, r.VirtualMB = max(r.PeakRSS, u.PeakRSS), max(r.VirtualMB, u.Virtual)
 		}
 	}
 }

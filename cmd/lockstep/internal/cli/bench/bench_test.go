@@ -66,6 +66,10 @@ func TestBench(t *testing.T) {
 	require.Len(t, lines, 4)
 	require.Equal(t, "64MiB", lines[3]["value"])
 	require.Positive(t, lines[3]["log_mb"])
+	lines = c.Lines("bench", "knobs", "--knob", "checkpoint-bytes", "--values", "1MiB", "--duration", "1s", "--standalone",
+		"--rate", "100")
+	require.LessOrEqual(t, lines[1]["messages"], 102.0)
+	require.Positive(t, lines[1]["messages"])
 	for sync, transports := range map[string]int{"off": 2, "always": 1} {
 		lines = c.Lines("bench", "bound", "--duration", "50ms", "--rounds", "2", "--size", "100", "--window", "1,64",
 			"--sync", sync)

@@ -18,6 +18,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			"on both nodes.",
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
+  lockstep bench publish --rate 300 --duration 30s
   lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
   lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
 		Args: cobra.NoArgs,
@@ -28,6 +29,9 @@ func publishCommand(env *cli.Env) *cobra.Command {
 			}
 			if o.Groups < 0 {
 				return errGroups
+			}
+			if o.Rate < 0 {
+				return errRate
 			}
 			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
 				o.Publishers < o.Producers {
@@ -52,11 +56,18 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		BoolVar(&f.tls, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in "+
 			"turn the same without")
 	cmd.Flags().DurationVar(&f.duration, "duration", 0, "publish for so long, instead of --messages")
+	rateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
 	orderFlags(cmd, &o.Order)
 	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
 	return cmd
+}
+
+var errRate = cli.Usage("--rate must not be below 0")
+
+func rateFlag(cmd *cobra.Command, o *bench.PublishOptions) {
+	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "messages a second, by all together; 0: as many as can be")
 }
 
 func consumeCommand(env *cli.Env) *cobra.Command {

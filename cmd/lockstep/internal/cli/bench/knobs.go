@@ -49,16 +49,19 @@ func knobs() []knob {
 func knobsCommand(env *cli.Env) *cobra.Command {
 	var f benchFlags
 	var names, values []string
+	var paced bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "knobs", Short: "Sweep the group commit's delay and the size of checkpoints",
 		Long: `Start nodes with one setting changed, publish for --duration, and go on to the next value: commit-delay, how long the active
 collects transactions before it writes, and checkpoint-bytes, after how much log a checkpoint is written. In each round every value
 has its turn. The table has the rate and the latencies, the checkpoints of the active in a minute, the size of its log, and the
-most memory that one node had resident. The values of --values are for the one --knob that is given.
+most memory that one node had resident and mapped. With --rate there is one load, a producer that publishes so many messages a
+second: what nodes use that have little to do. The values of --values are for the one --knob that is given.
 
 Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with sync=off.`,
 		Example: `  lockstep bench knobs
   lockstep bench knobs --knob checkpoint-bytes --values 64MiB,256MiB,1GiB --duration 30s --rounds 3
+  lockstep bench knobs --knob checkpoint-bytes --values 1MiB,16MiB,128MiB --rate 300 --duration 60s
   lockstep bench knobs --knob commit-delay --standalone --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,9 +72,17 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 			if f.duration <= 0 {
 				return cli.Usage("--duration must be above 0")
 			}
+			if paced.Rate < 0 {
+				return errRate
+			}
 			chosen, err := chooseKnobs(names, values)
 			if err != nil {
 				return err
+			}
+			for i := range chosen {
+				if paced.Rate > 0 {
+					chosen[i].loads = []bench.PublishOptions{{Producers: 1, Window: 1, Queues: 1, Rate: paced.Rate}}
+				}
 			}
 			if cmd.Flags().Changed("sync") {
 				for i := range chosen {
@@ -95,6 +106,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 		_ = cmd.Flags().MarkHidden(name) // the loads have their own
 	}
 	cmd.Flags().DurationVar(&f.duration, "duration", 10*time.Second, "how long to publish with each value")
+	rateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
 	cmd.Flags().StringSliceVar(&values, "values", nil, "values of the one --knob; default: two orders of magnitude")
 	return cmd
@@ -175,13 +187,14 @@ func printKnobs(env *cli.Env, results []bench.Result) error {
 			r.Knob, r.Value, load(&r), r.Sync, r.SizeBytes, fmt.Sprintf("%.0f", r.Rate), spread(&r), digits(r.P50),
 			digits(r.P99), digits(r.Max),
 			fmt.Sprintf("%.1f", r.CheckpointsPerMin), fmt.Sprintf("%.0f", r.LogMB), fmt.Sprintf("%.0f", r.PeakRSS),
+			fmt.Sprintf("%.0f", r.VirtualMB),
 			fmt.Sprintf("%.1f", r.CPUPerMessage()),
 			fmt.Sprintf("%.0f", r.DiskWritten),
 		})
 	}
 	return env.Print.Table([]string{
 		"Setting", ">Value", "Load", "Sync", ">Bytes", ">Rate/s", ">Spread", ">p50 ms", ">p99 ms", ">max ms",
-		">Checkpoints/min", ">Log MB", ">Peak MB",
+		">Checkpoints/min", ">Log MB", ">Peak MB", ">Virtual MB",
 		">CPU µs each", ">Disk MB",
 	}, rows)
 }
