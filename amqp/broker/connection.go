@@ -71,6 +71,7 @@ type conn struct {
 	held    int // bytes of messages in part, as the server counts them
 	ended   bool
 	closing time.Time // when it is cut off, once it is closed from here
+	defect  bool      // what it has to say may be wrong: nothing more is said
 	mute    bool      // it is closed from here without a word: what was said already is written, and nothing else
 	txns    transactions
 	nodes   []string             // queues that are to go with it
@@ -134,15 +135,29 @@ func (c *conn) ready(core *session.Conn) bool {
 	return c.ctx.Err() == nil
 }
 
-// contain runs what belongs to the connection. A defect of it costs the connection and not the node.
+// contain runs what belongs to the connection. A defect of it costs the connection and not the node: what several
+// connections share is changed in sections that cannot fail half way, and what a client was not told of is in doubt for
+// it, as when a connection breaks. Whatever locks mu unlocks it by defer, so that the other goroutines of the connection
+// can end.
 func (c *conn) contain(what func()) {
 	defer func() {
-		if p := recover(); p != nil {
-			c.log.Error("an AMQP connection was closed because of a defect; please report it", zap.Any("panic", p),
-				zap.Stack("stack"))
-			_ = c.raw.Close() // the reader comes back
-			c.cancel()
+		p := recover()
+		if p == nil {
+			return
 		}
+		c.log.Error("an AMQP connection was closed because of a defect; please report it", zap.Any("panic", p),
+			zap.Stack("stack"))
+		_ = c.raw.Close() // the reader comes back
+		c.cancel()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.defect {
+			c.defect = true
+			c.server.defects.Add(1)
+		}
+		c.ended = true
+		c.room.Broadcast()
+		c.signal()
 	}()
 	what()
 }
@@ -194,7 +209,7 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
 		c.broken(err)
 		return true, nil
 	}
-	if c.mute {
+	if c.mute || c.defect {
 		return c.ended, nil
 	}
 	err = c.core.Receive(f, time.Now())
@@ -269,6 +284,9 @@ func (c *conn) hangUp() bool {
 func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.defect {
+		return nil, time.Time{}, false, true
+	}
 	now := time.Now()
 	next, err := c.core.Tick(now)
 	c.handleEvents()
@@ -295,16 +313,18 @@ func (c *conn) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
+	c.server.held.change(c, c.held, 0)
+	c.held = 0
 	defer c.signal()
 	defer c.room.Broadcast()
 	c.core.Lost(nil)
 	c.handleEvents()
-	c.server.held.change(c, c.held, 0)
-	c.held = 0
 }
 
 // shut closes the connection and tells the client why; it is cut off when it does not answer.
-func (c *conn) shut(why *wire.Error) {
+func (c *conn) shut(why *wire.Error) { c.contain(func() { c.shutDown(why) }) }
+
+func (c *conn) shutDown(why *wire.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core == nil { // it has shown nothing yet
@@ -384,7 +404,7 @@ func (c *conn) handleEvents() {
 			}
 		case *session.Detached:
 			if l, ok := e.Link.Data.(link); ok {
-				l.detached(e.Closed)
+				l.detached(e.Closed && !e.Ended) // what was ended here, its client may want to find again
 			} else {
 				e.Link.Detach(e.Closed, nil)
 			}

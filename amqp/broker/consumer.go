@@ -33,6 +33,7 @@ type consumer struct {
 	dynamic      string      // the queue that was made for the link; empty for none
 	volatile     bool        // the subscription goes with the link
 	durable      bool        // the subscription goes when the link is closed, and stays when it is only detached
+	single       bool        // the subscription is that of one link, wherever it is attached
 	leave        func() bool // of a subscription that several links share: tells whether this was the last one
 	left         sync.Once
 	wasLast      bool
@@ -86,10 +87,10 @@ func (s *consumer) withdraw() {
 }
 
 func (s *consumer) run() {
-	defer s.cancel()
-	err := s.stream()
-	close(s.ended)
-	s.c.server.unregister(s)
+	if s.single {
+		s.c.server.steal(s)
+	}
+	err := s.consume()
 	s.c.mu.Lock()
 	gone := s.gone
 	s.gone = true
@@ -118,6 +119,14 @@ func (s *consumer) run() {
 	}
 	s.c.handleEvents()
 	s.c.signal()
+}
+
+// consume is stream with what is due when it has ended, in whatever way.
+func (s *consumer) consume() error {
+	defer s.cancel()
+	defer s.c.server.unregister(s)
+	defer close(s.ended)
+	return s.stream()
 }
 
 // stream attaches to the subscription, and passes on what comes until the stream ends.
@@ -164,10 +173,7 @@ func (s *consumer) accept(queueID uint64) {
 // ask sends credit and answers to the node, until the stream ends.
 func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 	for {
-		s.c.mu.Lock()
-		req := s.request()
-		over := req == nil && s.gone
-		s.c.mu.Unlock()
+		req, over := s.toldNext()
 		if over {
 			_ = stream.CloseSend() // it never fails
 			return
@@ -184,6 +190,14 @@ func (s *consumer) ask(stream pb.QueueService_ConsumeClient) {
 			return
 		}
 	}
+}
+
+// toldNext is what the node is to be told now, nil for nothing, and whether nothing follows.
+func (s *consumer) toldNext() (req *pb.ConsumeRequest, over bool) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	req = s.request()
+	return req, req == nil && s.gone
 }
 
 // request is what the node is to be told now; nil for nothing. mu is held.

@@ -38,17 +38,20 @@ func (s *consumer) confirmedDrain() {
 		return
 	}
 	d.asked = true
-	d.timer = time.AfterFunc(drainQuiet, func() {
-		s.c.mu.Lock()
-		defer s.c.mu.Unlock()
-		if s.drain != d {
-			return
-		}
-		s.drain = nil
-		s.link.Drained()
-		s.c.handleEvents()
-		s.c.signal()
-	})
+	d.timer = time.AfterFunc(drainQuiet, func() { s.c.contain(func() { s.drained(d) }) })
+}
+
+// drained tells the client that there is nothing more.
+func (s *consumer) drained(d *drain) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.drain != d {
+		return
+	}
+	s.drain = nil
+	s.link.Drained()
+	s.c.handleEvents()
+	s.c.signal()
 }
 
 // passedDrain puts the answer off: there may be more. mu is held.

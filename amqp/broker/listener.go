@@ -36,7 +36,8 @@ type Server struct {
 	sharing    map[[2]string]int                 // links of shared subscriptions that go with the last one, by queue and name
 	closed     bool
 
-	marked atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
+	defects atomic.Uint64                   // connections that were closed because of one
+	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
 }
 
 // New makes a server. Run must be called, or Close.
@@ -49,6 +50,9 @@ func New(o Options) *Server {
 
 // Address is where it listens.
 func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
+
+// Defects is how many connections were closed because of a defect of this program. The log has each of them.
+func (s *Server) Defects() uint64 { return s.defects.Load() }
 
 // Close gives the port back if Run was never called.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
@@ -78,7 +82,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		running.Go(func() { //nolint:contextcheck // a connection has a context of its own
 			defer s.forget(c)
-			c.serve()
+			c.contain(c.serve)
 		})
 	}
 }

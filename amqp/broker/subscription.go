@@ -72,6 +72,7 @@ func (c *conn) subscribe(
 		c.server.mark(s.queue)
 	}
 	s.subscription, s.volatile, s.durable = sub.name, sub.volatile, !sub.volatile
+	s.single = s.durable && !sub.shared
 	if sub.volatile {
 		s.leave = c.server.share(s.queue, sub.name)
 		c.sweep(ctx, s.queue)
@@ -222,6 +223,29 @@ func (c *conn) sweep(ctx context.Context, queue string) {
 		c.log.Info("a subscription was removed whose AMQP link had gone with its node", zap.Error(err),
 			zap.String("queue", queue), zap.String("subscription", name))
 	}
+}
+
+// steal takes a durable subscription from a link that is attached on another connection (2.6.1): of the same name, and
+// of the same container, that is of a client that has connected again, while its former connection is not known to be
+// dead. Links to queues are left alone: clients name them by the queue, on each of their connections.
+func (s *Server) steal(by *consumer) {
+	for _, k := range s.consumersOf(by.queue) {
+		if k != by && k.single && k.subscription == by.subscription {
+			k.c.contain(k.stolen)
+		}
+	}
+}
+
+// stolen ends the link; the subscription stays.
+func (s *consumer) stolen() {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.gone {
+		return
+	}
+	s.end()
+	s.link.Detach(true, session.Errorf(session.LinkStolen, "the link was attached again on another connection"))
+	s.c.signal()
 }
 
 // shares tells whether a link has a subscription that goes with its last one.

@@ -419,6 +419,9 @@ func ofTheProcess() []family {
 			func(s *snapshot) float64 { return float64(s.more.Connections.AheadBytes) }),
 		counter("connections_accepted_total", "Connections that were ever accepted.",
 			func(s *snapshot) float64 { return float64(s.more.Connections.Accepted) }),
+		counter("amqp_defects_total", "AMQP connections that were closed because of a defect of this program; the log has "+
+			"each of them.",
+			func(s *snapshot) float64 { return float64(s.more.AMQPDefects) }),
 		counter("audit_records_total", "Records of administrative calls and of refusals that were made.",
 			func(s *snapshot) float64 { return float64(s.more.Audit.Records) }),
 		counter("audit_records_lost_total", "Those of them that could not be written.",

@@ -62,6 +62,8 @@ type More struct {
 	Consumers int
 	// Connections to the node's port.
 	Connections admission.Stats
+	// AMQPDefects are AMQP connections that were closed because of a defect.
+	AMQPDefects uint64
 	// Audit of the node.
 	Audit audit.Stats
 	// Traces of requests; nil while none are recorded.

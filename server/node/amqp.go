@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -22,6 +23,7 @@ const amqpProtocol = "AMQP 1.0"
 type amqpPort struct {
 	listener  net.Listener
 	advertise string // address that clients are told
+	server    atomic.Pointer[broker.Server]
 }
 
 // listenAMQP binds the port, and tells the other node of it.
@@ -92,11 +94,23 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 		o.TLS = n.secrets.own.Server(n.cfg.TLS.ClientCertificates())
 	}
 	server := broker.New(o)
+	p.server.Store(server)
 	n.inside.users.Go(func() {
 		if err := server.Run(ctx); err != nil {
 			n.log.Error("AMQP cannot be served any more", zap.Error(err)) // no reason to stop serving
 		}
 	})
+}
+
+// defects is how many connections were closed because of one.
+func (p *amqpPort) defects() uint64 {
+	if p == nil {
+		return 0
+	}
+	if s := p.server.Load(); s != nil {
+		return s.Defects()
+	}
+	return 0
 }
 
 // close gives the port back.

@@ -79,7 +79,7 @@ func (n *node) more() metrics.More {
 		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
 		Connections: n.connections.Stats(), Voters: n.monitor.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
-		NotLetIn: n.notLetIn(),
+		NotLetIn: n.notLetIn(), AMQPDefects: n.amqp.defects(),
 	}
 	if n.tracing != nil {
 		st := n.tracing.Stats()

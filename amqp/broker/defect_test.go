@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const patience = 10 * time.Second
+
+// node has the services that a connection needs to be opened.
+type node struct {
+	pb.UnimplementedAccessServiceServer
+	pb.UnimplementedAdminServiceServer
+	pb.UnimplementedQueueServiceServer
+}
+
+func (*node) WhoAmI(context.Context, *pb.WhoAmIRequest) (*pb.WhoAmIResponse, error) {
+	return &pb.WhoAmIResponse{Principal: "anonymous"}, nil
+}
+
+func (*node) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	return &pb.GetStatusResponse{}, nil
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed with the test
+	require.NoError(t, err)
+	return l
+}
+
+// serve runs a Server before such a node, and gives what it logs. change is done to its Options.
+func serve(t *testing.T, change func(*Options)) (s *Server, logs *observer.ObservedLogs, stop func()) {
+	t.Helper()
+	inner := listen(t)
+	g := grpc.NewServer()
+	n := &node{}
+	pb.RegisterAccessServiceServer(g, n)
+	pb.RegisterAdminServiceServer(g, n)
+	pb.RegisterQueueServiceServer(g, n)
+	go func() { _ = g.Serve(inner) }()
+	t.Cleanup(g.Stop)
+	core, logs := observer.New(zapcore.ErrorLevel)
+	o := Options{
+		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20, Logger: zap.New(core),
+		Dial: func() (*grpc.ClientConn, error) {
+			return grpc.NewClient(inner.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		},
+		Enter: func(Client) (func(context.Context) context.Context, func()) {
+			return func(ctx context.Context) context.Context { return ctx }, func() {}
+		},
+		Introduce:  func(net.Addr, string) {},
+		Role:       func() (Role, <-chan struct{}) { return Role{Active: true}, nil },
+		AutoCreate: func() bool { return false },
+	}
+	change(&o)
+	s = New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	return s, logs, func() {
+		cancel()
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			require.Fail(t, "the server does not end")
+		}
+	}
+}
+
+// peer is a client.
+type peer struct {
+	t    *testing.T
+	conn net.Conn
+	in   *wire.Reader
+}
+
+func dial(t *testing.T, s *Server, container string) *peer {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Address().String()) //nolint:noctx // it is closed with the test
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	p := &peer{t: t, conn: conn, in: wire.NewReader(conn, 1<<20)}
+	b := wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)
+	b = wire.AppendFrame(b, 0, &wire.Open{
+		ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10, DesiredCapabilities: []wire.Symbol{soleConnection},
+	}, nil)
+	p.write(wire.AppendFrame(b, 0, &wire.Begin{IncomingWindow: 100, OutgoingWindow: 100, HandleMax: 100}, nil))
+	_, _, _ = p.in.ProtocolHeader() // the frames tell if it has not come
+	return p
+}
+
+func (p *peer) write(b []byte) {
+	p.t.Helper()
+	_, err := p.conn.Write(b)
+	require.NoError(p.t, err)
+}
+
+// attach attaches a link to send on, and waits for the answer.
+func (p *peer) attach(handle uint32, queue string) {
+	p.t.Helper()
+	p.write(wire.AppendFrame(nil, 0, &wire.Attach{
+		Name: queue, Handle: handle, Role: wire.RoleSender, Source: &wire.Source{}, Target: &wire.Node{Address: queue},
+		InitialDeliveryCount: wire.Some(uint32(0)),
+	}, nil))
+}
+
+// until reads frames up to one of a kind; false if the connection ends before.
+func until[T wire.Performative](p *peer) bool {
+	for {
+		var f wire.Frame
+		if p.in.Next(&f) != nil {
+			return false
+		}
+		if _, ok := f.Body.(T); ok {
+			return true
+		}
+	}
+}
+
+// TestDefects: a panic in what belongs to a connection, with and without its lock, costs that connection, is logged and
+// counted, and leaves nothing behind that others share.
+func TestDefects(t *testing.T) {
+	s, logs, stop := serve(t, func(o *Options) {
+		var entered int
+		enter := o.Enter
+		o.Enter = func(c Client) (func(context.Context) context.Context, func()) {
+			if entered++; entered == 2 {
+				panic("before the connection is opened")
+			}
+			return enter(c)
+		}
+		o.Introduce = func(_ net.Addr, name string) {
+			if strings.Contains(name, "with the lock") {
+				panic(name)
+			}
+		}
+		o.AutoCreate = func() bool { panic("in a goroutine of its own") }
+	})
+	defer stop()
+	good := dial(t, s, "good")
+	require.True(t, until[*wire.Begin](good))
+	early := dial(t, s, "early")
+	require.False(t, until[*wire.Begin](early))
+	locked := dial(t, s, "with the lock")
+	require.False(t, until[*wire.Open](locked), "what it would say may be wrong")
+	attaching := dial(t, s, "attaching")
+	require.True(t, until[*wire.Begin](attaching))
+	attaching.attach(0, "q")
+	require.False(t, until[*wire.Attach](attaching))
+
+	require.Eventually(t, func() bool { return s.Defects() == 3 && logs.Len() == 3 }, patience, time.Millisecond)
+	for _, l := range logs.All() {
+		require.Contains(t, l.ContextMap(), "panic")
+		require.Contains(t, l.ContextMap()["stack"], "broker")
+	}
+	require.Eventually(t, func() bool { return len(s.all(false)) == 1 }, patience, time.Millisecond, "others are served")
+	again := dial(t, s, "attaching") // the only connection of its container
+	require.True(t, until[*wire.Begin](again))
+	good.attach(0, "") // an anonymous link asks nothing of the node
+	require.True(t, until[*wire.Attach](good))
+	require.NoError(t, again.conn.Close())
+	_, err := io.WriteString(good.conn, "junk that ends it")
+	require.NoError(t, err)
+}
