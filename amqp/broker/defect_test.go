@@ -56,12 +56,13 @@ func serve(t *testing.T, change func(*Options)) (s *Server, logs *observer.Obser
 	pb.RegisterQueueServiceServer(g, n)
 	go func() { _ = g.Serve(inner) }()
 	t.Cleanup(g.Stop)
+	services, err := grpc.NewClient(inner.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = services.Close() })
 	core, logs := observer.New(zapcore.ErrorLevel)
 	o := Options{
 		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20, Logger: zap.New(core),
-		Dial: func() (*grpc.ClientConn, error) {
-			return grpc.NewClient(inner.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		},
+		Services: services,
 		Enter: func(Client) (func(context.Context) context.Context, func()) {
 			return func(ctx context.Context) context.Context { return ctx }, func() {}
 		},

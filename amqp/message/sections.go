@@ -2,7 +2,10 @@
 
 package message
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
 
 // SectionsKey is the typed property that keeps what came by AMQP beside the fields that it was translated to. It is
 // bytes:
@@ -54,7 +57,8 @@ func (k *kept) appendTo(b []byte) []byte {
 	return append(append(b, k.before...), k.after...)
 }
 
-// parseKept takes the bytes apart, and tells whether they belong to this body.
+// parseKept takes the bytes apart, and tells whether they make a message of AMQP with this body: a client of gRPC may
+// have written anything.
 func parseKept(b, body []byte) (k kept, ok bool) {
 	if len(b) == 0 || b[0]&0x0c != 0 || b[0]&bodyKind == 3 {
 		return kept{}, false
@@ -72,16 +76,7 @@ func parseKept(b, body []byte) (k kept, ok bool) {
 	}
 	b = b[size:]
 	k.before, k.after = b[:n], b[n:]
-	if !k.inOrder() || !isFooter(k.after) {
-		return kept{}, false
-	}
-	switch {
-	case k.flags&bodyKind == bodySections:
-		return k, true
-	case k.flags&isWide != 0:
-		return k, len(k.before) >= 4 && uint64(binary.BigEndian.Uint32(k.before[len(k.before)-4:])) == uint64(len(body))
-	}
-	return k, len(k.before) >= 1 && int(k.before[len(k.before)-1]) == len(body)
+	return k, k.fits(body) && isFooter(k.after)
 }
 
 // isFooter tells whether b is a footer, or nothing.
@@ -89,35 +84,106 @@ func isFooter(b []byte) bool {
 	if len(b) == 0 {
 		return true
 	}
-	code, content, err := descriptor(b)
-	if err != nil || code != codeFooter {
-		return false
-	}
-	_, rest, err := read(content)
-	return err == nil && len(rest) == 0
+	code, _, rest, err := next(b)
+	return err == nil && code == codeFooter && len(rest) == 0
 }
 
-// inOrder tells whether the sections before the body are such, as a client of gRPC may have written anything.
-func (k *kept) inOrder() bool {
+// next reads the section at the beginning of b and all that is in it: what is passed on unread must not harm the one
+// that it goes to.
+func next(b []byte) (code byte, v value, rest []byte, err error) {
+	code, content, err := descriptor(b)
+	if err != nil {
+		return 0, value{}, nil, err
+	}
+	if rest, err = check(content, 0); err != nil {
+		return 0, value{}, nil, err
+	}
+	if v, _, err = read(content); err != nil {
+		return 0, value{}, nil, err
+	}
+	return code, v, rest, expect(code, v)
+}
+
+// fits tells whether the sections before the body are such, and the body is what is said of it.
+func (k *kept) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {
 		code, content, err := descriptor(b)
 		if err != nil || code <= last {
 			return false
 		}
-		last = code
-		if k.flags&bodyKind != bodySections && (code == codeData || code == codeValue) {
-			_, sized, _ := width(content[0])
-			return len(content) == 1+sized && (sized == 4) == (k.flags&isWide != 0) && sized > 0
+		if code == codeData || code == codeValue {
+			return k.begins(code, content, body)
 		}
 		if code < codeMessageAnnotations || code > codeApplicationProperties {
 			return false
 		}
-		if _, b, err = read(content); err != nil {
+		var v value
+		if last, v, b, err = next(b); err != nil || !v.fieldsFit(code) {
 			return false
 		}
 	}
-	return k.flags&bodyKind == bodySections
+	return k.flags&bodyKind == bodySections && areBody(body)
+}
+
+// begins tells whether what is in front of the text or the bytes of the body is right.
+func (k *kept) begins(code byte, content, body []byte) bool {
+	short, long := byte(codeBinary8), byte(codeBinary)
+	switch {
+	case code == codeValue && k.flags&bodyKind == bodyText:
+		short, long = codeString8, codeString
+		if !utf8.Valid(body) {
+			return false
+		}
+	case code != codeData || k.flags&bodyKind != bodyData:
+		return false
+	}
+	if k.flags&isWide != 0 {
+		return len(content) == 5 && content[0] == long && uint64(binary.BigEndian.Uint32(content[1:])) == uint64(len(body))
+	}
+	return len(content) == 2 && content[0] == short && int(content[1]) == len(body)
+}
+
+// areBody tells whether b is the sections of a body, or nothing.
+func areBody(b []byte) bool {
+	var first byte
+	for len(b) > 0 {
+		code, _, rest, err := next(b)
+		if err != nil || code < codeData || code > codeValue || first != 0 && (code != first || code == codeValue) {
+			return false
+		}
+		first, b = code, rest
+	}
+	return true
+}
+
+// fieldsFit tells whether the fields and keys of a section before the body, which was checked, have the types that they
+// must have.
+func (v value) fieldsFit(code byte) bool {
+	if code == codeMessageAnnotations {
+		return true
+	}
+	if code == codeProperties && v.count > len(propertyNames) {
+		return false
+	}
+	rest := v.data
+	for i := range v.count {
+		field := value{code: rest[0]}
+		switch {
+		case code == codeApplicationProperties && i%2 == 0 && !field.isString(),
+			code == codeProperties && !field.isNull() && !propertyHasType(i, field):
+			return false
+		}
+		if behind, ok := skipShort(rest); ok {
+			rest = behind
+			continue
+		}
+		var err error
+		if _, rest, err = read(rest); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Codes of sections (3.2).

@@ -71,43 +71,63 @@ func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// width gives the length of a value of fixed length, by the upper half of its code, and how long length and count are
-// of the others.
-func width(code byte) (fixed, sized, counted int) {
-	switch code >> 4 {
-	case 0x4:
-		return 0, 0, 0
-	case 0x5:
-		return 1, 0, 0
-	case 0x6:
-		return 2, 0, 0
-	case 0x7:
-		return 4, 0, 0
-	case 0x8:
-		return 8, 0, 0
-	case 0x9:
-		return 16, 0, 0
-	case 0xa:
-		return 0, 1, 0
-	case 0xb:
-		return 0, 4, 0
-	case 0xc, 0xe:
-		return 0, 1, 1
-	default:
-		return 0, 4, 4
+// layout is how a value is encoded behind its format code.
+type layout struct {
+	known          bool
+	fixed          uint8 // its length, if that is fixed
+	sized, counted uint8 // else how long length and count are
+}
+
+// layouts are those of all format codes, by the upper half of the code (1.6).
+var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
+	for _, code := range []byte{
+		codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
+		codeInt8, codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32,
+		codeUlong, codeLong, codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8,
+		codeSymbol8, codeBinary, codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray,
+	} {
+		all[code] = [...]layout{
+			4: {fixed: 0}, 5: {fixed: 1}, 6: {fixed: 2}, 7: {fixed: 4}, 8: {fixed: 8}, 9: {fixed: 16},
+			0xa: {sized: 1}, 0xb: {sized: 4}, 0xc: {sized: 1, counted: 1}, 0xd: {sized: 4, counted: 4},
+			0xe: {sized: 1, counted: 1}, 0xf: {sized: 4, counted: 4},
+		}[code>>4]
+		all[code].known = true
 	}
+	return all
+}()
+
+// width gives the length of a value of fixed length, and how long length and count are of the others.
+func width(code byte) (fixed, sized, counted int) {
+	l := &layouts[code]
+	return int(l.fixed), int(l.sized), int(l.counted)
 }
 
 // isKnown tells whether there is a type with a format code.
-func isKnown(code byte) bool {
-	switch code {
-	case codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
-		codeInt8, codeLong8, codeBool, codeUshort, codeShort, codeUint, codeInt, codeFloat, codeChar, codeDecimal32,
-		codeUlong, codeLong, codeDouble, codeTimestamp, codeDecimal64, codeDecimal, codeUUID, codeBinary8, codeString8,
-		codeSymbol8, codeBinary, codeString, codeSymbol, codeList8, codeMap8, codeList, codeMap, codeArray8, codeArray:
-		return true
+func isKnown(code byte) bool { return layouts[code].known }
+
+// skipShort gives what is behind a value of fixed length, or a short text that is ASCII: what most values in a message
+// are. It is false for others, and for what is malformed.
+func skipShort(b []byte) (rest []byte, ok bool) {
+	if len(b) == 0 {
+		return nil, false
 	}
-	return false
+	l := &layouts[b[0]]
+	if l.sized == 0 {
+		n := 1 + int(l.fixed)
+		return b[min(n, len(b)):], l.known && len(b) >= n && b[0] != codeBool
+	}
+	if l.sized != 1 || l.counted != 0 || len(b) < 2 || len(b) < 2+int(b[1]) {
+		return nil, false
+	}
+	text, rest := b[2:2+int(b[1])], b[2+int(b[1]):]
+	if b[0] != codeBinary8 {
+		for _, c := range text {
+			if c >= utf8.RuneSelf {
+				return nil, false
+			}
+		}
+	}
+	return rest, true
 }
 
 // read reads the value at the beginning of b, without looking into it, and returns what is behind it.
@@ -210,6 +230,10 @@ func (v value) check(depth int) error {
 		b := v.data
 		var err error
 		for range v.count {
+			if rest, ok := skipShort(b); ok && depth < maxDepth {
+				b = rest
+				continue
+			}
 			if b, err = check(b, depth+1); err != nil {
 				return err
 			}
