@@ -103,7 +103,8 @@ func TestReflection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			secure := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
 			args := []string{"-cacert", ca.File, "-max-time", "20"}
-			ctx := ctx
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
 			if tt.certificate {
 				secure.Certificates = []tls.Certificate{cert}
 				args = append(args, "-cert", certFile, "-key", keyFile)

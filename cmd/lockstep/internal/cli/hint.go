@@ -40,11 +40,19 @@ func hint(err error) string {
 		return "lockstep status tells what the node that runs there knows"
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
+	case errors.Is(err, errNodeSpeaksTLS), says("it speaks TLS, and this client does not"):
+		return "--tls-ca ca.pem names the authority of the node's certificate (LOCKSTEP_TLS_CA; lockstep login keeps " +
+			"it); lockstep cert show HOST:PORT tells what the node shows"
+	case errors.Is(err, errNodeIsPlain), says("does not speak TLS, and this client does"):
+		return "leave --tls-ca, --tls-cert and --tls-key away, LOCKSTEP_TLS_CA and what lockstep login has kept too; or " +
+			"set tls.cert and tls.key at the node: without, what is sent can be read on the way"
 	case says("x509:", "tls:", "certificate"):
 		return "lockstep cert show HOST:PORT tells what a node shows; --tls-ca names the authorities that are trusted, " +
 			"--tls-cert and --tls-key the certificate to show"
 	case says("server preface", "frame too large", "HTTP/1.1 header", "malformed HTTP"):
 		return "the node may use TLS: --tls-ca ca.pem, or lockstep login; lockstep cert show HOST:PORT tells"
+	case errors.Is(err, errEnds):
+		return "lockstep cert show HOST:PORT tells whether it wants a certificate (--tls-cert, --tls-key)"
 	case errors.Is(err, client.ErrUnavailable) && says("broken pipe", "connection reset"):
 		return "lockstep status tells which nodes answer; one that ends connections may want a certificate " +
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -14,6 +15,31 @@ import (
 
 // ErrNoAnswer is returned when none of the nodes that a command asks answers.
 var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, " + EnvAddr + ")?")
+
+// The same where a node is there, and the two ends disagree about TLS.
+var (
+	errNodeSpeaksTLS = errors.New("no node answers: one is there, and speaks TLS, which this command was not told to")
+	errNodeIsPlain   = errors.New("no node answers: one is there, without TLS, which this command was told to speak")
+	errCertificates  = errors.New("no node answers: one is there, and one end does not accept the other's certificate")
+	errEnds          = errors.New("no node answers: one is there, and ends the connection")
+)
+
+// NoAnswer is ErrNoAnswer, or says what is wrong where it is not the addresses.
+func NoAnswer(s nodes.Status) error {
+	for _, n := range s.Nodes {
+		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
+		case has("it speaks TLS, and this client does not"):
+			return errNodeSpeaksTLS
+		case has("does not speak TLS, and this client does"):
+			return errNodeIsPlain
+		case has("TLS: "), has("wants another client certificate"):
+			return errCertificates
+		case has("broken pipe"), has("connection reset"):
+			return errEnds
+		}
+	}
+	return ErrNoAnswer
+}
 
 // Addresses are the nodes to talk to.
 func (env *Env) Addresses() ([]string, error) {

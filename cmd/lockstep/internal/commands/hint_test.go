@@ -111,16 +111,24 @@ func TestNextCommandOfAccess(t *testing.T) {
 	for name, want := range map[string]struct {
 		c     clitest.CLI
 		flags []string
+		// what the last line names, and what status says of it
+		next, says string
 	}{
-		"no TLS to TLS":   {secured, nil},
-		"other authority": {secured, []string{"--tls-ca", other.File}},
-		"no certificate":  {secured, []string{"--tls-ca", ca.File}},
-		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}},
+		"no TLS to TLS":   {secured, nil, "--tls-ca ca.pem", "speaks TLS, which this command was not told to"},
+		"other authority": {secured, []string{"--tls-ca", other.File}, "lockstep cert show", "the other's certificate"},
+		"no certificate":  {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be cut off before
+		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}, "leave --tls-ca", "without TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"queue", "list", "--timeout", "4s"}, want.flags...)
-			require.Contains(t, fails(t, want.c, args...), "lockstep cert show")
+			require.Contains(t, fails(t, want.c, args...), want.next)
+			args = append([]string{"status", "--timeout", "4s"}, want.flags...)
+			require.Contains(t, fails(t, want.c, args...), want.next)
+			_, stderr, _ := want.c.Run("", args...)
+			require.Contains(t, stderr, "no node answers: one is there")
+			require.Contains(t, stderr, want.says)
+			require.NotContains(t, stderr, "are the addresses right")
 		})
 	}
 }

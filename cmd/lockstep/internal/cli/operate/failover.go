@@ -99,7 +99,8 @@ func nodeToForce(
 		target = args[0]
 	} else {
 		var answer []string
-		for i, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
+		status := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+		for i, n := range status.Nodes {
 			if n.Error == "" {
 				answer = append(answer, addrs[i])
 			}
@@ -108,7 +109,7 @@ func nodeToForce(
 		case 1:
 			target = answer[0]
 		case 0:
-			return nil, cli.ErrNoAnswer
+			return nil, cli.NoAnswer(status)
 		default:
 			return nil, fmt.Errorf("several nodes answer (%s), and none is forced while the other one does: stop the "+
 				"one that is broken or holds less (lockstep status), and try again", strings.Join(answer, ", "))
