@@ -67,7 +67,7 @@ const (
 	Silent
 	// Strangers: none of its calls showed who calls.
 	Strangers
-	// Flood: it has cancelled calls, or changed its settings, too often.
+	// Flood: it has cancelled calls, changed its settings, or sent pings, too often.
 	Flood
 	// Displaced: it made room for another one before its time was over.
 	Displaced
@@ -75,11 +75,14 @@ const (
 	Handshakes
 	// Hoarding: its client has sent much ahead, of which hardly anything could be carried out.
 	Hoarding
+	// Expired: the certificate of its client is over.
+	Expired
 	reasons
 )
 
 var reasonNames = [reasons]string{
 	"full", "address-full", "too-many", "silent", "strangers", "flood", "displaced", "handshakes", "hoarding",
+	"expired",
 }
 
 // String gives the name that metrics use.
@@ -427,11 +430,13 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"another protocol, or has no valid credentials, or something that holds connections open",
 	Strangers: "connections are closed: many calls of them showed a token or certificate that is wrong or over, and " +
 		"none a good one",
-	Flood: "connections are closed: their clients cancel calls, or change settings of HTTP/2, far too often",
+	Flood: "connections are closed: their clients cancel calls, change settings of HTTP/2, or ping, far too often",
 	Handshakes: "connections are refused: limits.handshakes are open that have made no call yet; something opens far " +
 		"too many of them, or raise it if so many clients come at once",
 	Hoarding: "connections are closed: their clients have sent far more than what they let the node carry out, such as " +
 		"halves of requests, or requests whose answers they do not read; if they are slow, raise memory.budget",
+	Expired: "connections are closed: the certificate that their client has shown is over; a client that reads its " +
+		"files again connects with the next one",
 	Displaced: "new connections that have made no call yet are closed before limits.handshake-timeout: others need " +
 		"their places",
 }

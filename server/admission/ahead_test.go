@@ -253,3 +253,20 @@ func (h *halves) begin(id uint32) {
 	}
 	_ = h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.fields.Bytes(), EndHeaders: true})
 }
+
+// TestPingFlood: a connection that gRPC gives up because of its pings costs its address as much as one that cancels
+// calls.
+func TestPingFlood(t *testing.T) {
+	_, l, address := serveSink(t)
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	h := newHalves(conn)
+	for range 10 {
+		_ = h.WritePing(false, [8]byte{1})
+	}
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, err = io.Copy(io.Discard, conn)
+	require.True(t, err == nil || !isTimeout(err), "%v", err)
+	require.Eventually(t, func() bool { return l.Stats().Ended["flood"] == 1 }, 10*time.Second, time.Millisecond)
+}

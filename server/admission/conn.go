@@ -20,6 +20,7 @@ type Conn struct {
 	remote Remote
 	since  time.Time
 	timer  *time.Timer
+	expiry atomic.Pointer[time.Timer] // of the certificate of its client; nil without
 	close  func() error
 	over   chan struct{} // closed with it
 	once   sync.Once
@@ -152,6 +153,9 @@ func (c *Conn) end() error {
 		c.timer.Stop()
 		c.err = c.close()
 		close(c.over)
+		if timer := c.expiry.Load(); timer != nil {
+			timer.Stop()
+		}
 		c.allOver()
 		l := c.l
 		limits, now := l.o.Limits(), time.Now()

@@ -3,7 +3,9 @@
 package admission
 
 import (
+	"crypto/x509"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -24,13 +26,49 @@ func (s seeing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	if err != nil {
 		return conn, info, err //nolint:wrapcheck // it is gRPC that reads it
 	}
+	var of *Conn
 	switch c := raw.(type) {
 	case *tcpConn:
-		conn = &securedConn{conn, newWire(c.conn)}
+		of = c.conn
 	case *plainConn:
-		conn = &securedConn{conn, newWire(c.conn)}
+		of = c.conn
+	default:
+		return conn, info, nil
 	}
-	return conn, info, nil
+	if secured, ok := info.(credentials.TLSInfo); ok && len(secured.State.VerifiedChains) > 0 {
+		of.endWith(secured.State.VerifiedChains)
+	}
+	return &securedConn{conn, newWire(of)}, info, nil
+}
+
+// endWith has the connection end when the certificate that its client has shown is over, unless it is the other node:
+// what that one holds is worth more, and its certificate has an alarm long before.
+func (c *Conn) endWith(chains [][]*x509.Certificate) {
+	var last time.Time
+	for _, chain := range chains {
+		end := chain[0].NotAfter
+		for _, certificate := range chain[1:] {
+			if certificate.NotAfter.Before(end) {
+				end = certificate.NotAfter
+			}
+		}
+		if end.After(last) {
+			last = end
+		}
+	}
+	timer := time.AfterFunc(time.Until(last), func() {
+		if c.isPeer() {
+			return
+		}
+		c.l.tell(Expired, c.source.host, c.l.o.Limits())
+		_ = c.end() // its client finds out
+	})
+	c.expiry.Store(timer)
+	select {
+	case <-c.over: // before it could be stopped
+		timer.Stop()
+	default:
+	}
 }
 
 // Clone copies it.

@@ -21,9 +21,14 @@ const (
 	framePriority     = 2
 	frameReset        = 3
 	frameSettings     = 4
+	frameGoAway       = 7
 	frameContinuation = 9
-	flagEndStream     = 1
-	flagEndHeaders    = 4
+	// What gRPC says to a client that pings too often, and where in the frame.
+	enhanceYourCalm = 11
+	goAwayCode      = 4
+	goAwayBytes     = 8
+	flagEndStream   = 1
+	flagEndHeaders  = 4
 
 	// Cancelled calls: as many at once as a client has that gives up all that it has under way, and so many a second.
 	// Frames that carry nothing and end nothing count as such.
@@ -92,16 +97,18 @@ func (h *frameHeaders) call() uint32 { return binary.BigEndian.Uint32(h.header[5
 
 // passOut looks at what the node sends.
 func (h *frameHeaders) passOut(c *Conn, b []byte) {
-	if c.l.ahead.limit == 0 {
-		return
-	}
 	for {
 		var found bool
 		if b, found = h.next(b); !found {
 			return
 		}
-		if kind := h.kind(); kind == frameReset || kind == frameCall && h.flags()&flagEndStream != 0 {
+		switch kind := h.kind(); {
+		case kind == frameReset, kind == frameCall && h.flags()&flagEndStream != 0:
 			c.callOver(h.call())
+		case kind == frameGoAway && len(b) >= goAwayBytes &&
+			binary.BigEndian.Uint32(b[goAwayCode:]) == enhanceYourCalm:
+			c.flooded()
+			return
 		}
 	}
 }

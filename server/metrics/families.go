@@ -428,7 +428,8 @@ func ofTheProcess() []family {
 			func(s *snapshot) float64 { return float64(s.more.Audit.Lost) }),
 		counterOf("connections_refused_total", "Connections that were not let in (full, address-full, too-many, "+
 			"handshakes) or were closed before a call of them was let in (silent, strangers, displaced), because they flood "+
-			"(flood), or because they have sent far more than they let the node carry out (hoarding), by the limit that did it.",
+			"(flood), because they have sent far more than they let the node carry out (hoarding), or because the certificate "+
+			"of their client is over (expired).",
 			[]string{"reason"}, func(s *snapshot, put putFunc) {
 				for reason, n := range s.more.Connections.Ended {
 					put(float64(n), reason)
