@@ -81,8 +81,8 @@ func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(per
 func (s *Store) Governor() *pace.Governor { return s.governor }
 
 // Pace gives the limits of work in the background that ctx is for: its share of the time, which is what the Governor
-// finds and Options.BackgroundPercent at most, and, if not 0, how many bytes per second it may read and write. Work that
-// is said to need no care (pace.FullSpeed) has the last of these only.
+// finds and Options.BackgroundPercent at most, and, if not 0, how many bytes per second it may read and write. With
+// pace.FullSpeed it has the last of these only.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
 	if pace.IsFullSpeed(ctx) {
 		return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})

@@ -151,11 +151,11 @@ func (g *Governor) look(now time.Time) {
 	}
 	above, slot := total/10, slots-1
 	for ; slot > 0; slot-- {
-		if n := counts[slot] - g.before[slot]; n > above {
+		n := counts[slot] - g.before[slot]
+		if n > above {
 			break
-		} else {
-			above -= n
 		}
+		above -= n
 	}
 	g.before, g.began, g.toldAt = counts, now, time.Time{}
 	g.windowEnded(now, slotEnd(slot))

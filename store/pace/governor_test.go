@@ -43,7 +43,7 @@ func (n *node) commits(count int, working bool) {
 			took += took / 4
 		}
 		n.g.Committed(took)
-		time.Sleep(500 * time.Microsecond)
+		work(500 * time.Microsecond)
 		if d := n.g.CommitTime(); n.tell != nil {
 			n.tell.Told(d)
 		}
@@ -73,7 +73,7 @@ func (n *node) whileWorking(t *testing.T, count int) float64 {
 				return
 			default:
 			}
-			time.Sleep(time.Millisecond)
+			work(time.Millisecond)
 			worked += time.Millisecond
 			if p.Did(t.Context(), 1<<20) != nil {
 				return
@@ -112,9 +112,9 @@ func TestGovernor(t *testing.T) {
 				now, _ := n.worker().Baseline()
 				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4, "what it disturbs is no baseline")
 
-				time.Sleep(10 * time.Second)
+				work(10 * time.Second)
 				New(Limits{Governor: n.worker()}).Unhindered() // which still finds commits of the time before
-				time.Sleep(2 * windowLongest)
+				work(2 * windowLongest)
 				require.True(t, New(Limits{Governor: n.worker()}).Unhindered(), "no commit waits")
 			})
 		})

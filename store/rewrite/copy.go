@@ -90,7 +90,7 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 	from := c.rw.from
 	put := func(key, value []byte) error {
 		if err := c.index.Bulk.Put(key, value); err != nil {
-			return err //nolint:wrapcheck // as from the tree itself
+			return err
 		}
 		return c.pace.Did(ctx, 0)
 	}

@@ -43,7 +43,7 @@ func cutShort(fsys FS, name string, size int64) (err error) {
 	for size > removeStepBytes && err == nil {
 		size -= removeStepBytes
 		if err = f.Truncate(size); err == nil {
-			time.Sleep(removePause)
+			<-time.After(removePause)
 		}
 	}
 	if cerr := f.Close(); err == nil {
