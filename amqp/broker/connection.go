@@ -66,9 +66,11 @@ type conn struct {
 	mu      sync.Mutex // guards all below
 	room    *sync.Cond // something was written, or stored, or has ended
 	core    *session.Conn
-	pending int // bytes of messages that are not stored yet
-	making  int // links that are being made
-	held    int // bytes of messages in part, as the server counts them
+	gathers bool            // frames are applied: those who are roused are told when that is done
+	roused  []chan struct{} // those
+	pending int             // bytes of messages that are not stored yet
+	making  int             // links that are being made
+	held    int             // bytes of messages in part, as the server counts them
 	ended   bool
 	closing time.Time // when it is cut off, once it is closed from here
 	defect  bool      // what it has to say may be wrong: nothing more is said
@@ -212,15 +214,69 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
 	if c.mute || c.defect {
 		return c.ended, nil
 	}
-	err = c.core.Receive(f, time.Now())
-	c.handleEvents()
-	c.signal()
+	err = c.receive(f)
 	done = err != nil || c.core.Done()
 	most = c.count()
-	for !done && !c.ended && c.closing.IsZero() && (c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking) {
+	for !done && !c.ended && c.closing.IsZero() && c.busy() {
 		c.room.Wait()
 	}
 	return done || c.ended, most
+}
+
+// receive applies a frame, and those behind it that were read with it. What that gives others to do they are told at
+// the end, once: they would wait for mu, to find a part of it. mu is held.
+func (c *conn) receive(f *wire.Frame) error {
+	c.gathers = true
+	defer c.tell()
+	for {
+		err := c.core.Receive(f, time.Now())
+		c.handleEvents()
+		if err != nil || c.core.Done() || c.mute || c.ended || c.busy() || c.held != c.core.Partial() ||
+			!c.reader.Whole() {
+			return err
+		}
+		if err := c.reader.Next(f); err != nil {
+			c.broken(err)
+			return err //nolint:wrapcheck // it was told
+		}
+	}
+}
+
+// busy tells whether so much is under way that nothing more is to be read. mu is held.
+func (c *conn) busy() bool {
+	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.making > maxMaking
+}
+
+// rouse has what waits for a channel look, at once or when all is applied that was read. mu is held.
+func (c *conn) rouse(waits chan struct{}) {
+	if !c.gathers {
+		poke(waits)
+		return
+	}
+	if !slices.Contains(c.roused, waits) {
+		c.roused = append(c.roused, waits)
+	}
+}
+
+// tell rouses what was gathered. mu is held.
+func (c *conn) tell() {
+	c.gathers = false
+	for _, waits := range c.roused {
+		poke(waits)
+	}
+	clear(c.roused)
+	c.roused = c.roused[:0]
+	if c.core.Waits() {
+		c.signal()
+	}
+}
+
+// poke sends to a channel of capacity 1 unless something is in it.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // broken ends a connection from which nothing can be read any more. mu is held.
@@ -300,12 +356,7 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 }
 
 // signal has the writer look.
-func (c *conn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
+func (c *conn) signal() { poke(c.wake) }
 
 // end ends all that the connection does.
 func (c *conn) end() {

@@ -18,6 +18,8 @@ import (
 const (
 	// maxCredit is how much credit of a link is passed on at most: the node allows 100,000 with what is not answered.
 	maxCredit = 10_000
+	// passBytes is how much is encoded before it is passed on.
+	passBytes = 64 << 10
 	// maxRanges bounds the ranges of one request to the node, which takes 10,000 of a kind.
 	maxRanges = 5000
 )
@@ -41,6 +43,11 @@ type consumer struct {
 	ended        chan struct{}   // closed when its stream has ended
 	ctx          context.Context //nolint:containedctx // that of its stream
 	cancel       context.CancelFunc
+
+	encoded struct { // messages that are passed on; of its stream's goroutine
+		b    []byte
+		ends []int
+	}
 
 	// guarded by conn.mu
 	queueID   uint64
@@ -216,12 +223,22 @@ func (s *consumer) request() *pb.ConsumeRequest {
 
 // pass passes messages on to the client.
 func (s *consumer) pass(resp *pb.ConsumeResponse) {
-	var buffer []byte
-	for _, m := range resp.GetMessages() {
-		buffer = encode(buffer[:0], m)
-		if !s.passOne(m.GetSequence(), buffer) {
+	list := resp.GetMessages()
+	for len(list) > 0 {
+		// What is encoded is passed on together: the others of the connection wait for it once.
+		n := 0
+		s.encoded.b, s.encoded.ends = s.encoded.b[:0], s.encoded.ends[:0]
+		for ; n < len(list) && len(s.encoded.b) < passBytes; n++ {
+			s.encoded.b = encode(s.encoded.b, list[n])
+			s.encoded.ends = append(s.encoded.ends, len(s.encoded.b))
+		}
+		if !s.passEncoded(list[:n]) {
 			return
 		}
+		list = list[n:]
+	}
+	if cap(s.encoded.b) > 4*passBytes {
+		s.encoded.b = nil
 	}
 	if resp.GetConfirmed() != 0 {
 		s.c.mu.Lock()
@@ -231,11 +248,25 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	s.c.signal()
 }
 
-// passOne passes a message on, when there is room for it; false if the link is gone.
+// passEncoded passes on messages that were encoded; false if the link is gone.
+func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	from := 0
+	for i, end := range s.encoded.ends {
+		if !s.passOne(list[i].GetSequence(), s.encoded.b[from:end]) {
+			return false
+		}
+		from = end
+	}
+	s.passedDrain()
+	s.c.handleEvents()
+	return true
+}
+
+// passOne passes a message on, when there is room for it; false if the link is gone. mu is held, but not while it waits.
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
 		c.signal()
 		c.room.Wait()
@@ -251,8 +282,6 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 		s.answers.ack.add(sequence)
 		s.signal()
 	}
-	s.passedDrain()
-	c.handleEvents()
 	return true
 }
 
@@ -271,12 +300,8 @@ func (s *consumer) confirm(number uint64) {
 	s.confirmedDrain()
 }
 
-func (s *consumer) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+// signal has ask look. mu is held.
+func (s *consumer) signal() { s.c.rouse(s.wake) }
 
 // credit passes on what the client takes. mu is held.
 func (s *consumer) credit(e *session.Credit) {

@@ -90,12 +90,8 @@ func (p *pipeline) finish() {
 	p.signal()
 }
 
-func (p *pipeline) signal() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+// signal has the pipeline look. mu is held.
+func (p *pipeline) signal() { p.c.rouse(p.wake) }
 
 // idle tells whether there is nothing to do. mu is held.
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }

@@ -232,6 +232,9 @@ func (c *Conn) Partial() int { return c.partial }
 // Buffered tells how many bytes of output wait to be taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
+// Waits tells whether Output has something to be written.
+func (c *Conn) Waits() bool { return len(c.out) > 0 || len(c.due) > 0 }
+
 // Unsent tells how many bytes of messages wait in all sender links.
 func (c *Conn) Unsent() int { return c.unsent }
 

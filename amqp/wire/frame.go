@@ -63,6 +63,16 @@ func NewReader(r io.Reader, maxFrame uint32) *Reader {
 // Buffered is how many bytes were read and not taken, so that Next may return without waiting.
 func (r *Reader) Buffered() int { return r.in.Buffered() - r.taken }
 
+// Whole tells whether the next frame was read already, so that Next returns without reading.
+func (r *Reader) Whole() bool {
+	n := r.Buffered()
+	if n < frameHead {
+		return false
+	}
+	b, err := r.in.Peek(r.taken + frameHead)
+	return err == nil && int64(big.Uint32(b[r.taken:])) <= int64(n)
+}
+
 // ProtocolHeader takes the 8 bytes that begin a connection, or a layer of it.
 func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 	r.release()
