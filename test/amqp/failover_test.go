@@ -18,6 +18,7 @@ func failovers() []testCase {
 		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
 		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
 		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
+		{name: "the active is killed in a commit", long: true, needs: []string{"transact"}, run: killInCommit},
 		{
 			name: "the active is killed under a durable subscription", long: true, needs: []string{"durable"},
 			run: killUnderDurable,
@@ -29,6 +30,16 @@ func failovers() []testCase {
 type tally struct {
 	told  map[string]string // "accepted" or "failed"
 	found map[string]int
+	ids   map[string]bool // of messages, with their bodies
+}
+
+// take notes a message that was found.
+func (a *tally) take(m *message) {
+	a.found[m.Body]++
+	if a.ids == nil {
+		a.ids = map[string]bool{}
+	}
+	a.ids[m.Body+" "+m.MessageID] = true
 }
 
 // problems says what no client may see: a message that was told accepted and is not there; if once, also one that is
@@ -112,7 +123,12 @@ func (r *run) killWhilePublishingTo(q string) {
 	problems, doubled := sum.problems(false)
 	require.Empty(r.t, problems)
 	require.Less(r.t, failed, 10*batches/4, "the client did not go on")
-	r.t.Logf("%d messages: failed %d, stored twice %d", 10*batches, failed, doubled)
+	copies := 0
+	for _, n := range sum.found {
+		copies += n
+	}
+	r.t.Logf("%d messages: failed %d, stored twice %d; %d copies have the same id", 10*batches, failed, doubled,
+		copies-len(sum.ids))
 }
 
 // results are what the client told of a batch; of one that failed as a whole all did.
@@ -143,7 +159,7 @@ func (r *run) drain(q string, sum *tally) {
 			return r.get(r.t, q).GetMessages() == 0
 		}
 		r.answer(k, one.Delivery, "accept")
-		sum.found[one.Message.Body]++
+		sum.take(one.Message)
 		return false
 	})
 }
@@ -236,28 +252,102 @@ func killInChain(r *run) {
 // move takes messages and sends them on in one transaction, and tells whether the client called it committed.
 func (r *run) move(tx, k request, out string, each int) bool {
 	r.t.Helper()
-	good := true
-	for range each {
-		one, failed := r.a.try("receive", with(k, request{"timeout_ms": 500}))
-		if failed != "" {
-			good = false
-			break
-		}
-		if one.Message == nil {
-			break
-		}
-		sent, failed := r.a.try("send", with(tx, request{"to": out, "messages": []request{{"body": one.Message.Body}}}))
-		if failed != "" || sent.Results[0].Outcome != "accepted" {
-			good = false
-			break
-		}
-	}
-	if good {
+	if _, good := r.stage(tx, k, out, each); good {
 		_, failed := r.a.try("commit", tx)
 		return failed == ""
 	}
 	_, _ = r.a.try("rollback", tx)
 	return false
+}
+
+// stage takes messages and sends them on in a transaction that is not ended, as far as there are some.
+func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
+	r.t.Helper()
+	for ; n < each; n++ {
+		one, failed := r.a.try("receive", with(k, request{"timeout_ms": 500}))
+		if failed != "" {
+			return n, false
+		}
+		if one.Message == nil {
+			return n, true
+		}
+		sent, failed := r.a.try("send", with(tx, request{"to": out, "messages": []request{{"body": one.Message.Body}}}))
+		if failed != "" || sent.Results[0].Outcome != "accepted" {
+			return n, false
+		}
+	}
+	return n, true
+}
+
+// killInCommit: a commit that is under way when the active dies was carried out or was not, and the client is told one of
+// both, or that it is not known. In every second attempt the standby is stopped before, so that the commit waits for it:
+// what the standby has got of it when the active is dead, it carries out.
+func killInCommit(r *run) {
+	in, out := r.queue(".in", nil), r.queue(".out", nil)
+	r.inSync(r.t)
+	const kills, each = 4, 3
+	r.open("p", nil)
+	r.send(request{"client": "p", "to": in}, bodies(0, kills*each)...)
+	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	for _, m := range bodies(0, kills*each) {
+		sum.told[m["body"].(string)] = "accepted"
+	}
+	r.open("c", nil)
+	tx := request{"client": "c", "session": "t"}
+	k := with(tx, request{"consumer": "k"})
+	r.a.do("session", with(tx, request{"transacted": true}))
+	r.a.do("consume", with(k, request{"from": in}))
+	committed, carriedOut, not := 0, 0, 0
+	for n := range kills {
+		active, standby := r.inSync(r.t)
+		before := r.get(r.t, in).GetMessages()
+		for { // what was received before the connection was lost is no use
+			if n, good := r.stage(tx, k, out, each); good && n == each {
+				break
+			}
+			_, _ = r.a.try("rollback", tx)
+			_, _ = r.a.try("consumer_close", k)
+			_, _ = r.a.try("consume", with(k, request{"from": in}))
+		}
+		if n%2 == 1 {
+			require.NoError(r.t, standby.Pause())
+		}
+		waiting := r.a.begin("commit", tx)
+		time.Sleep(time.Duration(n) * 5 * time.Millisecond) // into the commit: some are killed before it, and some behind it
+		require.NoError(r.t, active.Kill())
+		if n%2 == 1 {
+			require.NoError(r.t, standby.Wake())
+		}
+		failed := r.a.await(waiting).Error
+		left := r.get(r.t, in).GetMessages()
+		require.Contains(r.t, []uint64{before, before - each}, left, "half a transaction")
+		switch {
+		case failed == nil:
+			committed++
+			require.Equal(r.t, before-each, left, "it was told to be committed")
+		case left < before:
+			carriedOut++
+		default:
+			not++
+		}
+		if failed != nil {
+			_, _ = r.a.try("consumer_close", k)
+			_, _ = r.a.try("consume", with(k, request{"from": in}))
+		}
+	}
+	r.inSync(r.t)
+	for end := time.Now().Add(bound); r.get(r.t, in).GetMessages() > 0; {
+		require.True(r.t, time.Now().Before(end), "what was not carried out does not come again")
+		if !r.move(tx, k, out, each) {
+			_, _ = r.a.try("consumer_close", k)
+			_, _ = r.a.try("consume", with(k, request{"from": in}))
+		}
+	}
+	r.drain(out, sum)
+	problems, _ := sum.problems(true)
+	require.Empty(r.t, problems)
+	r.t.Logf("%d commits under a kill: told committed %d, carried out and not told %d, not carried out %d", kills, committed,
+		carriedOut, not)
 }
 
 // killUnderDurable: a durable subscription misses nothing while the roles change.
