@@ -192,7 +192,10 @@ func killWhileConsuming(r *run) {
 		}
 		sum.found[one.Message.Body]++
 		received++
-		if received == messages/3 {
+		if received == messages/3 { // clients do not wait until an acknowledgement is done
+			eventually(r.t, "the others are acknowledged", func() bool {
+				return r.get(r.t, q).GetMessages() == messages-messages/3+1
+			})
 			r.kill()
 		}
 		_, _ = r.a.try("answer", with(ofC, request{"delivery": one.Delivery, "how": "accept"}))

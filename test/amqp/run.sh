@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Puts AMQP 1.0 clients that others wrote through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid Proton
-# for Python, rhea and Azure/go-amqp, and runs Joram's JMS tests. What it downloads from Maven Central, PyPI and npm stays in
+# for Python, rhea and Azure/go-amqp, and runs Joram's JMS tests and an application of Spring. What it downloads from Maven Central,
+# PyPI and npm stays in
 # LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client whose language or packages are missing is left out and named; when
 # any is, and all else is good, the exit code is 3. Usage:
 #   test/amqp/run.sh                    everything
-#   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram
+#   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
 #   LOCKSTEP_AMQP_CASE=chain ...        only cases whose names have this; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -15,7 +16,7 @@ cache=${LOCKSTEP_AMQP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-amqp}
 mkdir -p "$cache"
 wanted=("$@")
 if ((${#wanted[@]} == 0)); then
-  wanted=(go-amqp qpid-jms-1 qpid-jms-2 proton-python rhea joram)
+  wanted=(go-amqp qpid-jms-1 qpid-jms-2 proton-python rhea joram spring)
 fi
 adapters=()
 missing=()
@@ -29,8 +30,11 @@ leave_out() {
 
 # jars PROFILE: the jars of a profile of jms/pom.xml, and this directory's Java classes that need them, in the cache.
 jars() {
-  local profile=$1 dir="$cache/$1" stamp
-  stamp=$(cat jms/pom.xml jms/src/* | sha256sum | cut -c1-16)
+  local profile=$1 dir="$cache/$1" from=src stamp
+  if [[ $profile == spring ]]; then
+    from=spring
+  fi
+  stamp=$(cat jms/pom.xml jms/$from/* | sha256sum | cut -c1-16)
   [[ -e $dir/.$stamp ]] && return
   command -v mvn >/dev/null && command -v javac >/dev/null || return 1
   rm -rf "$dir" "$cache/classes-$profile"
@@ -39,13 +43,13 @@ jars() {
   local sources="$cache/sources-$profile"
   rm -rf "$sources"
   mkdir -p "$sources" "$cache/classes-$profile"
-  cp jms/src/* "$sources"
+  cp jms/$from/* "$sources"
   if [[ $profile == jakarta ]]; then
     rm "$sources"/{Joram,LockstepAdmin}.java
     sed -i 's/^import javax\.jms\./import jakarta.jms./' "$sources"/*.java
   fi
   javac -nowarn -d "$cache/classes-$profile" -cp "$dir/*" "$sources"/*.java
-  cp "$sources"/*.properties "$cache/classes-$profile"
+  find "$sources" -name '*.properties' -exec cp {} "$cache/classes-$profile" \;
   touch "$dir/.$stamp"
 }
 java_command() { # -XX: a JVM that lives for seconds need not compile to the last
@@ -117,6 +121,15 @@ if want qpid-jms-2; then
   fi
 fi
 
+if want spring; then
+  if jars spring; then
+    LOCKSTEP_SPRING=$(java_command spring Spring)
+    export LOCKSTEP_SPRING
+  else
+    leave_out "Spring: no java, javac and mvn, or Maven Central cannot be reached"
+  fi
+fi
+
 if ((${#adapters[@]} > 0)); then
   LOCKSTEP_AMQP_ADAPTERS=$(printf '%s\n' "${adapters[@]}")
   export LOCKSTEP_AMQP_ADAPTERS
@@ -128,6 +141,9 @@ fi
 if [[ -n ${LOCKSTEP_JORAM:-} ]]; then
   tests+=(TestJoram)
 fi
+if [[ -n ${LOCKSTEP_SPRING:-} ]]; then
+  tests+=(TestSpring)
+fi
 if ((${#tests[@]} > 0)); then
   step "cases: ${tests[*]}"
   pattern=$(IFS='|'; echo "${tests[*]}")
@@ -137,7 +153,7 @@ if ((${#tests[@]} > 0)); then
     cat "$bin/out"
     exit 1
   fi
-  grep -aE 'commits under a kill|same id|cases passed|of [0-9]+ passed|failed [0-9]+, stored twice|delivered twice|commits, ' "$bin/out" || true
+  grep -aE 'Spring:|commits under a kill|same id|cases passed|of [0-9]+ passed|failed [0-9]+, stored twice|delivered twice|commits, ' "$bin/out" || true
 fi
 step "done"
 if ((${#missing[@]} > 0)); then
