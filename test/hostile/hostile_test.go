@@ -369,9 +369,13 @@ func TestHostile(t *testing.T) {
 	}
 	assert.LessOrEqual(t, p99, most, "p99 of the good client; without an attack it is %v", quiet)
 	require.Eventually(t, func() bool {
-		return gauge(t, metrics, "go_goroutines") <= goroutines+10 &&
-			gauge(t, metrics, "process_open_fds") <= descriptors+5
-	}, bound, 200*time.Millisecond, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
+		now, open := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
+		back := now <= goroutines+10 && open <= descriptors+5
+		if !back {
+			t.Logf("%v goroutines, %v files", now, open)
+		}
+		return back
+	}, bound, 2*time.Second, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
 	t.Logf("goroutines and files: %v and %v before, %v and %v afterwards", goroutines, descriptors,
 		gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds"))
 }
