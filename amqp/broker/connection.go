@@ -237,7 +237,7 @@ func (c *conn) receive(f *wire.Frame) error {
 		}
 		if err := c.reader.Next(f); err != nil {
 			c.broken(err)
-			return err //nolint:wrapcheck // it was told
+			return err
 		}
 	}
 }

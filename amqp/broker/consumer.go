@@ -264,7 +264,8 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	return true
 }
 
-// passOne passes a message on, when there is room for it; false if the link is gone. mu is held, but not while it waits.
+// passOne passes a message on, when there is room for it; false if the link is gone. mu is held, but not while it
+// waits.
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
