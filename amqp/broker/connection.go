@@ -139,8 +139,8 @@ func (c *conn) ready(core *session.Conn) bool {
 
 // contain runs what belongs to the connection. A defect of it costs the connection and not the node: what several
 // connections share is changed in sections that cannot fail half way, and what a client was not told of is in doubt for
-// it, as when a connection breaks. Whatever locks mu unlocks it by defer, so that the other goroutines of the connection
-// can end.
+// it, as when a connection breaks. Whatever locks mu unlocks it by defer, so that the other goroutines of the
+// connection can end.
 func (c *conn) contain(what func()) {
 	defer func() {
 		p := recover()

@@ -33,8 +33,9 @@ type Server struct {
 	conns      map[*conn]struct{}
 	consumers  map[string]map[*consumer]struct{} // that have a stream, by queue
 	containers map[string]*conn                  // those that want to be the only connection of their container
-	sharing    map[[2]string]int                 // links of shared subscriptions that go with the last one, by queue and name
-	closed     bool
+	// links of shared subscriptions that go with the last one, by queue and name
+	sharing map[[2]string]int
+	closed  bool
 
 	defects atomic.Uint64                   // connections that were closed because of one
 	marked  atomic.Pointer[map[string]bool] // queues with no-local subscribers: their messages say where they are from
@@ -171,10 +172,10 @@ func isAway(why *wire.Error) bool {
 	return why.Condition == session.ConnectionRedirect || why.Condition == session.ConnectionForced
 }
 
-// understandsAway tells whether a client goes where a close sends it. Qpid JMS does. Others are cut off without a close,
-// and without an open if this node does not serve, so that they connect again to the next of their addresses: Proton
-// begins with the first one again after each open, and takes 10 s to find that a connection has ended which was closed
-// by amqp:connection:forced.
+// understandsAway tells whether a client goes where a close sends it. Qpid JMS does. Others are cut off without a
+// close, and without an open if this node does not serve, so that they connect again to the next of their addresses:
+// Proton begins with the first one again after each open, and takes 10 s to find that a connection has ended which was
+// closed by amqp:connection:forced.
 func understandsAway(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"

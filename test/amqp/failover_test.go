@@ -282,8 +282,8 @@ func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	return n, true
 }
 
-// killInCommit: a commit that is under way when the active dies was carried out or was not, and the client is told one of
-// both, or that it is not known. In every second attempt the standby is stopped before, so that the commit waits for it:
+// killInCommit: a commit that is under way when the active dies was carried out or was not, and the client is told one
+// of both, or that it is not known. In every second attempt the standby is stopped before, so that the commit waits:
 // what the standby has got of it when the active is dead, it carries out.
 func killInCommit(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
@@ -349,8 +349,8 @@ func killInCommit(r *run) {
 	r.drain(out, sum)
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
-	r.t.Logf("%d commits under a kill: told committed %d, carried out and not told %d, not carried out %d", kills, committed,
-		carriedOut, not)
+	r.t.Logf("%d commits under a kill: told committed %d, carried out and not told %d, not carried out %d", kills,
+		committed, carriedOut, not)
 }
 
 // killUnderDurable: a durable subscription misses nothing while the roles change.

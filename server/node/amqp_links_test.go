@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/amqp/wire"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestAMQPBrowseAfterAcknowledge: a browser does not show what another connection has acknowledged before, without
+// waiting for an answer.
+func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell what has come over a connection")
+	}
+	n := startAlone(t, withAMQP)
+	n.createQueue("q")
+	p, b := openAMQP(t, n), openAMQP(t, n)
+	require.Nil(t, p.receiver(0, "r", &wire.Source{Address: "q"}))
+	p.credit(0, 1000)
+	for i := range 100 {
+		n.publish("q", "x")
+		p.dispose(p.receive().id, wire.Accepted{})
+		require.Nil(t, b.receiver(0, "b", &wire.Source{Address: "q", DistributionMode: "copy"}))
+		b.send(&wire.Flow{
+			NextIncomingID: wire.Some(uint32(0)), IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20,
+			Handle: wire.Some(uint32(0)), DeliveryCount: wire.Some(uint32(0)), LinkCredit: wire.Some(uint32(5)), Drain: true,
+		})
+		expect[*wire.Flow](b)
+		require.Empty(t, b.kept, "at message %d", i)
+		b.send(&wire.Detach{Handle: 0, Closed: true})
+		expect[*wire.Detach](b)
+	}
+}
+
+// TestAMQPStolen: a durable subscription is that of the link that was attached last, on whichever connection of its
+// container, and what it has stays.
+func TestAMQPStolen(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	durable := func() *wire.Source {
+		return &wire.Source{
+			Address: "news", Capabilities: []wire.Symbol{"topic"}, Durable: wire.DurabilityUnsettled,
+			ExpiryPolicy: wire.ExpiryNever,
+		}
+	}
+	stolen := func(p *amqpPeer) {
+		t.Helper()
+		d := expect[*wire.Detach](p)
+		require.NotNil(t, d.Error)
+		require.Equal(t, wire.Symbol("amqp:link:stolen"), d.Error.Condition)
+		require.True(t, d.Closed)
+		p.send(&wire.Detach{Handle: 0, Closed: true})
+	}
+	p := openAMQP(t, n)
+	require.Nil(t, p.receiver(0, "audit", durable()))
+	n.publish("news", "one")
+	p.credit(0, 10)
+	require.Equal(t, "one", p.receive().body)
+
+	q := openAMQP(t, n)
+	require.Nil(t, q.receiver(0, "audit", durable()))
+	stolen(p)
+	q.credit(0, 10)
+	m := q.receive()
+	require.Equal(t, "one", m.body, "it was not answered")
+	q.dispose(m.id, wire.Accepted{})
+	n.publish("news", "two")
+	require.Equal(t, "two", q.receive().body)
+
+	q.send(&wire.Attach{
+		Name: "audit", Handle: 1, Role: wire.RoleReceiver, Source: durable(),
+		Target: &wire.Node{ExpiryPolicy: wire.ExpirySessionEnd},
+	})
+	stolen(q)
+	q.credit(1, 10)
+	require.Equal(t, "two", q.receive().body)
+	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 1 && q.GetMessages() == 1 })
+}
