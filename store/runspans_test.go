@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestAcksInNoOrder: whatever is acknowledged in whatever order, each checkpoint frees exactly what no subscription wants, with
-// runs of all lengths, before and after a start, and when messages are few in a run or alone in it.
+// TestAcksInNoOrder: whatever is acknowledged in whatever order, each checkpoint frees exactly what no subscription
+// wants, with runs of all lengths, before and after a start, and when messages are few in a run or alone in it.
 func TestAcksInNoOrder(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 15))
