@@ -61,7 +61,11 @@ func (c *conn) catchUp(queue string) {
 	end := time.Now().Add(readLimit)
 	for _, k := range consumers {
 		for come := received(k.c.reads.from); k.c.reads.applied.Load() < come && time.Now().Before(end); {
-			time.Sleep(readLook)
+			select {
+			case <-time.After(readLook):
+			case <-c.ctx.Done():
+				return
+			}
 		}
 	}
 	waiting := make([]<-chan struct{}, len(consumers))

@@ -40,7 +40,7 @@ func (*node) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResp
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed with the test
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	return l
 }
@@ -95,7 +95,7 @@ type peer struct {
 
 func dial(t *testing.T, s *Server, container string) *peer {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.Address().String()) //nolint:noctx // it is closed with the test
+	conn, err := net.Dial("tcp", s.Address().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))

@@ -81,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 			_ = raw.Close()
 			continue
 		}
-		running.Go(func() { //nolint:contextcheck // a connection has a context of its own
+		running.Go(func() {
 			defer s.forget(c)
 			c.contain(c.serve)
 		})

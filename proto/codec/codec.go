@@ -94,8 +94,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 var copied func(bytes int) //nolint:gochecknoglobals // for a test that counts
 
-// CountCopies has fn called with the length of each message whose pieces are copied together. It is for a test, and must
-// be called before anything is received.
+// CountCopies has fn called with the length of each message whose pieces are copied together. It is for a test, and
+// must be called before anything is received.
 func CountCopies(fn func(bytes int)) { copied = fn }
 
 func tallyCopy(data mem.BufferSlice) {

@@ -44,7 +44,7 @@ func TestCertificateEnds(t *testing.T) {
 			RootCAs: ca.Pool(), Certificates: []tls.Certificate{cert}, ServerName: "127.0.0.1",
 			NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13,
 		})
-		go func() { _ = secured.Handshake() }() //nolint:noctx // it ends with the connection
+		go func() { _ = secured.Handshake() }()
 		accepted, err := l.Accept()
 		require.NoError(t, err)
 		inside, _, err = secure.ServerHandshake(accepted)

@@ -48,7 +48,7 @@ func TestBrowsersShareRoom(t *testing.T) {
 			_, err := waiting.reserve(context.Background())
 			got <- err
 		}()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		all[0].end()
 		require.NoError(t, <-got)
 		waiting.end()

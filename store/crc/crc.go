@@ -37,7 +37,8 @@ func Update(sum uint32, b []byte) uint32 {
 // the checksum of those alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Behind is the checksum of n bytes alone that lie behind others: whole is the checksum of all, first that of the others.
+// Behind is the checksum of n bytes alone that lie behind others: whole is the checksum of all, first that of the
+// others.
 func Behind(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.

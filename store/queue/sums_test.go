@@ -4,7 +4,6 @@ package queue
 
 import (
 	"bytes"
-	"fmt"
 	"hash/crc32"
 	"testing"
 
@@ -67,5 +66,5 @@ func TestChecksumsAreTakenOver(t *testing.T) {
 			require.Equal(t, crc32.Checksum(record, crc32.MakeTable(crc32.Castagnoli)), sum)
 		}
 	}
-	require.Equal(t, 10*6, known, fmt.Sprint("large ones in batches of large ones"))
+	require.Equal(t, 10*6, known, "large ones in batches of large ones")
 }

@@ -387,8 +387,8 @@ func (b *Builder) Ops() int { return b.ops }
 // Bytes is the length of the transaction so far.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
-// Finish gives the buffer that was handed to Begin, with the transaction appended, but for the bodies that it refers to. On an error the buffer comes back as
-// it was. The errors wrap a Code.
+// Finish gives the buffer that was handed to Begin, with the transaction appended, but for the bodies that it refers
+// to. On an error the buffer comes back as it was. The errors wrap a Code.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()

@@ -316,7 +316,7 @@ func killInCommit(r *run) {
 			require.NoError(r.t, standby.Pause())
 		}
 		waiting := r.a.begin("commit", tx)
-		time.Sleep(time.Duration(n) * 5 * time.Millisecond) // into the commit: some are killed before it, and some behind it
+		<-time.After(time.Duration(n) * 5 * time.Millisecond) // some are killed before the commit, and some behind it
 		require.NoError(r.t, active.Kill())
 		if n%2 == 1 {
 			require.NoError(r.t, standby.Wake())
