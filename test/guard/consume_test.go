@@ -24,7 +24,7 @@ func TestConsumeAllocations(t *testing.T) {
 	require.NoError(t, err)
 	const messages = 20_000
 	next := uint64(0)
-	publish(t, conn, load{"", messages / 100, 100, 8}, messages/100, &next)
+	publish(t, conn, load{"", messages / 100, 100, 8, bodyBytes}, messages/100, &next)
 	count := func(subscription string) {
 		before := node.counts()
 		consume(t, conn, subscription, messages)

@@ -20,8 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/tally"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
@@ -44,10 +46,15 @@ type counts struct {
 	Allocations  uint64
 	WrittenBytes int64
 	Syncs        uint64
+	// Copied and Summed are bytes of large messages.
+	Copied, Summed uint64
 }
 
 func (c counts) since(before counts) counts {
-	return counts{c.Allocations - before.Allocations, c.WrittenBytes - before.WrittenBytes, c.Syncs - before.Syncs}
+	return counts{
+		c.Allocations - before.Allocations, c.WrittenBytes - before.WrittenBytes, c.Syncs - before.Syncs,
+		c.Copied - before.Copied, c.Summed - before.Summed,
+	}
 }
 
 func TestMain(m *testing.M) {
@@ -68,6 +75,9 @@ func TestMain(m *testing.M) {
 
 // runNode runs a node until in ends. It prints its address, and then its counts for each line that it reads.
 func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
+	large := tally.Start()
+	codec.CountCopies(tally.Copied)
+	codec.Poison() // a body that was given back too early is found
 	c := config.Default()
 	c.Metrics.Listen = "127.0.0.1:0" // what is measured must cost nothing that can be counted here
 	c.Node.Name, c.Data.Dir, c.Listen = s.Name, s.Dir, "127.0.0.1:0"
@@ -98,7 +108,9 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		if err := encoder.Encode(counts{m.Mallocs, written.Load(), fs.Count(faultfs.OpSync)}); err != nil {
+		if err := encoder.Encode(counts{
+			m.Mallocs, written.Load(), fs.Count(faultfs.OpSync), large.Copied.Load(), large.Summed.Load(),
+		}); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 type load struct {
 	name                       string
 	requests, messages, window int
+	bodyBytes                  int
 }
 
 const (
@@ -31,22 +32,14 @@ const (
 
 // TestServerAllocations counts what a pair allocates for each message that is published.
 func TestServerAllocations(t *testing.T) {
-	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
-	active := startNode(t, "a", etcd.Endpoints())
-	conn := dial(t, active)
-	waitFor(t, conn, pb.Role_ROLE_ACTIVE_ALONE)
-	standby := startNode(t, "b", etcd.Endpoints())
-	waitFor(t, conn, pb.Role_ROLE_ACTIVE)
-	_, err = pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: queue})
-	require.NoError(t, err)
+	active, standby, conn := startPair(t)
+	var err error
 	next, stored := uint64(0), 0
 	for _, l := range []load{
-		{"pipelined requests of 100", 300, 100, 64},
+		{"pipelined requests of 100", 300, 100, 64, bodyBytes},
 		// One by one each request is a batch of its own, whatever the machine: no pipelining costs more than that.
-		{"100 at a time", 300, 100, 1},
-		{"1 at a time", 600, 1, 1},
+		{"100 at a time", 300, 100, 1, bodyBytes},
+		{"1 at a time", 600, 1, 1, bodyBytes},
 	} {
 		publish(t, conn, l, warmUp, &next)
 		stored += warmUp * l.messages
@@ -76,6 +69,61 @@ func TestServerAllocations(t *testing.T) {
 		float64(active.counts().since(before).Allocations)/float64(stored))
 }
 
+// startPair starts a pair with a queue.
+func startPair(t *testing.T) (active, standby *process, conn *grpc.ClientConn) {
+	t.Helper()
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	active = startNode(t, "a", etcd.Endpoints())
+	conn = dial(t, active)
+	waitFor(t, conn, pb.Role_ROLE_ACTIVE_ALONE)
+	standby = startNode(t, "b", etcd.Endpoints())
+	waitFor(t, conn, pb.Role_ROLE_ACTIVE)
+	_, err = pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: queue})
+	require.NoError(t, err)
+	return active, standby, conn
+}
+
+// TestCopiesOfLargeMessages counts how often nodes copy and checksum the bytes of large messages in memory, from the
+// connection to the log, to the standby and to the pages. What the system copies into and out of its sockets and files is
+// not counted. Consumers then find each body as it was published, although what was given back is overwritten.
+func TestCopiesOfLargeMessages(t *testing.T) {
+	const requests, largeBytes = 60, 15_000
+	active, standby, conn := startPair(t)
+	nodes := []pb.AdminServiceClient{pb.NewAdminServiceClient(conn), pb.NewAdminServiceClient(dial(t, standby))}
+	toPages := func() {
+		for _, n := range nodes {
+			_, err := n.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+			require.NoError(t, err)
+		}
+	}
+	next := uint64(0)
+	l := load{"15000 B", requests, 1, 16, largeBytes}
+	publish(t, conn, l, requests, &next)
+	toPages()
+	beforeActive, beforeStandby := active.counts(), standby.counts()
+	publish(t, conn, l, requests, &next)
+	toPages()
+	a, b := active.counts().since(beforeActive), standby.counts().since(beforeStandby)
+	const payload = requests * largeBytes
+	check(t, "active: copies of a large body", float64(a.Copied)/payload)
+	check(t, "active: checksums of a large body", float64(a.Summed)/payload)
+	check(t, "standby: copies of a large body", float64(b.Copied)/payload)
+	check(t, "standby: checksums of a large body", float64(b.Summed)/payload)
+	want := make([]byte, largeBytes)
+	browse, err := pb.NewQueueServiceClient(conn).Browse(t.Context(), &pb.BrowseRequest{Queue: queue, Limit: 2 * requests})
+	require.NoError(t, err)
+	for read := 0; read < 2*requests; {
+		r, err := browse.Recv()
+		require.NoError(t, err)
+		for _, m := range r.GetMessages() {
+			require.Equal(t, want, m.GetMessage().GetBody())
+			read++
+		}
+	}
+}
+
 func dial(t *testing.T, p *process) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+p.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -99,7 +147,7 @@ func publish(t *testing.T, conn *grpc.ClientConn, l load, requests int, next *ui
 	t.Helper()
 	stream, err := pb.NewQueueServiceClient(conn).PublishStream(t.Context())
 	require.NoError(t, err)
-	body := make([]byte, bodyBytes)
+	body := make([]byte, l.bodyBytes)
 	messages := make([]*pb.Message, l.messages)
 	for i := range messages {
 		messages[i] = &pb.Message{Body: body}
