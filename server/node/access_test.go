@@ -529,6 +529,7 @@ func TestRulesOfAPair(t *testing.T) {
 	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
 	denied(t, err)
 	a.waitForAs(root, pb.Role_ROLE_STANDBY)
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // it may hear of it after a
 	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	b.revoke("alice", "q")

@@ -3,6 +3,7 @@
 package pace
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,7 +61,7 @@ func (n *node) worker() *Governor {
 
 // whileWorking has a piece of work go on for so many commits, and returns its mean share of the time.
 func (n *node) whileWorking(t *testing.T, count int) float64 {
-	var worked time.Duration
+	var worked atomic.Int64
 	stop := make(chan struct{})
 	done := make(chan struct{})
 	began := time.Now()
@@ -74,14 +75,14 @@ func (n *node) whileWorking(t *testing.T, count int) float64 {
 			default:
 			}
 			work(time.Millisecond)
-			worked += time.Millisecond
+			worked.Add(int64(time.Millisecond))
 			if p.Did(t.Context(), 1<<20) != nil {
 				return
 			}
 		}
 	}()
 	n.commits(count, true)
-	share := float64(worked) / float64(time.Since(began))
+	share := float64(worked.Load()) / float64(time.Since(began))
 	close(stop)
 	<-done
 	return share
