@@ -43,8 +43,8 @@ func TestServerAllocations(t *testing.T) {
 	} {
 		publish(t, conn, l, warmUp, &next)
 		stored += warmUp * l.messages
-		// What a node does beside is counted with it, such as to look after its peer, and on a busy machine one request after
-		// the other takes long: the least of three is what a message costs.
+		// What a node does beside is counted with it, such as to look after its peer, and on a busy machine one request
+		// after the other takes long: the least of three is what a message costs.
 		tries := 1
 		if l.window == 1 {
 			tries = 3
@@ -86,8 +86,8 @@ func startPair(t *testing.T) (active, standby *process, conn *grpc.ClientConn) {
 }
 
 // TestCopiesOfLargeMessages counts how often nodes copy and checksum the bytes of large messages in memory, from the
-// connection to the log, to the standby and to the pages. What the system copies into and out of its sockets and files is
-// not counted. Consumers then find each body as it was published, although what was given back is overwritten.
+// connection to the log, to the standby and to the pages. What the system copies into and out of its sockets and files
+// is not counted. Consumers then find each body as it was published, although what was given back is overwritten.
 func TestCopiesOfLargeMessages(t *testing.T) {
 	const requests, largeBytes = 60, 15_000
 	active, standby, conn := startPair(t)

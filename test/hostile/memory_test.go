@@ -86,7 +86,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 // stacks are the goroutines of the node, those alike together.
 func stacks(t *testing.T, metrics string) string {
 	t.Helper()
-	r, err := http.Get("http://" + metrics + "/debug/pprof/goroutine?debug=1") //nolint:noctx // the test ends it
+	r, err := http.Get("http://" + metrics + "/debug/pprof/goroutine?debug=1")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, r.Body.Close()) }()
 	text, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
