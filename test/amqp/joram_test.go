@@ -24,24 +24,13 @@ import (
 // to which the pair's URL is added; LOCKSTEP_JORAM_JAR the jar with the tests; LOCKSTEP_JORAM_ONLY parts of the names
 // of those to run.
 func TestJoram(t *testing.T) {
-	command := strings.Fields(os.Getenv("LOCKSTEP_JORAM"))
-	if len(command) == 0 {
-		t.Skip("LOCKSTEP_JORAM names no command: see test/amqp/run.sh")
-	}
+	command := program(t, "LOCKSTEP_JORAM")
 	w := newWorld(t, t.TempDir(), nil, nil)
 	url := fmt.Sprintf("failover:(amqp://%s,amqp://%s)?failover.maxReconnectAttempts=20", w.urls["a"], w.urls["b"])
 	only := strings.Fields(os.Getenv("LOCKSTEP_JORAM_ONLY"))
-	args := slices.Concat(command[1:], []string{url, os.Getenv("LOCKSTEP_JORAM_JAR")}, only)
-	cmd := exec.CommandContext(t.Context(), command[0], args...)
-	cmd.Env = harness.Environment()
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	cmd, in, lines := begin(t, slices.Concat(command, []string{url, os.Getenv("LOCKSTEP_JORAM_JAR")}, only))
 	passed, failed := 0, []string{}
-	for lines := bufio.NewScanner(out); lines.Scan(); {
+	for lines.Scan() {
 		f := strings.Split(lines.Text(), "\t")
 		switch {
 		case f[0] == "admin" && len(f) == 3:
@@ -64,6 +53,29 @@ func TestJoram(t *testing.T) {
 	if len(only) == 0 {
 		require.Greater(t, passed, 150)
 	}
+}
+
+// program is the command that a variable of the environment names; the test is skipped if that names none.
+func program(t *testing.T, variable string) []string {
+	t.Helper()
+	command := strings.Fields(os.Getenv(variable))
+	if len(command) == 0 {
+		t.Skip(variable + " names no command: see test/amqp/run.sh")
+	}
+	return command
+}
+
+// begin starts a program, to be talked to by lines.
+func begin(t *testing.T, command []string) (*exec.Cmd, io.WriteCloser, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Env, cmd.Stderr = harness.Environment(), os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return cmd, in, bufio.NewScanner(out)
 }
 
 // administer does what a test asks the administrator for, and gives "ok" or the error.

@@ -5,16 +5,11 @@
 package amqp
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -22,10 +17,7 @@ import (
 // in transacted sessions is there exactly once, and what its template sends is there. LOCKSTEP_SPRING is the command of
 // Spring.java, to which the pair's URL is added.
 func TestSpring(t *testing.T) {
-	command := strings.Fields(os.Getenv("LOCKSTEP_SPRING"))
-	if len(command) == 0 {
-		t.Skip("LOCKSTEP_SPRING names no command: see test/amqp/run.sh")
-	}
+	command := program(t, "LOCKSTEP_SPRING")
 	w := newWorld(t, t.TempDir(), nil, nil)
 	for _, name := range []string{"spring.in", "spring.out", "spring.sent"} {
 		w.create(t, &pb.CreateQueueRequest{Name: name})
@@ -39,17 +31,10 @@ func TestSpring(t *testing.T) {
 	require.NoError(t, err)
 	url := fmt.Sprintf("failover:(amqp://%s,amqp://%s)?failover.maxReconnectAttempts=-1&failover.reconnectDelay=50"+
 		"&jms.prefetchPolicy.all=20", w.urls["a"], w.urls["b"])
-	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], url)...)
-	cmd.Env = harness.Environment()
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	cmd, in, lines := begin(t, append(command, url))
 	killed := false
 	sent := 0
-	for lines := bufio.NewScanner(out); sent < 50 && lines.Scan(); {
+	for sent < 50 && lines.Scan() {
 		sent++
 		if sent == 10 {
 			active, _ := w.inSync(t)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/google/pprof/profile"
-	"github.com/lockstep-mq/lockstep/client"
 )
 
 // CapacityOptions say what is measured.
@@ -69,38 +68,18 @@ func MeasureCapacity(ctx context.Context, t Target, o CapacityOptions) (publish,
 		return publish, consume, err
 	}
 	one := queueNames(1)
+	drained := ConsumeOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Consumers: o.Queues, Prefetch: 1000}
 	err = withQueues(ctx, t.Client, one, func() error {
-		if err := fill(ctx, t.Client, one, ConsumeOptions{SizeBytes: o.SizeBytes, Messages: o.Messages}); err != nil {
+		if err := fill(ctx, t.Client, one, drained); err != nil {
 			return err
 		}
 		consume, err = profiled(ctx, t, o, nodes, func(r *Result) error {
 			r.Phase, r.Queues, r.Consumers = "consume", 1, o.Queues
-			return drainOne(ctx, t.Client, one[0], o, r)
+			return drainQueues(ctx, t, one, drained, r)
 		})
 		return err
 	})
 	return publish, consume, err
-}
-
-// drainOne has as many consumers as there were queues drain one.
-func drainOne(ctx context.Context, c *client.Client, queue string, o CapacityOptions, r *Result) error {
-	consumers := make([]*client.Consumer, o.Queues)
-	start := time.Now()
-	for i := range consumers {
-		var err error
-		if consumers[i], err = c.Consume(ctx, queue, client.ConsumerOptions{Prefetch: 1000}); err != nil {
-			return err
-		}
-	}
-	h, err := drain(ctx, consumers, o.Messages)
-	if err != nil {
-		return err
-	}
-	r.took(time.Since(start), o.Messages, h)
-	for _, c := range consumers {
-		err = errors.Join(err, c.Close())
-	}
-	return err
 }
 
 // inspectors are those of the nodes by what they are: "active" and "standby".

@@ -4,6 +4,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -41,29 +42,45 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 		if err := fill(ctx, t.Client, names, o); err != nil {
 			return err
 		}
-		consumers := make([]*client.Consumer, o.Consumers)
-		m, start := newMeter(t.Processes, t.Dir), time.Now()
-		for i := range consumers {
-			var err error
-			if consumers[i], err = t.Client.Consume(ctx, names[i%o.Queues],
-				client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
-				return err
-			}
-		}
-		h, err := drain(ctx, consumers, o.Messages)
-		if err != nil {
-			return err
-		}
-		r.took(time.Since(start), o.Messages, h)
-		r.cost(m)
-		for _, c := range consumers {
-			if err := c.Close(); err != nil {
-				return err
-			}
-		}
-		return nil
+		return drainQueues(ctx, t, names, o, &r)
 	})
 	return r, err
+}
+
+// drainQueues has o.Consumers drain the queues, and measures how long that takes and what it costs.
+func drainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
+	m, start := newMeter(t.Processes, t.Dir), time.Now()
+	consumers, end, err := newConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
+	defer func() { err = errors.Join(err, end()) }()
+	if err != nil {
+		return err
+	}
+	h, err := drain(ctx, consumers, o.Messages)
+	if err != nil {
+		return err
+	}
+	r.took(time.Since(start), o.Messages, h)
+	r.cost(m)
+	return nil
+}
+
+// newConsumers makes n consumers that the queues share, in turn. end closes those that there are, also after an error.
+func newConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
+) (consumers []*client.Consumer, end func() error, err error) {
+	end = func() (err error) {
+		for _, c := range consumers {
+			err = errors.Join(err, c.Close())
+		}
+		return err
+	}
+	for i := range n {
+		one, err := c.Consume(ctx, queues[i%len(queues)], client.ConsumerOptions{Prefetch: prefetch})
+		if err != nil {
+			return consumers, end, err
+		}
+		consumers = append(consumers, one)
+	}
+	return consumers, end, nil
 }
 
 // fill publishes what is to be consumed.

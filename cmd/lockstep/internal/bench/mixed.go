@@ -56,22 +56,15 @@ func mixed(ctx context.Context, t Target, o MixedOptions, names []string, publis
 	if err != nil {
 		return err
 	}
-	consumers := make([]*client.Consumer, o.Consumers)
+	consumers, end, err := newConsumers(ctx, t.Client, names, o.Consumers, o.Prefetch)
 	defer func() {
-		for _, c := range consumers {
-			if c != nil {
-				err = errors.Join(err, c.Close())
-			}
-		}
+		err = errors.Join(err, end())
 		for _, p := range producers {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	for i := range consumers {
-		if consumers[i], err = t.Client.Consume(ctx, names[i%len(names)],
-			client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	m, start := newMeter(t.Processes, t.Dir), time.Now()
 	load, cancel := context.WithCancelCause(ctx)

@@ -209,13 +209,10 @@ func (r *pageSizeRun) produce(phase string) func(context.Context) error {
 func (r *pageSizeRun) consume(phase string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return r.phase(ctx, phase, func() (_ *hdrhistogram.Histogram, err error) {
-			consumers := make([]*client.Consumer, r.Queues)
-			for i := range consumers {
-				if consumers[i], err = r.t.Client.Consume(ctx, r.queues[i],
-					client.ConsumerOptions{Prefetch: r.Prefetch}); err != nil {
-					return nil, err
-				}
-				defer func() { err = errors.Join(err, consumers[i].Close()) }() //nolint:gocritic // all of them at the end
+			consumers, end, err := newConsumers(ctx, r.t.Client, r.queues, r.Queues, r.Prefetch)
+			defer func() { err = errors.Join(err, end()) }()
+			if err != nil {
+				return nil, err
 			}
 			return drain(ctx, consumers, len(r.sizes))
 		})
