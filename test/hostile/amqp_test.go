@@ -76,7 +76,7 @@ func TestHostileAMQP(t *testing.T) {
 	k, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
-	assaulted := plan{Address: address, For: total / time.Duration(len(all)), Files: files(t), Queue: "bait"}
+	assaulted := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
 	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
 		assaulted.From = "127.0.0.2"
 	}

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -28,6 +29,7 @@ import (
 
 const (
 	envAttack = "HOSTILE_ATTACK" // a plan, as JSON
+	envLowest = "HOSTILE_LOWEST" // set: the process has the lowest priority already
 	// patience is how long an attack waits for the node's reaction.
 	patience = 20 * time.Second
 	// halfOpen is how many connections are opened that say nothing.
@@ -101,7 +103,7 @@ func runAttacker(text string) error {
 	if err := json.Unmarshal([]byte(text), &a.plan); err != nil {
 		return err
 	}
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+	if err := lowestPriority(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.plan.For)
@@ -124,6 +126,19 @@ func runAttacker(text string) error {
 	}
 	workers.Wait()
 	return json.NewEncoder(os.Stdout).Encode(a.tallis)
+}
+
+// lowestPriority begins the process anew once, with the lowest priority. On Linux each thread has its own, which the
+// threads that it begins inherit: of a program in Go that runs already, only some would have it.
+func lowestPriority() error {
+	if os.Getenv(envLowest) != "" {
+		return nil
+	}
+	runtime.LockOSThread()
+	if err := yieldProcessor(); err != nil {
+		return err
+	}
+	return syscall.Exec(os.Args[0], os.Args, append(os.Environ(), envLowest+"=1"))
 }
 
 // note counts one attempt and its end.

@@ -13,19 +13,16 @@
 package hostile
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -165,61 +162,8 @@ func newcomers(ctx context.Context, t *testing.T, address string) (took []time.D
 	return took
 }
 
-// gauge reads one metric of a node.
-func gauge(t *testing.T, address, name string) float64 {
-	t.Helper()
-	resp, err := http.Get("http://" + address + "/metrics")
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			v, err := strconv.ParseFloat(text, 64)
-			require.NoError(t, err)
-			return v
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return 0
-}
-
-// peakMemory is the most that a process ever had in memory.
-func peakMemory(t *testing.T, pid int) int64 {
-	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Skip("the memory of a process cannot be read here")
-	}
-	for line := range strings.Lines(string(status)) {
-		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.ParseInt(strings.Fields(text)[0], 10, 64)
-			require.NoError(t, err)
-			return kib << 10
-		}
-	}
-	t.Fatal("no VmHWM")
-	return 0
-}
-
-// processorTime is how long a process has run.
-func processorTime(t *testing.T, pid int) time.Duration {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0 // it cannot be read here
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var ticks int64
-	for _, field := range fields[11:13] { // utime, stime
-		n, err := strconv.ParseInt(field, 10, 64)
-		require.NoError(t, err)
-		ticks += n
-	}
-	return time.Duration(ticks) * (time.Second / 100) // USER_HZ is 100 wherever Go runs
-}
-
-// files is how many connections the attacker may hold: as many as the system lets this process open, but for some.
-func files(t *testing.T) int {
+// mayOpen is how many connections the attacker may hold: as many as the system lets this process open, but for some.
+func mayOpen(t *testing.T) int {
 	t.Helper()
 	var r syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r))
@@ -291,7 +235,7 @@ func TestHostile(t *testing.T) {
 		settings = nil
 	}
 	p, active, standby, metrics := victim(t, settings)
-	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: files(t), Queue: "bait"}
+	assaulted := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
 	if runtime.GOOS == "linux" { // it has all of 127.0.0.0/8: the attacker is at another address than the good clients
 		assaulted.From = "127.0.0.2" // and after it
 	}
@@ -312,8 +256,8 @@ func TestHostile(t *testing.T) {
 	_, _, _ = g.all()
 	pause(ctx, max(4*time.Second, total/10))
 	quietMedian, quiet, n := g.all()
-	goroutines, descriptors := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
-	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, descriptors)
+	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
+	t.Logf("quiet: median %v, p99 %v of %d; %v goroutines, %v files", quietMedian, quiet, n, goroutines, count(files))
 	if strict {
 		control(t, g, assaulted, total/20)
 	}
@@ -369,15 +313,15 @@ func TestHostile(t *testing.T) {
 	}
 	assert.LessOrEqual(t, p99, most, "p99 of the good client; without an attack it is %v", quiet)
 	require.Eventually(t, func() bool {
-		now, open := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
-		back := now <= goroutines+10 && open <= descriptors+5
+		now, open := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
+		back := now <= goroutines+10 && count(open) <= count(files)+5
 		if !back {
-			t.Logf("%v goroutines, %v files", now, open)
+			t.Logf("%v goroutines, %v files: %v", now, count(open), open)
 		}
 		return back
-	}, bound, 2*time.Second, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
-	t.Logf("goroutines and files: %v and %v before, %v and %v afterwards", goroutines, descriptors,
-		gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds"))
+	}, bound, 2*time.Second, "goroutines and files do not come back to %v and %v", goroutines, files)
+	t.Logf("goroutines and files: %v and %v before, %v and %v afterwards", goroutines, count(files),
+		gauge(t, metrics, "go_goroutines"), count(openFiles(active.PID())))
 }
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && !linux
+
+package hostile
+
+import "syscall"
+
+// yieldProcessor gives this process the lowest priority that there is.
+func yieldProcessor() error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19) }
