@@ -9,9 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -193,42 +190,6 @@ const (
 	// maxKnown bounds the queues that are.
 	maxKnown = 1000
 )
-
-// temporaryGrace is how long a queue of a dynamic link outlasts its last consumer if it could not be removed with its
-// connection, because this node was lost.
-const temporaryGrace = time.Hour
-
-// makeDynamic makes the queue of a dynamic link: it goes with its connection.
-func (c *conn) makeDynamic(ctx context.Context, topic bool) (string, error) {
-	name := dynamicName()
-	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
-		Name: name, Topic: topic, Config: &pb.QueueConfig{TemporaryGrace: durationpb.New(temporaryGrace)},
-	})
-	return name, err
-}
-
-// deleteNode removes a queue of a dynamic link.
-func (c *conn) deleteNode(ctx context.Context, name string) {
-	if _, err := c.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name}); err != nil {
-		c.log.Debug("a temporary queue could not be removed with its connection", zap.Error(err))
-	}
-}
-
-// deleteNodes removes the queues that go with the connection.
-func (c *conn) deleteNodes() {
-	c.mu.Lock()
-	nodes := c.nodes
-	c.nodes = nil
-	c.mu.Unlock()
-	if len(nodes) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), closeLimit)
-	defer cancel()
-	for _, name := range nodes {
-		c.deleteNode(ctx, name)
-	}
-}
 
 // attachSource makes the link of a client that consumes or browses.
 func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {

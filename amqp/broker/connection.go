@@ -419,16 +419,6 @@ func (c *conn) peer() string {
 	return c.core.Peer().ContainerID
 }
 
-// dropNode removes a queue that was to go with the connection. mu is held.
-func (c *conn) dropNode(name string) {
-	c.nodes = slices.DeleteFunc(c.nodes, func(n string) bool { return n == name })
-	c.run(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
-		defer cancel()
-		c.deleteNode(ctx, name)
-	})
-}
-
 // handleEvents carries out what the client has asked for. mu is held.
 func (c *conn) handleEvents() {
 	for {

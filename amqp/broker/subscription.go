@@ -19,14 +19,10 @@ import (
 const (
 	// volatilePrefix begins the names of subscriptions that go with their link or their last consumer.
 	volatilePrefix = "amqp-volatile."
-	// dynamicPrefix begins the names of queues that go with their connection.
-	dynamicPrefix = "amqp-temporary."
 	// linkDelimiter ends the name of a subscription in the name of a link: what follows makes several links of one
 	// subscription different.
 	linkDelimiter = "|"
 )
-
-func dynamicName() string { return dynamicPrefix + uuid.NewString() }
 
 // subscription is what the link of a subscriber says about it.
 type subscription struct {
@@ -187,7 +183,12 @@ func (s *consumer) remove(closed bool) {
 	defer cancel()
 	switch {
 	case s.dynamic != "":
-		c.deleteNode(ctx, s.dynamic)
+		c.mu.Lock()
+		mine := c.forgetNode(s.dynamic)
+		c.mu.Unlock()
+		if mine {
+			c.deleteNode(ctx, s.dynamic)
+		}
 	case s.leave == nil || s.last():
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
 		if err != nil && failed(err).code != codes.NotFound {

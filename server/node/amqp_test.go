@@ -340,26 +340,55 @@ func TestAMQPSubscriptions(t *testing.T) {
 	})
 }
 
-// TestAMQPDynamic: a queue that is made for a link goes with its connection.
+// TestAMQPDynamic: a queue that is made for a link goes with the link or with its connection, and is removed once.
 func TestAMQPDynamic(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
+	source := &wire.Source{Dynamic: true, ExpiryPolicy: wire.ExpiryLinkDetach}
+	p.send(&wire.Attach{Name: "r", Role: wire.RoleReceiver, Source: source, Target: targetNode("")})
+	from := expect[*wire.Attach](p).Source
+	require.NotNil(t, from)
+	ofReceiver, _ := from.Address.(string)
 	target := targetNode("")
 	target.Address, target.Dynamic = nil, true
 	p.send(&wire.Attach{
-		Name: "d", Role: wire.RoleSender, Source: &wire.Source{ExpiryPolicy: wire.ExpirySessionEnd}, Target: target,
-		InitialDeliveryCount: wire.Some(uint32(0)),
+		Name: "d", Handle: 1, Role: wire.RoleSender, Source: &wire.Source{ExpiryPolicy: wire.ExpirySessionEnd},
+		Target: target, InitialDeliveryCount: wire.Some(uint32(0)),
 	})
 	made, ok := expect[*wire.Attach](p).Target.(*wire.Node)
 	require.True(t, ok)
-	name, _ := made.Address.(string)
-	require.True(t, strings.HasPrefix(name, "amqp-temporary."), name)
-	n.eventually(name, isEmpty)
+	ofSender, _ := made.Address.(string)
+	for _, name := range []string{ofSender, ofReceiver} {
+		require.True(t, strings.HasPrefix(name, "amqp-temporary."), name)
+		n.eventually(name, isEmpty)
+	}
+	gone := func(name string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
+			return err != nil
+		}, patience, 5*time.Millisecond)
+	}
+	p.send(&wire.Detach{Handle: 0, Closed: true})
+	expect[*wire.Detach](p)
+	gone(ofReceiver)
+	n.eventually(ofSender, isEmpty)
 	require.NoError(t, p.conn.Close())
-	require.Eventually(t, func() bool {
-		_, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
-		return err != nil
+	gone(ofSender)
+	audit := pb.NewAuditServiceClient(n.conn)
+	var removed []string
+	require.Eventually(t, func() bool { // a record comes when its call has ended
+		removed = nil
+		tail, err := audit.TailAudit(t.Context(), &pb.TailAuditRequest{Last: 100, Method: "DeleteQueue"})
+		require.NoError(t, err)
+		records, err := tail.Recv()
+		require.NoError(t, err)
+		for _, r := range records.GetRecords() {
+			removed = append(removed, r.GetObject())
+		}
+		return len(removed) > 1
 	}, patience, 5*time.Millisecond)
+	require.Equal(t, []string{ofReceiver, ofSender}, removed)
 }
 
 // TestAMQPDrain: a client that drains a link hears that there is nothing more.
