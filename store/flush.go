@@ -70,9 +70,9 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	return w.entries, nil
 }
 
-// writeTail packs one queue's messages: as many small ones as fit into a page, a large one into a run of its own.
+// writeTail packs one queue's messages: as many as index.Room says into a run, a larger one into a run of its own.
 func (w *runWriter) writeTail(t *queue.TailRun) error {
-	room := w.file.Capacity(1)
+	room := index.Room(w.file.PageSize())
 	var b index.RunBuilder
 	for i, record := range t.Records {
 		if record == nil {
@@ -141,10 +141,7 @@ func (w *runWriter) flush() error {
 		st := &w.staged[i]
 		st.entry.Run = runs[i]
 		w.entries = append(w.entries, st.entry)
-		kind := page.KindPacked
-		if runs[i].Pages > 1 {
-			kind = page.KindLarge
-		}
+		kind := index.RunKind(st.entry.Count, runs[i].Pages)
 		end := st.offset + int(runs[i].Pages)*w.file.PageSize()
 		if st.sum != 0 {
 			page.SealRunWith(w.buf[st.offset:end], runs[i], kind, st.payload, st.record, st.sum)

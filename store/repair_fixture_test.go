@@ -80,7 +80,7 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	mem = memfs.New()
 	n, m = filled(t, options(mem))
 	o := options(memfs.New())
-	o.PageSize = 4096
+	o.PageSize = 8192
 	twin, _ := filled(t, o)
 	peer = &other{s: twin.s}
 	n.s.SetMessageSource(peer)

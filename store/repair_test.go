@@ -148,13 +148,13 @@ func TestReadRepairs(t *testing.T) {
 func TestBothCopiesDamaged(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
 	o := options(there)
-	o.PageSize = 4096
+	o.PageSize = 8192
 	n, twin := small(t, options(mem)), small(t, o)
 	peer := &other{s: twin.s}
 	n.s.SetMessageSource(peer)
 	text := fmt.Sprintf("%0500d", 20)
-	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 4096, text)
-	flip(t, there, datadir.PageFile("/data"), page.OffsetOf(theirs, 4096)+100)
+	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 8192, text)
+	flip(t, there, datadir.PageFile("/data"), page.OffsetOf(theirs, 8192)+100)
 	_, lostThere := readMarked(t, twin.s)
 	require.Contains(t, lostThere, uint64(21))
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine, 2048)+100)

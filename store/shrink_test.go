@@ -87,7 +87,7 @@ func TestPlanShrink(t *testing.T) {
 	require.NoError(t, err)
 	plan, err := n.s.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{})
 	require.NoError(t, err)
-	require.Equal(t, uint64(2048), plan.MoveBytes)
+	require.Equal(t, uint64(4096), plan.MoveBytes)
 	require.Zero(t, plan.NeedBytes)
 	none, err := n.s.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{MoveBytes: -1})
 	require.NoError(t, err)

@@ -25,7 +25,7 @@ type simulation struct {
 }
 
 func newSimulation(pageSize int, born uint64) *simulation {
-	s := &simulation{pageSize: pageSize, room: pageSize - page.RunHeaderBytes, born: born}
+	s := &simulation{pageSize: pageSize, room: index.Room(pageSize), born: born}
 	s.index = index.Writer{Bulk: tree.NewBulk(s, tree.Options{})}
 	return s
 }

@@ -93,7 +93,7 @@ func Decode(key, value []byte) (Entry, error) {
 	return e, nil
 }
 
-// A run of messages, packed (several in one page) or large (one in as many pages as it takes), holds:
+// A run of messages, packed (several that are small, see Room) or large (one in as many pages as it takes), holds:
 //
 //	queue u64 | first sequence u64 | count u32 | (delta uvarint | message record)*
 //

@@ -9,8 +9,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// RunBytes is how long a run of several messages is at most, with its header and what is unused at its end, unless a
+// single page is longer. Each run costs an entry of the index, a checksum to begin and space to find, so that runs of
+// one small page are dear to write and to read one after another; and all of a run is read for one message of it, and
+// stays until its last message is gone, so that runs are not as long as they could be. See docs/decisions/0023.
+const RunBytes = 4 << 10
+
+// Room is how many bytes of payload a run of several messages takes at most in a file with that page size: whole pages,
+// at least one. A run with less has only the pages that it needs; a message that is longer has a run of its own.
+func Room(pageSize int) int { return max(RunBytes/pageSize, 1)*pageSize - page.RunHeaderBytes }
+
 // Packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which
-// messages share a page in a file that is written anew; the scan that predicts such a file uses it, too.
+// messages share a run in a file that is written anew; the scan that predicts such a file uses it, too.
 type Packing struct {
 	Queue uint64
 	First uint64
@@ -19,7 +29,7 @@ type Packing struct {
 	Size  int // of the payload
 }
 
-// Takes tells whether a record of size bytes still belongs to the run; room is what one page takes.
+// Takes tells whether a record of size bytes still belongs to the run; room is what Room says.
 func (p *Packing) Takes(queueID, seq uint64, size, room int) bool {
 	return p.Count > 0 && p.Queue == queueID && seq-p.First < queue.MaxRunSpan &&
 		p.Size+txn.UvarintBytes(seq-p.First)+size <= room
@@ -45,9 +55,9 @@ func (p *Packing) Entry(run page.Run) Entry {
 	}
 }
 
-// RunKind is what a run of messages with that many pages is called.
-func RunKind(pages uint32) page.Kind {
-	if pages > 1 {
+// RunKind is what a run of so many messages in so many pages is called.
+func RunKind(messages uint64, pages uint32) page.Kind {
+	if messages == 1 && pages > 1 {
 		return page.KindLarge
 	}
 	return page.KindPacked

@@ -50,9 +50,9 @@ type Kind uint8
 
 // The kinds of runs.
 const (
-	// KindPacked is a run of several small messages.
+	// KindPacked is a run of small messages, or of one in a single page.
 	KindPacked Kind = 1
-	// KindLarge is a run of one message.
+	// KindLarge is a run of one message in several pages. No reader depends on which of the two kinds a run has.
 	KindLarge Kind = 2
 	// KindNode is a node of a tree.
 	KindNode Kind = 3

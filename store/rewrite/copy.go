@@ -32,7 +32,7 @@ func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 		return page.Meta{}, rw.spaceError(plan, err)
 	}
 	c := copier{
-		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.e.Live(),
+		rw: rw, b: rw.builder, room: index.Room(plan.PageSize), live: rw.e.Live(),
 		pace:  rw.e.Governed(rw.o.BytesPerSecond),
 		index: index.Writer{Bulk: tree.NewBulk(rw.builder, tree.Options{})},
 	}
@@ -209,7 +209,7 @@ func (c *copier) endRun() error {
 		return nil
 	}
 	putRunHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
-	run, err := c.b.End(c.buf, index.RunKind(page.PagesFor(c.b.PageSize(), c.Size)))
+	run, err := c.b.End(c.buf, index.RunKind(uint64(c.Count), page.PagesFor(c.b.PageSize(), c.Size)))
 	if err != nil {
 		return fmt.Errorf("write messages: %w", err)
 	}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package index_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// TestRoom has runs of several messages be as long whatever the page size, in whole pages, and never less than one.
+func TestRoom(t *testing.T) {
+	for pageSize, pages := range map[int]int{2048: 2, 4096: 1, 6144: 1, 8192: 1, 32 << 10: 1, 1 << 20: 1} {
+		room := index.Room(pageSize)
+		require.Equal(t, pages*pageSize-page.RunHeaderBytes, room, "page size %d", pageSize)
+		require.Equal(t, uint32(pages), page.PagesFor(pageSize, room), "page size %d", pageSize)
+	}
+}
+
+// TestPackingFillsARun takes messages into a run up to its room and not beyond, in one queue.
+func TestPackingFillsARun(t *testing.T) {
+	var p index.Packing
+	room := index.Room(2048)
+	require.False(t, p.Takes(1, 1, 500, room), "none is begun")
+	p.Begin(1, 1)
+	p.Add(1, 500)
+	require.True(t, p.Takes(1, 2, 500, room))
+	require.False(t, p.Takes(2, 2, 500, room), "of another queue")
+	left := room - p.Size - 1 // a byte is the difference to the first sequence
+	require.True(t, p.Takes(1, 2, left, room))
+	require.False(t, p.Takes(1, 2, left+1, room))
+	p.Add(2, left)
+	require.Equal(t, room, p.Size)
+	require.Equal(t, uint64(2), p.Entry(page.Run{First: 1, Pages: 2, Born: 1}).Count)
+}
+
+// TestRunKind calls a run large if it is a single message in several pages.
+func TestRunKind(t *testing.T) {
+	require.Equal(t, page.KindPacked, index.RunKind(1, 1))
+	require.Equal(t, page.KindPacked, index.RunKind(7, 2))
+	require.Equal(t, page.KindLarge, index.RunKind(1, 2))
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// TestSmallMessagesShareARun packs small messages of a queue in runs of index.RunBytes, in the running store and in one
+// that is written anew, and gives what is left, and a message alone, no more pages than it takes. A message that is
+// longer has a run of its own.
+func TestSmallMessagesShareARun(t *testing.T) {
+	ctx := context.Background()
+	mem := memfs.New()
+	n := openNode(t, options(mem))
+	for _, name := range []string{"small", "one", "large"} {
+		n.commit(func(b *txn.Builder) { b.CreateQueue(name, txn.Config{}, "default") })
+	}
+	n.publishMany(1, 100, 512)
+	n.publishMany(2, 1, 512)
+	n.publishMany(3, 2, 9000)
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+
+	runs := func() map[uint64][]index.Entry {
+		found := map[uint64][]index.Entry{}
+		err := n.s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
+			return c.Runs(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, _ []byte, err error) error {
+				found[e.Queue] = append(found[e.Queue], *e)
+				return err
+			})
+		})
+		require.NoError(t, err)
+		return found
+	}
+	verify := func(found map[uint64][]index.Entry) {
+		small := found[1]
+		require.Len(t, small, 15)
+		for _, e := range small[:len(small)-1] {
+			require.Equal(t, uint64(7), e.Count)
+			require.Equal(t, uint32(2), e.Run.Pages)
+		}
+		last := small[len(small)-1]
+		require.Equal(t, uint64(2), last.Count)
+		require.Equal(t, uint32(1), last.Run.Pages, "no more than it takes")
+		require.Len(t, found[2], 1)
+		require.Equal(t, uint32(1), found[2][0].Run.Pages)
+		require.Len(t, found[3], 2)
+		for _, e := range found[3] {
+			require.Equal(t, uint32(5), e.Run.Pages)
+		}
+	}
+	verify(runs())
+	_, err = n.s.Maintenance().Rewrite(ctx, rewrite.Options{})
+	require.NoError(t, err)
+	verify(runs())
+	n.check()
+}
