@@ -59,9 +59,9 @@ func windows() map[string]window {
 		"log: syncs per transaction" + always5:   {1, 1.02}, // 1
 		"log: syncs per transaction" + consumed:  {0, 0.02}, // 0.01
 
-		"page.db: bytes per message" + off100:    {667, 708},       // 687.6
-		"page.db: bytes per message" + always100: {667, 708},       // 687.6
-		"page.db: bytes per message" + always1:   {680, 722},       // 700.6
+		"page.db: bytes per message" + off100:    {570, 605},       // 587.8
+		"page.db: bytes per message" + always100: {570, 605},       // 587.8
+		"page.db: bytes per message" + always1:   {576, 612},       // 594.1
 		"page.db: bytes per message" + always5:   {15_914, 16_898}, // 16406
 		// 0.2: what is consumed in time is never written to it
 		"page.db: bytes per message" + consumed: {0.05, 1},
