@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -14,10 +13,14 @@ const (
 	MinMaxFrameSize = 512
 	// frameHead is the fixed part of a frame: size, offset of the data, type, channel.
 	frameHead = 8
-	// readAhead is what a Reader holds; a larger frame gets memory of its own, which is given back after manySmall
-	// frames that did not need it.
+	// readAhead is what a Reader reads at once. When so much was there, it takes memory for manyAhead, so that a peer
+	// with much to say is read in few pieces, each of many frames. That is given back, and so is what a frame gets
+	// that does not fit, after manySmall frames that did not need it.
 	readAhead = 16 << 10
+	manyAhead = 128 << 10
 	manySmall = 1024
+	// emptyReads is how many reads in a row may give neither bytes nor an error.
+	emptyReads = 100
 
 	typeAMQP = 0
 	typeSASL = 1
@@ -46,37 +49,82 @@ type Frame struct {
 
 // Reader takes frames from a connection. Errors about what was read are *Error; others are those of the connection.
 type Reader struct {
-	in       *bufio.Reader
-	maxFrame uint32
-	taken    int    // of in, by the last frame
-	large    []byte // for frames that do not fit in
-	small    int    // frames since one of those
-	reused   reused
+	from      io.Reader
+	maxFrame  uint32
+	buf       []byte // of readAhead or manyAhead bytes
+	next, end int    // what was read and not released
+	taken     int    // from next on, by the last frame
+	failed    error  // of the connection; for when buf does not have enough
+	large     []byte // for frames that do not fit in buf
+	small     int    // frames since the last one, or the last read, that needed more than readAhead
+	reused    reused
 }
 
 // NewReader makes a Reader that refuses frames of more than maxFrame bytes before it takes memory for them. That of a
 // large frame grows as its bytes come.
 func NewReader(r io.Reader, maxFrame uint32) *Reader {
-	return &Reader{in: bufio.NewReaderSize(r, readAhead), maxFrame: maxFrame}
+	return &Reader{from: r, maxFrame: maxFrame, buf: make([]byte, readAhead)}
 }
 
 // Buffered is how many bytes were read and not taken, so that Next may return without waiting.
-func (r *Reader) Buffered() int { return r.in.Buffered() - r.taken }
+func (r *Reader) Buffered() int { return r.end - r.next - r.taken }
 
 // Whole tells whether the next frame was read already, so that Next returns without reading.
 func (r *Reader) Whole() bool {
 	n := r.Buffered()
-	if n < frameHead {
-		return false
+	return n >= frameHead && int64(big.Uint32(r.buf[r.next+r.taken:])) <= int64(n)
+}
+
+// peek returns the next n bytes, at most readAhead, or what there is of them and why there are no more.
+func (r *Reader) peek(n int) ([]byte, error) {
+	for empty := 0; r.end-r.next < n; {
+		if r.failed != nil {
+			err := r.failed
+			r.failed = nil
+			return r.buf[r.next:r.end], err
+		}
+		before := r.end - r.next
+		r.fill()
+		if r.end-r.next > before {
+			empty = 0
+		} else if empty++; empty == emptyReads && r.failed == nil {
+			r.failed = io.ErrNoProgress
+		}
 	}
-	b, err := r.in.Peek(r.taken + frameHead)
-	return err == nil && int64(big.Uint32(b[r.taken:])) <= int64(n)
+	return r.buf[r.next : r.next+n], nil
+}
+
+// fill reads once. There is room: what waits is a part of a frame that fits in.
+func (r *Reader) fill() {
+	switch full := r.end == len(r.buf); {
+	case full && len(r.buf) < manyAhead: // more was there, most likely
+		r.move(manyAhead)
+		r.small = 0
+	case len(r.buf) > readAhead && r.small >= manySmall && r.end-r.next < readAhead:
+		r.move(readAhead)
+	case r.next > 0:
+		r.end = copy(r.buf, r.buf[r.next:r.end])
+		r.next = 0
+	}
+	n, err := r.from.Read(r.buf[r.end:])
+	if n > readAhead {
+		r.small = 0
+	}
+	r.end += n
+	r.failed = err
+}
+
+// move takes other memory for what waits.
+func (r *Reader) move(size int) {
+	b := make([]byte, size)
+	r.end = copy(b, r.buf[r.next:r.end])
+	r.buf, r.next = b, 0
 }
 
 // ProtocolHeader takes the 8 bytes that begin a connection, or a layer of it.
 func (r *Reader) ProtocolHeader() (id byte, version [3]byte, err error) {
 	r.release()
-	b, err := r.in.Peek(frameHead)
+	b, err := r.peek(frameHead)
 	if err != nil {
 		return 0, version, whole(err)
 	}
@@ -95,7 +143,7 @@ func AppendProtocolHeader(b []byte, id byte) []byte {
 
 // release gives the bytes of the last frame up.
 func (r *Reader) release() {
-	_, _ = r.in.Discard(r.taken) // they are in the buffer
+	r.next += r.taken
 	r.taken = 0
 }
 
@@ -103,7 +151,7 @@ func (r *Reader) release() {
 // them that carry no map and no state of a transaction cost no allocation.
 func (r *Reader) Next(f *Frame) error {
 	r.release()
-	head, err := r.in.Peek(frameHead)
+	head, err := r.peek(frameHead)
 	if err != nil {
 		if len(head) == 0 && errors.Is(err, io.EOF) {
 			return io.EOF
@@ -139,15 +187,15 @@ func (r *Reader) Next(f *Frame) error {
 
 // frame returns the bytes of a whole frame.
 func (r *Reader) frame(size int) ([]byte, error) {
-	if size <= readAhead {
-		if r.small++; r.small >= manySmall {
+	if r.small++; size <= readAhead || r.end-r.next >= size {
+		if r.small >= manySmall {
 			r.large = nil
 		}
-		b, err := r.in.Peek(size)
+		b, err := r.peek(size)
 		if err == nil {
 			r.taken = size
 		}
-		return b, err //nolint:wrapcheck // see whole
+		return b, err
 	}
 	r.small = 0
 	for have := 0; have < size; {
@@ -156,13 +204,28 @@ func (r *Reader) frame(size int) ([]byte, error) {
 			copy(larger, r.large)
 			r.large = larger
 		}
-		n, err := io.ReadFull(r.in, r.large[have:min(size, len(r.large))])
+		n, err := r.readFull(r.large[have:min(size, len(r.large))])
 		if err != nil {
-			return nil, err //nolint:wrapcheck // see whole
+			return nil, err
 		}
 		have += n
 	}
 	return r.large[:size], nil
+}
+
+// readFull reads all of b, first what was read already.
+func (r *Reader) readFull(b []byte) (int, error) {
+	n := copy(b, r.buf[r.next:r.end])
+	r.next += n
+	if n == len(b) {
+		return n, nil
+	}
+	if err := r.failed; err != nil {
+		r.failed = nil
+		return n, err
+	}
+	more, err := io.ReadFull(r.from, b[n:])
+	return n + more, err //nolint:wrapcheck // see whole
 }
 
 // whole turns an end in the middle of a frame into an error of its own.
