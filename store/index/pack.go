@@ -11,8 +11,8 @@ import (
 
 // RunBytes is how long a run of several messages is at most, with its header and what is unused at its end, unless a
 // single page is longer. Each run costs an entry of the index, a checksum to begin and space to find, so that runs of a
-// few hundred bytes are dear to write and to read one after another; and all of a run is read for one message of it, and
-// stays until its last message is gone, so that runs are short all the same (docs/decisions/0023).
+// few hundred bytes are dear to write and to read one after another; and all of a run is read for one message of it,
+// and stays until its last message is gone, so that runs are short all the same (docs/decisions/0023).
 const RunBytes = 4 << 10
 
 // Room is how many bytes of payload a run of several messages takes at most in a file with that page size: whole pages,
