@@ -99,6 +99,35 @@ func inspectors(ctx context.Context, t Target, o CapacityOptions) (map[string]in
 	return out, nil
 }
 
+// countInterval is the time between two counts of goroutines.
+const countInterval = 100 * time.Millisecond
+
+// countWhile counts the goroutines of the nodes again and again until the load is done, whose error it returns. A single
+// count would do for neither end of a load: at its begin not all producers are connected, and at its end some have left.
+func countWhile(ctx context.Context, nodes map[string]inspector, loaded <-chan error) (map[string]map[string]int, error) {
+	counts := map[string][]map[string]int{}
+	tick := time.NewTicker(countInterval)
+	defer tick.Stop()
+	for {
+		for name, n := range nodes {
+			counted, err := n.goroutines(ctx)
+			if err != nil {
+				return nil, errors.Join(err, <-loaded)
+			}
+			counts[name] = append(counts[name], counted)
+		}
+		select {
+		case err := <-loaded:
+			out := map[string]map[string]int{}
+			for name, all := range counts {
+				out[name] = usual(all)
+			}
+			return out, err
+		case <-tick.C:
+		}
+	}
+}
+
 // profiled runs a load while the nodes are profiled.
 func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string]inspector,
 	load func(*Result) error,
@@ -114,7 +143,7 @@ func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string
 	}
 	cpu, counts := map[string]*profile.Profile{}, map[string]map[string]int{}
 	g, ctx := errgroup.WithContext(ctx)
-	results := make(chan func(), 2*len(nodes))
+	results := make(chan func(), len(nodes)+1)
 	for name, n := range nodes {
 		g.Go(func() error {
 			p, err := n.cpu(ctx, o.Profile)
@@ -126,14 +155,8 @@ func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string
 		m, start := newMeter(t.Processes, t.Dir), time.Now()
 		loaded := make(chan error, 1)
 		go func() { loaded <- load(&c.Result) }()
-		for name, n := range nodes { // while the load is there
-			counted, err := n.goroutines(ctx)
-			if err != nil {
-				return errors.Join(err, <-loaded)
-			}
-			results <- func() { counts[name] = counted }
-		}
-		err := <-loaded
+		counted, err := countWhile(ctx, nodes, loaded)
+		results <- func() { counts = counted }
 		c.cost(m)
 		if took := time.Since(start); err == nil && took > o.Profile {
 			err = fmt.Errorf("the load took %s, longer than the nodes were profiled: raise --duration", took.Round(time.Second))

@@ -92,6 +92,26 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
+// usual is the median of several counts, of two in the middle the higher, for each kind; a kind that a count does not
+// have was not there then.
+func usual(counts []map[string]int) map[string]int {
+	out := map[string]int{}
+	for _, c := range counts {
+		for name := range c {
+			if _, ok := out[name]; ok {
+				continue
+			}
+			all := make([]int, len(counts))
+			for i := range counts {
+				all[i] = counts[i][name]
+			}
+			slices.Sort(all)
+			out[name] = all[len(all)/2]
+		}
+	}
+	return out
+}
+
 // inspector reads a node's profiles and metrics.
 type inspector struct{ address string }
 

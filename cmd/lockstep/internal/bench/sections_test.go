@@ -35,3 +35,11 @@ func TestSections(t *testing.T) {
 		{Node: "active", Function: runtimeSection, CPU: 0.1},
 	}, sections("active", cpu, goroutines, 10))
 }
+
+// TestUsual: what is there for most of the time counts, not what a single look at the begin or at the end finds.
+func TestUsual(t *testing.T) {
+	require.Equal(t, map[string]int{"read": 5, "dispatch": 1, "left": 0}, usual([]map[string]int{
+		{"read": 1, "dispatch": 2, "left": 1}, {"read": 5, "dispatch": 1}, {"read": 5, "dispatch": 1},
+	}))
+	require.Empty(t, usual(nil))
+}
