@@ -99,12 +99,15 @@ func inspectors(ctx context.Context, t Target, o CapacityOptions) (map[string]in
 	return out, nil
 }
 
-// countInterval is the time between two counts of goroutines.
-const countInterval = 100 * time.Millisecond
+// countInterval is the time between two counts of goroutines, which cost the nodes some processor time themselves.
+const countInterval = 500 * time.Millisecond
 
-// countWhile counts the goroutines of the nodes again and again until the load is done, whose error it returns. A single
-// count would do for neither end of a load: at its begin not all producers are connected, and at its end some have left.
-func countWhile(ctx context.Context, nodes map[string]inspector, loaded <-chan error) (map[string]map[string]int, error) {
+// countWhile counts the goroutines of the nodes again and again until the load is done, whose error it returns. A
+// single count would do for neither end of a load: at its begin not all producers are connected, and at its end some
+// have left.
+func countWhile(
+	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
+) (map[string]map[string]int, error) {
 	counts := map[string][]map[string]int{}
 	tick := time.NewTicker(countInterval)
 	defer tick.Stop()

@@ -39,6 +39,9 @@ const modulePath = "github.com/lockstep-mq/lockstep/"
 // do not apply to it.
 const runtimeSection = "runtime"
 
+// startsDispatcher begins both goroutines of a queue's dispatcher, which do different work.
+const startsDispatcher = modulePath + "server/dispatch.(*Registry).start."
+
 // sections adds up a CPU profile by the function that each goroutine begins with.
 func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {
 	nanos := map[string]int64{}
@@ -72,12 +75,13 @@ func root(s *profile.Sample) string {
 			name := lines[j].Function.Name
 			switch {
 			case name == "runtime.goexit", strings.HasPrefix(name, "sync.(*WaitGroup).Go"),
-				strings.HasPrefix(name, "golang.org/x/sync/errgroup."), strings.HasPrefix(name, "runtime/pprof."):
+				strings.HasPrefix(name, "golang.org/x/sync/errgroup."), strings.HasPrefix(name, "runtime/pprof."),
+				strings.HasPrefix(name, startsDispatcher):
 				continue
 			case strings.HasPrefix(name, "runtime."):
 				return runtimeSection
 			}
-			return strings.TrimPrefix(name, modulePath)
+			return strings.TrimSuffix(strings.TrimPrefix(name, modulePath), "-fm") // a method as a value
 		}
 	}
 	return runtimeSection

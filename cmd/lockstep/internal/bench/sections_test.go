@@ -43,3 +43,20 @@ func TestUsual(t *testing.T) {
 	}))
 	require.Empty(t, usual(nil))
 }
+
+// TestSectionsOfDispatcher: what delivers messages of a queue is told apart from what settles them.
+func TestSectionsOfDispatcher(t *testing.T) {
+	begun := func(method string) *profile.Sample {
+		var s profile.Sample
+		for _, n := range []string{method, method + "-fm", "(*Registry).start.func1", "(*Registry).start.gowrap1"} {
+			f := &profile.Function{Name: modulePath + "server/dispatch." + n}
+			s.Location = append(s.Location, &profile.Location{Line: []profile.Line{{Function: f}}})
+		}
+		s.Value = []int64{1}
+		return &s
+	}
+	samples := []*profile.Sample{begun("(*dispatcher).deliver"), begun("(*dispatcher).settle")}
+	require.Equal(t, map[string]int{
+		"server/dispatch.(*dispatcher).deliver": 1, "server/dispatch.(*dispatcher).settle": 1,
+	}, count(&profile.Profile{Sample: samples}))
+}
