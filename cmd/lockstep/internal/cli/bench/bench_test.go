@@ -102,7 +102,7 @@ func TestMaintenance(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, wrong := range []string{
 		"--work=sleep", "--work=", "--publishers=0", "--publishers=501", "--resize-to=2KiB", "--store=x", "--quiet=0s",
-		"--rounds=0",
+		"--rounds=0", "--resize-to=", "--resize-to=3000",
 	} {
 		_, _, code := c.Run("", "bench", "maintenance", wrong)
 		require.Equal(t, cli.ExitUsage, code, wrong)

@@ -54,11 +54,14 @@ standby is further away from publishers.`,
 			if err != nil {
 				return cli.Usage("--store: %v", err)
 			}
-			to, err := config.ParseSize(resizeTo)
+			to, err := cli.ParsePageSize("--resize-to", resizeTo)
 			if err != nil {
-				return cli.Usage("--resize-to: %v", err)
+				return err
 			}
-			o.StoreBytes, o.PageSizes, o.Rounds = size.Bytes(), [2]int{int(to.Bytes()), int(p.pageSize.Bytes())}, f.rounds
+			if to == 0 {
+				return cli.Usage("--resize-to must not be empty")
+			}
+			o.StoreBytes, o.PageSizes, o.Rounds = size.Bytes(), [2]int{int(to), int(p.pageSize.Bytes())}, f.rounds
 			if err := checkMaintenance(o, publishers); err != nil {
 				return err
 			}
