@@ -39,16 +39,16 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 		b.follow(a)
 		a.createQueue()
 		a.sync(b)
-		commits, _ := b.store.Governor().Baseline()
+		commits := b.store.Governor().Status().Baseline
 		require.Zero(t, commits)
 		require.Eventually(t, func() bool {
 			for range 100 {
 				a.store.Governor().Committed(10 * time.Millisecond)
 			}
-			commits, _ := b.store.Governor().Baseline()
+			commits := b.store.Governor().Status().Baseline
 			return commits > 0
 		}, 20*time.Second, 5*time.Millisecond)
-		commits, _ = b.store.Governor().Baseline()
+		commits = b.store.Governor().Status().Baseline
 		require.InDelta(t, 10, commits.Seconds()*1000, 1.3)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
 func ofThePair() []family {
@@ -463,6 +464,21 @@ func ofTheProcess() []family {
 			func(t *Traces) uint64 { return t.Lost }),
 		gauge("memory_budget_bytes", "memory.budget.",
 			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
+		gauge("background_share", "Share of the time that work in the background gets, from 0 to 1, as far as commits "+
+			"decide it; 1 while none goes on.", func(s *snapshot) float64 { return s.more.Background.Share }),
+		gaugeOf("background_reason", "", "1 for why work in the background has its share: no-work, no-commits, unknown "+
+			"(what commits take without the work is not known yet), rising, undisturbed, slow-commits.", []string{"reason"},
+			func(s *snapshot, put putFunc) {
+				for _, r := range pace.Reasons() {
+					put(boolValue(r == s.more.Background.Reason), string(r))
+				}
+			}),
+		gauge("commit_baseline_seconds", "What nine of ten commits do not exceed while no work disturbs them, which work "+
+			"in the background is held to; 0 while unknown.",
+			func(s *snapshot) float64 { return s.more.Background.Baseline.Seconds() }),
+		gauge("commit_recent_seconds", "What nine of ten commits of the last tenth of a second or so did not exceed, as "+
+			"work in the background knows it; 0 without commits.",
+			func(s *snapshot) float64 { return s.more.Background.Latest.Seconds() }),
 	}
 }
 

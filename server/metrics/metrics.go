@@ -30,6 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
 const (
@@ -78,6 +79,8 @@ type More struct {
 	Certificates []Certificate
 	// MemoryBudget in bytes.
 	MemoryBudget uint64
+	// Background is what share of the time work in the background gets.
+	Background pace.Status
 	// StoreEvents counts what the store told, by the names of its events.
 	StoreEvents map[string]uint64
 	// NotLetIn counts callers that were not let in, by the check that failed.

@@ -78,8 +78,9 @@ func (n *node) more() metrics.More {
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
 		Connections: n.connections.Stats(), Voters: n.monitor.votersSeen(),
-		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
-		NotLetIn: n.notLetIn(), AMQPDefects: n.amqp.defects(),
+		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), Background: n.store.Governor().Status(),
+		StoreEvents: n.events.all(),
+		NotLetIn:    n.notLetIn(), AMQPDefects: n.amqp.defects(),
 	}
 	if n.tracing != nil {
 		st := n.tracing.Stats()

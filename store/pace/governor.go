@@ -18,6 +18,8 @@ const (
 	newsAge = 3 * time.Second
 	// quietAfter is how long after the last piece of work commits are as they are without any.
 	quietAfter = 500 * time.Millisecond
+	// workedLately is how long after the last piece of work a window of commits still was beside it.
+	workedLately = 2 * windowTime
 	// learned is how many windows make a baseline that can be relied upon.
 	learned = 4
 	// quietWeight and workWeight are how much of a window is taken into the baseline, one part in so many: while
@@ -28,11 +30,11 @@ const (
 	// Commits may take tolerated percent of the baseline, or toleratedLeast longer, if that is more.
 	tolerated      = 150
 	toleratedLeast = 200 * time.Microsecond
-	// fullShare is the time of one processor, in thousandths. No work gets less than leastShare, so that it ends;
-	// firstShare is what it begins with while there are commits.
+	// fullShare is the time of one processor, in thousandths. No work gets less than leastShare, so that it ends.
 	fullShare  = 1000
 	leastShare = 50
-	firstShare = 250
+	// unknownShare is what work gets on a node that has just been started and may not yet have been told of commits.
+	unknownShare = 125
 )
 
 // Governor lets the work in the background of one node go on as fast as commits allow: at full speed while there are
@@ -55,11 +57,48 @@ type Governor struct {
 	baseline time.Duration
 	windows  int       // that baseline is of, up to learned
 	share    int       // of work, in thousandths
-	worked   time.Time // when work went on last
+	steady   int       // share up to which it is doubled: what commits bore when it was cut last
+	reason   Reason    // of share
+	worked   time.Time // when work went on last, or is to go on after its pause
+	made     time.Time // since when this watches
+}
+
+// Reason says why work has the share of the time that it has.
+type Reason string
+
+// The reasons.
+const (
+	// NoWork: none has gone on for half a second.
+	NoWork Reason = "no-work"
+	// NoCommits that could wait for the work: it has all of the time.
+	NoCommits Reason = "no-commits"
+	// Unknown: it is not known yet whether there are commits, or what they take without the work.
+	Unknown Reason = "unknown"
+	// Rising: commits take no longer than they may, and the share rises.
+	Rising Reason = "rising"
+	// Undisturbed: commits take no longer than they may although the work has all of the time.
+	Undisturbed Reason = "undisturbed"
+	// SlowCommits: they took longer than they may, and the share fell.
+	SlowCommits Reason = "slow-commits"
+)
+
+// Reasons are all of them.
+func Reasons() []Reason {
+	return []Reason{NoWork, NoCommits, Unknown, Rising, Undisturbed, SlowCommits}
+}
+
+// Status of a Governor.
+type Status struct {
+	// Share of the time that work gets at present, from 0 to 1, and why. Limits of the work may make it less.
+	Share  float64
+	Reason Reason
+	// Latest is what commits took in the last window, 0 if there were none, Baseline what they take while nothing
+	// disturbs them, 0 while that is not known: nine of ten took no longer.
+	Latest, Baseline time.Duration
 }
 
 // NewGovernor makes one that knows of no commits.
-func NewGovernor() *Governor { return &Governor{share: fullShare} }
+func NewGovernor() *Governor { return &Governor{share: fullShare, steady: fullShare, made: time.Now()} }
 
 const (
 	// A slot of times is an eighth of a power of two wide, from 1 µs on.
@@ -117,15 +156,22 @@ func (g *Governor) Told(d time.Duration) {
 	g.windowEnded(now, d)
 }
 
-// Baseline is what commits take while nothing disturbs them, as far as is known, and Share the present share of the
-// time that work gets, from 0 to 1.
-func (g *Governor) Baseline() (commits time.Duration, share float64) {
+// Status tells what share of the time work gets at present, and why.
+func (g *Governor) Status() Status {
 	if g == nil {
-		return 0, 1
+		return Status{Share: 1, Reason: NoCommits}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.baseline, float64(g.share) / fullShare
+	now := time.Now()
+	st := Status{Share: float64(g.share) / fullShare, Reason: g.reason, Latest: g.latest, Baseline: g.baseline}
+	if now.Sub(g.worked) >= quietAfter {
+		st.Share, st.Reason = 1, NoWork
+	}
+	if !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge {
+		st.Latest = 0 // what the active told is old
+	}
+	return st
 }
 
 // look ends the window if it is time. mu is held.
@@ -167,6 +213,9 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	working := now.Sub(g.worked) < quietAfter
 	weight := time.Duration(quietWeight)
 	switch {
+	case g.windows < learned && working && g.share > leastShare:
+		g.share, g.reason = leastShare, Unknown
+		return // commits of this window were beside more work: they are no baseline
 	case g.windows < learned: // the mean of the first ones
 		weight = time.Duration(g.windows + 1)
 		g.windows++
@@ -178,18 +227,32 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	if weight > 0 {
 		g.baseline += (took - g.baseline) / weight
 	}
-	if !working {
-		return
+	if now.Sub(g.worked) >= workedLately {
+		return // the window tells nothing about this share
 	}
 	limit := max(g.baseline*tolerated/100, g.baseline+toleratedLeast)
 	switch {
 	case g.windows < learned:
-		g.share = leastShare
-	case took <= limit:
-		g.share = min(fullShare, g.share+max(g.share/8, leastShare/2))
-	default:
+		g.share, g.reason = leastShare, Unknown
+	case took > limit:
 		cut := min(max(int(limit*100/took), 50), 90)
-		g.share = max(leastShare, g.share*cut/100)
+		g.share, g.reason = max(leastShare, g.share*cut/100), SlowCommits
+		g.steady = g.share
+	default:
+		g.rise()
+	}
+}
+
+// rise makes the share larger, since commits took no longer than they may: twice as large until it was cut, or until
+// it is what it was cut to, and from there on by an eighth. mu is held.
+func (g *Governor) rise() {
+	step := max(g.share/8, leastShare/2)
+	if g.share < g.steady {
+		step = max(step, min(g.share, g.steady-g.share))
+	}
+	g.share, g.reason = min(fullShare, g.share+step), Rising
+	if g.share == fullShare {
+		g.steady, g.reason = fullShare, Undisturbed
 	}
 }
 
@@ -202,14 +265,31 @@ func (g *Governor) shareOf(now time.Time) int {
 	defer g.mu.Unlock()
 	begins := now.Sub(g.worked) >= quietAfter
 	g.look(now)
-	g.worked = now
+	if now.After(g.worked) {
+		g.worked = now
+	}
 	switch {
+	case g.latest == 0 && g.windows == 0 && now.Sub(g.made) < windowLongest:
+		g.share, g.reason = unknownShare, Unknown // a standby has to connect to be told
 	case g.latest == 0 || !g.toldAt.IsZero() && now.Sub(g.toldAt) >= newsAge:
-		g.share = fullShare // no commit waits for anything
-	case begins && g.windows < learned:
-		g.share = leastShare
+		g.share, g.reason = fullShare, NoCommits
 	case begins:
-		g.share = min(g.share, firstShare)
+		g.share, g.reason = leastShare, Rising
+		if g.windows < learned {
+			g.reason = Unknown
+		}
 	}
 	return g.share
+}
+
+// pauses notes until when a piece of work pauses: it still goes on, and its next piece does not begin anew.
+func (g *Governor) pauses(until time.Time) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until.After(g.worked) {
+		g.worked = until
+	}
 }

@@ -37,8 +37,7 @@ func (n *node) commits(count int, working bool) {
 	for i := range count {
 		took := n.alone
 		if working {
-			_, share := n.worker().Baseline()
-			took += time.Duration(share * float64(n.disturbed))
+			took += time.Duration(n.worker().Status().Share * float64(n.disturbed))
 		}
 		if i%5 == 0 {
 			took += took / 4
@@ -99,7 +98,7 @@ func TestGovernor(t *testing.T) {
 					n.tell = NewGovernor()
 				}
 				n.commits(4000, false)
-				base, _ := n.worker().Baseline()
+				base := n.worker().Status().Baseline
 				require.InDelta(t, 1.25, base.Seconds()*1000, 0.2)
 
 				n.whileWorking(t, 4000) // to find its share
@@ -110,7 +109,7 @@ func TestGovernor(t *testing.T) {
 				share := n.whileWorking(t, 8000)
 				require.Greater(t, share, 0.07)
 				require.Less(t, share, 0.3, "commits would take twice as long")
-				now, _ := n.worker().Baseline()
+				now := n.worker().Status().Baseline
 				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4, "what it disturbs is no baseline")
 
 				work(10 * time.Second)
@@ -139,7 +138,9 @@ func TestGovernorNeverStarves(t *testing.T) {
 func TestGovernorLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Governor: NewGovernor(), Percent: 25})
+		work(windowLongest) // until it is known that there are no commits
 		require.False(t, p.Unhindered())
+		require.NoError(t, p.rest(t.Context()))
 		began := time.Now()
 		for range 1000 {
 			work(2 * time.Millisecond)
@@ -163,7 +164,106 @@ func TestGovernorBegins(t *testing.T) {
 		}
 		p := New(Limits{Governor: g})
 		require.False(t, p.Unhindered())
-		_, share := g.Baseline()
-		require.InDelta(t, 0.05, share, 0.001)
+		st := g.Status()
+		require.InDelta(t, 0.05, st.Share, 0.001)
+		require.Equal(t, Unknown, st.Reason)
+	})
+}
+
+// TestGovernorSlowStart: work that begins beside commits whose usual time is known begins with the least share, has
+// twice as much with each window that is not slower, and, once commits were slow, only up to where they were.
+func TestGovernorSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGovernor()
+		window := func(d time.Duration) {
+			for range 100 {
+				g.Committed(d)
+			}
+			work(windowTime)
+			g.CommitTime()
+		}
+		begin := func() float64 {
+			New(Limits{Governor: g}).Unhindered()
+			return g.Status().Share
+		}
+		for range learned {
+			window(time.Millisecond)
+		}
+		require.Equal(t, NoWork, g.Status().Reason)
+		require.InDelta(t, 0.05, begin(), 0.001)
+		for _, want := range []float64{0.1, 0.2, 0.4, 0.8} {
+			window(time.Millisecond)
+			require.InDelta(t, want, begin(), 0.001)
+			require.Equal(t, Rising, g.Status().Reason)
+		}
+		window(2 * time.Millisecond)
+		cut := begin()
+		require.Equal(t, SlowCommits, g.Status().Reason)
+		require.Less(t, cut, 0.7)
+
+		for range 20 { // without work
+			window(time.Millisecond)
+		}
+		require.InDelta(t, 0.05, begin(), 0.001)
+		for range 4 {
+			window(time.Millisecond)
+			begin()
+		}
+		require.InDelta(t, cut, begin(), 0.001, "doubled up to where commits were slow")
+		window(time.Millisecond)
+		require.InDelta(t, cut*9/8, begin(), 0.01, "and carefully from there on")
+		for range 20 {
+			window(time.Millisecond)
+			begin()
+		}
+		require.Equal(t, Undisturbed, g.Status().Reason)
+	})
+}
+
+// TestGovernorOfStandbyThatStarts: a standby that has just been started works with a part of the time until it can know
+// of commits, and the first ones it is told of, which its work may have made slow, are no baseline.
+func TestGovernorOfStandbyThatStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGovernor()
+		p := New(Limits{Governor: g})
+		require.False(t, p.Unhindered())
+		require.Equal(t, Unknown, g.Status().Reason)
+		work(200 * time.Millisecond)
+		p.Unhindered()
+		g.Told(20 * time.Millisecond)
+		require.InDelta(t, 0.05, g.Status().Share, 0.001)
+		require.Zero(t, g.Status().Baseline)
+		for range learned {
+			p.Unhindered()
+			g.Told(time.Millisecond)
+		}
+		require.Equal(t, time.Millisecond, g.Status().Baseline)
+
+		idle := NewGovernor()
+		p = New(Limits{Governor: idle})
+		p.Unhindered()
+		work(windowLongest)
+		require.True(t, p.Unhindered(), "no commits come")
+		require.Equal(t, NoCommits, idle.Status().Reason)
+	})
+}
+
+// TestGovernorLongPauses: work whose pauses are longer than the time after which it counts as over goes on with the
+// share that it had.
+func TestGovernorLongPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGovernor()
+		for range learned {
+			g.Told(time.Millisecond)
+		}
+		p := New(Limits{Governor: g})
+		p.Unhindered()
+		g.Told(time.Millisecond)
+		work(300 * time.Millisecond)
+		require.NoError(t, p.rest(t.Context())) // for longest
+		require.Greater(t, g.Status().Share, 0.09)
+		p.Unhindered()
+		require.Greater(t, g.Status().Share, 0.09)
+		require.Equal(t, Rising, g.Status().Reason)
 	})
 }

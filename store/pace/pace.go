@@ -126,7 +126,9 @@ func (p *Pacer) rest(ctx context.Context) error {
 		share = min(share, p.percent*fullShare/100)
 	}
 	if share < fullShare {
-		timer := time.NewTimer(min(worked*time.Duration(fullShare-share)/time.Duration(share), longest))
+		pause := min(worked*time.Duration(fullShare-share)/time.Duration(share), longest)
+		p.governor.pauses(now.Add(pause))
+		timer := time.NewTimer(pause)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
