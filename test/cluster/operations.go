@@ -117,66 +117,10 @@ func (a *applications) queues() []string {
 	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
 }
 
-// finish has the applications end what they are at, and reads what is left.
-func (a *applications) finish(ctx context.Context) error {
+// finish has the applications end what they are at.
+func (a *applications) finish() {
 	close(a.stop)
 	a.running.Wait()
-	for _, queue := range []string{a.names.in, a.names.purged} {
-		if err := a.readLeft(ctx, queue); err != nil {
-			return err
-		}
-	}
-	_, err := a.client.GetQueue(ctx, a.names.life)
-	if err != nil && !errors.Is(err, client.ErrQueueNotFound) {
-		return fmt.Errorf("applications: %w", err)
-	}
-	a.w.history.Edit(func(h *audit.History) { h.Exists[a.names.life] = err == nil })
-	return nil
-}
-
-// readLeft receives all that SubWork of a queue has not acknowledged.
-func (a *applications) readLeft(ctx context.Context, queue string) error {
-	var left []audit.Left
-	for whole := false; !whole; { // as long as acknowledgements were still under way
-		var err error
-		if left, whole, err = a.receiveLeft(ctx, queue); err != nil {
-			return fmt.Errorf("read what is left in %s: %w", queue, err)
-		}
-	}
-	a.w.history.Edit(func(h *audit.History) { h.Left = append(h.Left, left...) })
-	return nil
-}
-
-func (a *applications) receiveLeft(ctx context.Context, queue string) (left []audit.Left, whole bool, err error) {
-	backlog := func() (uint64, error) {
-		q, err := a.client.GetQueue(ctx, queue)
-		for _, s := range q.Subscriptions {
-			if s.Name == SubWork {
-				return s.Backlog, err
-			}
-		}
-		return 0, err
-	}
-	want, err := backlog()
-	if err != nil || want == 0 {
-		return nil, err == nil, err
-	}
-	consumer, err := a.client.Consume(ctx, queue, client.ConsumerOptions{Subscription: SubWork, Prefetch: int(want)})
-	if err != nil {
-		return nil, false, err
-	}
-	defer func() { _ = consumer.Close() }()
-	few, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for uint64(len(left)) < want {
-		d, err := consumer.Receive(few)
-		if err != nil {
-			return nil, false, ctx.Err() // nil: fewer came than were to come, so look again
-		}
-		left = append(left, audit.Left{Queue: queue, Sequence: d.Sequence})
-	}
-	now, err := backlog()
-	return left, now == want, err
 }
 
 // close ends everything at once.

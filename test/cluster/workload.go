@@ -190,7 +190,7 @@ func (w *Workload) startOthers(ctx context.Context) (err error) {
 	return err
 }
 
-// stopOthers ends applications and strays, and reads what applications have left.
+// stopOthers ends applications, strays and features.
 func (w *Workload) stopOthers(ctx context.Context) error {
 	if w.strays != nil {
 		w.strays.end()
@@ -201,17 +201,14 @@ func (w *Workload) stopOthers(ctx context.Context) error {
 		}
 	}
 	if w.apps != nil {
-		return w.apps.finish(ctx)
+		w.apps.finish()
 	}
 	return nil
 }
 
-// kept are the queues that hold at the end all that was ever published to them.
+// kept are the queues, besides the applications', that hold at the end all that was ever published to them.
 func (w *Workload) kept() []string {
 	kept := slices.Clone(w.queues)
-	if w.apps != nil {
-		kept = append(kept, w.apps.queues()...)
-	}
 	if w.strays != nil {
 		kept = append(kept, w.strays.queue)
 	}
@@ -377,10 +374,8 @@ func (w *Workload) Finish(ctx context.Context) error {
 	}
 	w.stopConsuming()
 	w.consuming.Wait()
-	for _, q := range w.kept() {
-		if err := w.readFinal(ctx, q); err != nil {
-			return err
-		}
+	if err := w.readEnd(ctx); err != nil {
+		return err
 	}
 	if err := w.pair.WaitApplied(ctx); err != nil {
 		return err
@@ -423,27 +418,48 @@ func backlog(q client.Queue) uint64 {
 	return n
 }
 
-// readFinal browses all that a queue holds; the audit subscription has kept everything there.
-func (w *Workload) readFinal(ctx context.Context, queue string) error {
-	for m, err := range w.client.Browse(ctx, queue, client.BrowseOptions{}) {
-		if err != nil {
-			return fmt.Errorf("read the final content: %w", err)
-		}
-		id, err := w.parse(m.Message)
-		if err != nil {
-			w.history.AddBroken(audit.Violation{
-				Rule: audit.RuleBody, Text: fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err),
-			})
-		}
-		w.history.AddFinal(audit.Stored{Queue: queue, Sequence: m.Sequence, ID: id})
+// readEnd reads what the queues hold at the end.
+func (w *Workload) readEnd(ctx context.Context) error {
+	final, err := w.readFinal(ctx, w.kept())
+	if err != nil {
+		return err
 	}
-	return nil
+	w.history.Edit(func(h *audit.History) { h.Final = append(h.Final, final...) })
+	if w.apps == nil {
+		return nil
+	}
+	return w.apps.readEnd(ctx, func(ctx context.Context) ([]audit.Stored, error) {
+		return w.readFinal(ctx, w.apps.queues())
+	})
+}
+
+// readFinal browses all that queues hold; the audit subscription has kept everything there.
+func (w *Workload) readFinal(ctx context.Context, queues []string) (final []audit.Stored, err error) {
+	for _, queue := range queues {
+		for m, err := range w.client.Browse(ctx, queue, client.BrowseOptions{}) {
+			if err != nil {
+				return nil, fmt.Errorf("read the final content: %w", err)
+			}
+			id, err := w.parse(m.Message)
+			if err != nil {
+				w.history.AddBroken(audit.Violation{
+					Rule: audit.RuleBody, Text: fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err),
+				})
+			}
+			final = append(final, audit.Stored{Queue: queue, Sequence: m.Sequence, ID: id})
+		}
+	}
+	return final, nil
 }
 
 // Cleanup deletes the queues and closes the client. For after Finish.
 func (w *Workload) Cleanup(ctx context.Context) error {
 	var errs []error
-	for _, q := range w.kept() {
+	queues := w.kept()
+	if w.apps != nil {
+		queues = append(queues, w.apps.queues()...)
+	}
+	for _, q := range queues {
 		_, err := w.client.DeleteQueue(ctx, q, false)
 		errs = append(errs, err)
 	}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+)
+
+// atEnd is what applications leave.
+type atEnd struct {
+	left   []audit.Left // what SubWork has not acknowledged
+	exists bool         // the queue that they make and remove
+}
+
+// state of the applications' queues: whatever is done to one of them changes it.
+func (a *applications) state(ctx context.Context) (string, error) {
+	var b strings.Builder
+	for _, queue := range append(a.queues(), a.names.life) {
+		q, err := a.client.GetQueue(ctx, queue)
+		if err != nil && (queue != a.names.life || !errors.Is(err, client.ErrQueueNotFound)) {
+			return "", fmt.Errorf("applications: %w", err)
+		}
+		fmt.Fprint(&b, queue, " ", q.ID, " ", q.NextSequence)
+		for _, s := range q.Subscriptions {
+			fmt.Fprint(&b, " ", s.Name, " ", s.Backlog)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+// readEnd reads what the applications leave, with the contents of their queues, which read gives, as they are at one
+// time: a call that was given up without an answer may be carried out between the two, and both are read anew then.
+func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]audit.Stored, error)) error {
+	for {
+		before, err := a.state(ctx)
+		if err != nil {
+			return err
+		}
+		var end atEnd
+		whole := true
+		for _, queue := range []string{a.names.in, a.names.purged} {
+			left, all, err := a.receiveLeft(ctx, queue)
+			if err != nil {
+				return fmt.Errorf("read what is left in %s: %w", queue, err)
+			}
+			end.left = append(end.left, left...)
+			whole = whole && all
+		}
+		_, err = a.client.GetQueue(ctx, a.names.life)
+		if end.exists = err == nil; err != nil && !errors.Is(err, client.ErrQueueNotFound) {
+			return fmt.Errorf("applications: %w", err)
+		}
+		final, err := read(ctx)
+		if err != nil {
+			return err
+		}
+		after, err := a.state(ctx)
+		if err != nil {
+			return err
+		}
+		if whole && before == after {
+			a.w.history.Edit(func(h *audit.History) {
+				h.Left, h.Exists[a.names.life] = end.left, end.exists
+				h.Final = append(h.Final, final...)
+			})
+			return nil
+		}
+		a.w.history.Edit(func(h *audit.History) { h.Calls[readAgain]++ })
+	}
+}
+
+// readAgain counts, among the calls, how often the end was read anew since something was still under way.
+const readAgain = "the end was read again"
+
+// receiveLeft receives all that SubWork of a queue has not acknowledged; whole: all of it came.
+func (a *applications) receiveLeft(ctx context.Context, queue string) (left []audit.Left, whole bool, err error) {
+	q, err := a.client.GetQueue(ctx, queue)
+	if err != nil {
+		return nil, false, err
+	}
+	i := slices.IndexFunc(q.Subscriptions, func(s client.Subscription) bool { return s.Name == SubWork })
+	want := q.Subscriptions[i].Backlog
+	if want == 0 {
+		return nil, true, nil
+	}
+	consumer, err := a.client.Consume(ctx, queue, client.ConsumerOptions{Subscription: SubWork, Prefetch: int(want)})
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = consumer.Close() }()
+	few, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for uint64(len(left)) < want {
+		d, err := consumer.Receive(few)
+		if err != nil {
+			return left, false, ctx.Err() // nil: fewer came than were to come
+		}
+		left = append(left, audit.Left{Queue: queue, Sequence: d.Sequence})
+	}
+	return left, true, nil
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+)
+
+// TestEndIsReadAtOneTime: what is carried out between the two readings of the end, as a call may be that its application
+// gave up without an answer, is in both of them.
+func TestEndIsReadAtOneTime(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	binary, err := Build(ctx, dir)
+	require.NoError(t, err)
+	p, err := Start(ctx, Options{Binary: binary, Dir: dir})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	w, err := StartWorkload(ctx, p, WorkloadOptions{PerSecond: 10})
+	require.NoError(t, err)
+	defer w.Abort()
+	w.apps.finish()
+
+	in := w.apps.names.in
+	late := audit.ID{Producer: audit.FirstApplication, N: 1 << 20}
+	read := 0
+	require.NoError(t, w.apps.readEnd(ctx, func(ctx context.Context) ([]audit.Stored, error) {
+		if read++; read == 1 {
+			_, err := w.apps.client.Publish(ctx, in, client.Message{Body: audit.Body(late, 10)})
+			require.NoError(t, err)
+		}
+		return w.readFinal(ctx, w.apps.queues())
+	}))
+	h := w.History()
+	i := slices.IndexFunc(h.Final, func(s audit.Stored) bool { return s.ID == late })
+	require.GreaterOrEqual(t, i, 0)
+	require.Contains(t, h.Left, audit.Left{Queue: in, Sequence: h.Final[i].Sequence})
+	require.Equal(t, 1, h.Calls[readAgain])
+	require.Len(t, slices.Compact(slices.Clone(h.Final)), len(h.Final), "each message once")
+}
