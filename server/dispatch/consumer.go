@@ -20,6 +20,8 @@ type Consumer struct {
 	credit      int
 	outbox      []Message
 	outboxBytes int
+	unheard     int             // bytes that were handed out since the client said anything
+	counted     int             // what the registry knows that the consumer holds, see recount
 	inFlight    map[uint64]bool // given and not answered; true once Next has returned it
 	asked       uint64          // the highest confirmation asked for
 	confirmed   uint64
@@ -58,6 +60,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 			c.credit, limit)
 	}
 	c.credit += int(n)
+	c.heard()
 	signal(d.wake)
 	return nil
 }
@@ -94,6 +97,7 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	if c.err != nil {
 		return c.err
 	}
+	c.heard()
 	var answered []uint64
 	held := &answered
 	if !d.order.tracks() {
@@ -166,6 +170,7 @@ func (c *Consumer) Finish() {
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
+	c.recount(1)
 	d.giveBack(unsent)
 	signal(c.notify)
 }
@@ -225,9 +230,10 @@ func (c *Consumer) take() (Event, error) {
 func (c *Consumer) takeOutbox() []Message {
 	d := c.d
 	bytes, taken, kept, now := 0, 0, 0, int64(0)
+	most := d.registry.batchBytes()
 	var overdue []uint64
 	for _, m := range c.outbox {
-		if taken > 0 && bytes+len(m.Record) > d.registry.limits.Load().BatchBytes {
+		if taken > 0 && bytes+len(m.Record) > most {
 			break
 		}
 		taken++
@@ -252,6 +258,8 @@ func (c *Consumer) takeOutbox() []Message {
 		signal(c.notify)
 	}
 	if taken > 0 {
+		c.unheard += bytes
+		c.recount(leastOutbox)
 		signal(d.wake)
 	}
 	if len(overdue) > 0 {
@@ -267,11 +275,11 @@ func (c *Consumer) takeOutbox() []Message {
 
 // canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
 func (c *Consumer) canTake() int {
-	limits := c.d.registry.limits.Load()
-	if c.finishing || c.err != nil || c.outboxBytes >= limits.OutboxBytes {
+	r := c.d.registry
+	if c.finishing || c.err != nil || c.outboxBytes >= r.outboxBytes() {
 		return 0
 	}
-	return max(0, min(c.credit, limits.Outstanding-len(c.inFlight)))
+	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
 }
 
 // give puts a message into the consumer's hands; about so many more will follow. The dispatcher's lock is held.
@@ -283,6 +291,7 @@ func (c *Consumer) give(m Message, more int) {
 	}
 	c.outbox = append(c.outbox, m)
 	c.outboxBytes += len(m.Record)
+	c.recount(leastOutbox)
 	signal(c.notify)
 }
 

@@ -149,6 +149,9 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is about how much waits for one consumer's connection.
 	OutboxBytes int
+	// WaitingBytes is about how much waits for the connections of all consumers: when it is half of that, each may have
+	// an equal part of it, or 16 KiB, if that is more. 0: no limit.
+	WaitingBytes int
 	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any
 	// goroutine. nil: they never do.
 	Busy func() bool
@@ -177,6 +180,7 @@ type Registry struct {
 	counters *Counters
 	log      *zap.Logger
 	throttle *throttle
+	waiting  waiting
 	running  sync.WaitGroup
 
 	mu        sync.Mutex // guards what is below
@@ -205,6 +209,7 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 // SetLimits changes all limits but Busy and Counters. Consumers that have more than they may now keep it.
 func (r *Registry) SetLimits(limits Limits) {
 	r.limits.Store(&limits)
+	r.waiting.add(0, &limits)
 	r.throttle.setShare(limits.Share)
 }
 
@@ -237,6 +242,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 		r.start(d)
 	}
 	r.consumers++
+	r.waiting.attached(r.consumers, r.limits.Load())
 	return d.attach(from, accepts), nil
 }
 
@@ -333,6 +339,7 @@ func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.consumers--
+	r.waiting.attached(r.consumers, r.limits.Load())
 }
 
 // retire forgets a dispatcher that has no consumers and nothing to settle, unless a consumer came in the meantime.

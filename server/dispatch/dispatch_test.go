@@ -28,6 +28,7 @@ type memoryQueue struct {
 	count    map[uint64]uint32
 	watchers []chan struct{}
 	commits  int
+	reads    int
 	hold     chan struct{} // while not nil, commits wait until it is closed
 	failWith error
 
@@ -74,6 +75,7 @@ func (q *memoryQueue) Read(
 	if key.Queue != 1 {
 		return dst, from, errNoQueue
 	}
+	q.reads++
 	if toRead := q.toRead; toRead != nil {
 		q.toRead = nil
 		toRead()
@@ -219,6 +221,12 @@ func (q *memoryQueue) isAcked(sequence uint64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.acked[sequence]
+}
+
+func (q *memoryQueue) readsSoFar() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.reads
 }
 
 func (q *memoryQueue) backlog() int {

@@ -252,7 +252,7 @@ func (d *dispatcher) followExclusive() {
 
 // step hands out one batch.
 func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
-	maxMessages, maxBytes := maxReadMessages, d.registry.limits.Load().BatchBytes
+	maxMessages, maxBytes := maxReadMessages, d.registry.batchBytes()
 	if d.registry.throttle.isBusy() {
 		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
 	}
@@ -268,12 +268,13 @@ func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
 	}
 	var messages []Message
 	if len(again) > 0 {
-		messages, err = d.readAgain(ctx, again)
+		var left []uint64
+		messages, left, err = d.readAgain(ctx, again, maxBytes)
 		var others []Range
 		if err == nil {
 			messages, others, err = d.match(messages)
 		}
-		d.handOutAgain(messages, others)
+		d.handOutAgain(messages, left, others)
 		progressed = true
 	} else {
 		messages, progressed, err = d.readOn(ctx, from, want, maxBytes)
@@ -352,9 +353,11 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads given sequences (ascending); those that were acknowledged meanwhile are left out.
-func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Message, error) {
-	var found []Message
+// readAgain reads given sequences (ascending), about as many as have maxBytes; left are the others. Those that were
+// acknowledged meanwhile are in neither.
+func (d *dispatcher) readAgain(
+	ctx context.Context, sequences []uint64, maxBytes int,
+) (found []Message, left []uint64, err error) {
 	for len(sequences) > 0 {
 		run := 1
 		for run < len(sequences) && sequences[run] == sequences[0]+uint64(run) {
@@ -362,15 +365,17 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 		}
 		last := sequences[run-1]
 		for from := sequences[0]; from <= last; {
-			left := int(last-from) + 1
-			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.Load().BatchBytes,
-				nil)
+			if maxBytes <= 0 {
+				return found, sequences[from-sequences[0]:], nil
+			}
+			messages, next, err := d.registry.source.Read(ctx, d.key, from, int(last-from)+1, maxBytes, nil)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			for _, m := range messages {
 				if m.Sequence <= last {
 					found = append(found, m)
+					maxBytes -= len(m.Record)
 				}
 			}
 			if next == from {
@@ -380,17 +385,18 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 		}
 		sequences = sequences[run:]
 	}
-	return found, nil
+	return found, nil, nil
 }
 
 // handOutAgain gives messages out for another time, and skips others, which do not match (they were damaged before);
-// those that no consumer can take now go back to wait.
-func (d *dispatcher) handOutAgain(messages []Message, others []Range) {
+// those that no consumer can take now, and those that are left to be read, go back to wait.
+func (d *dispatcher) handOutAgain(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.skip(others)
 	defer d.endWithholding()
+	d.order.notRead(left)
 	if given := d.order.handOutAgain(d.endRead(messages, most)); given > 0 {
 		d.registry.counters.Redelivered.Add(given)
 	}
@@ -466,6 +472,8 @@ func (d *dispatcher) detach(c *Consumer) {
 		}
 	}
 	c.inFlight, c.outbox, c.left = nil, nil, true
+	c.outboxBytes, c.unheard = 0, 0
+	c.recount(1)
 	d.order.left(c)
 	if d.stopped == nil {
 		d.giveBack(unsent)

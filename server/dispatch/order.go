@@ -18,6 +18,9 @@ type order interface {
 	// handOut gives out messages that read has read, as far as they are still to be delivered; what no consumer can
 	// take now waits. It tells whether read has found anything.
 	handOut(messages []Message, next uint64) (progressed bool)
+	// notRead has sequences wait again that demand has named and that were not read, since what was read with them is
+	// enough for one time. It is called before handOutAgain.
+	notRead(sequences []uint64)
 	// handOutAgain gives out messages of which demand has named the sequences; what no consumer can take now waits. It
 	// tells how many were given to a consumer that a consumer was given before.
 	handOutAgain(messages []Message) (redelivered uint64)
@@ -115,6 +118,8 @@ func (f *fifo) handOutAgain(messages []Message) (redelivered uint64) {
 	}
 	return redelivered
 }
+
+func (f *fifo) notRead(sequences []uint64) { f.giveBack(sequences) }
 
 func (f *fifo) unread(ranges []Range) { f.ready = withoutRanges(f.ready, ranges) }
 

@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"context"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -43,6 +44,7 @@ type selective struct {
 	aside     [lanes]asideSet
 	groups    groups
 	asked     []uint64 // the sequences that demand had read again
+	askedLane int      // theirs
 }
 
 // orderOf makes the order of a new dispatcher.
@@ -114,6 +116,7 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 		return 0, nil
 	}
 	for lane := lanes - 1; lane >= 0; lane-- {
+		s.askedLane = lane
 		for len(s.asked) < want && s.redeliver[lane].len() > 0 {
 			s.asked = append(s.asked, s.redeliver[lane].pop())
 		}
@@ -221,6 +224,19 @@ func (s *selective) handOutAgain(messages []Message) (redelivered uint64) {
 		}
 	}
 	return redelivered
+}
+
+// notRead takes them out of those that were asked for: they are not missing.
+func (s *selective) notRead(sequences []uint64) {
+	if len(sequences) == 0 {
+		return
+	}
+	left := make(map[uint64]bool, len(sequences))
+	for _, sequence := range sequences {
+		left[sequence] = true
+		s.redeliver[s.askedLane].push(sequence)
+	}
+	s.asked = slices.DeleteFunc(s.asked, func(sequence uint64) bool { return left[sequence] })
 }
 
 // missing deals with sequences that were to be read again and were not found: they are acknowledged, dead or damaged,

@@ -28,6 +28,8 @@ const (
 	DeliveryBatchBytes = 1 << 20
 	// outboxBytes is about how much waits for a slow consumer's connection.
 	outboxBytes = 4 << 20
+	// waitingShare is the part of limits.pending-bytes that may wait for the connections of all consumers.
+	waitingShare = 4
 	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
 	settleRetry = 50 * time.Millisecond
 )
@@ -77,7 +79,8 @@ func NewSession(
 func deliveryLimits(l config.Limits) dispatch.Limits {
 	return dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
-		Share: float64(l.DeliveryShare) / 100,
+		WaitingBytes: int(max(l.PendingBytes.Bytes()/waitingShare, outboxBytes)),
+		Share:        float64(l.DeliveryShare) / 100,
 	}
 }
 

@@ -31,18 +31,18 @@ func memoryAttacks() []attack {
 		{"half requests", 1, halfRequests(16 << 10)},
 		{"half requests in small pieces", 1, halfRequests(600)},
 		{"more than one request", 1, moreThanOne},
-		{"never-reading browsers", 1, unread(pb.QueueService_Browse_FullMethodName, func(p *plan) proto.Message {
+		{"never-reading browsers", 1, unread(pb.QueueService_Browse_FullMethodName, func(p *plan, _ int) proto.Message {
 			return &pb.BrowseRequest{Queue: p.Queue}
 		})},
-		{"never-reading consumers", 1, unread(pb.QueueService_Consume_FullMethodName, func(p *plan) proto.Message {
+		{"never-reading consumers", 1, unread(pb.QueueService_Consume_FullMethodName, func(p *plan, call int) proto.Message {
 			return &pb.ConsumeRequest{
-				Attach: &pb.Attach{Queue: p.Queue, Subscription: p.Subscriptions[0]}, Credit: 100_000,
+				Attach: &pb.Attach{Queue: p.Queue, Subscription: p.Subscriptions[call%len(p.Subscriptions)]}, Credit: 100_000,
 			}
 		})},
-		{"never-reading watchers", 1, unread(pb.AdminService_WatchStatus_FullMethodName, func(*plan) proto.Message {
+		{"never-reading watchers", 1, unread(pb.AdminService_WatchStatus_FullMethodName, func(*plan, int) proto.Message {
 			return &pb.WatchStatusRequest{}
 		})},
-		{"never-reading lists", 1, unread(pb.QueueService_ListQueues_FullMethodName, func(*plan) proto.Message {
+		{"never-reading lists", 1, unread(pb.QueueService_ListQueues_FullMethodName, func(*plan, int) proto.Message {
 			return &pb.ListQueuesRequest{}
 		})},
 	}
@@ -166,19 +166,23 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 }
 
 // unread makes a request in each of thousands of calls, and lets the node send nothing of the answers.
-func unread(method string, request func(p *plan) proto.Message) func(context.Context, *attacker, string, int) {
+func unread(method string, request func(p *plan, call int) proto.Message) func(context.Context, *attacker, string, int) {
 	return func(ctx context.Context, a *attacker, name string, _ int) {
 		h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		if h == nil {
 			return
 		}
 		defer func() { _ = h.Close() }()
-		message, err := proto.Marshal(request(&a.plan))
+		var err error
 		ended := make(chan string, 1)
 		go func() { ended <- h.outcome(ctx, 0) }()
 		for i := 0; err == nil && i < callsAtOnce; i++ {
 			call := uint32(2*i + 1)
-			if err = h.call(call, method); err == nil {
+			if err = h.call(call, method); err != nil {
+				break
+			}
+			var message []byte
+			if message, err = proto.Marshal(request(&a.plan, i)); err == nil {
 				err = h.WriteData(call, false, framed(message))
 			}
 		}
