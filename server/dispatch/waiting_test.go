@@ -111,8 +111,8 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 	}
 }
 
-// TestGroupsKeepOrderWhenReadInParts: of each group one message is out. Those that wait to be read again are it, so that
-// the next one of their group does not go before them.
+// TestGroupsKeepOrderWhenReadInParts: of each group one message is out, also if it waits to be read again, so that the
+// next one of its group does not go before it.
 func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	const groups = 50
 	f := newFixture(t, limits())

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 )
 
-// TestEndIsReadAtOneTime: what is carried out between the two readings of the end, as a call may be that its application
-// gave up without an answer, is in both of them.
+// TestEndIsReadAtOneTime: what is carried out between the two readings of the end, as a call may be that its
+// application gave up without an answer, is in both of them.
 func TestEndIsReadAtOneTime(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -166,7 +166,9 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 }
 
 // unread makes a request in each of thousands of calls, and lets the node send nothing of the answers.
-func unread(method string, request func(p *plan, call int) proto.Message) func(context.Context, *attacker, string, int) {
+func unread(
+	method string, request func(p *plan, call int) proto.Message,
+) func(context.Context, *attacker, string, int) {
 	return func(ctx context.Context, a *attacker, name string, _ int) {
 		h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		if h == nil {
