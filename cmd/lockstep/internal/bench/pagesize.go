@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,7 +84,8 @@ type pageSizeRun struct {
 
 // PageSize measures producing all messages and then consuming all, with the page size that the nodes were started with;
 // then it fills the queues once more, scans, rewrites the page files, and measures consuming what was rewritten, and
-// producing and consuming again. One result for each phase.
+// producing and consuming again. One result for each phase; those of the refill and of the rewrite also say how long
+// the nodes then take to start, with the same messages in pages of the one size and of the other.
 //
 // What is written to the disk includes a checkpoint, and what was in the page cache of the system. A standalone node
 // rewrites when it is started again; the nodes of a pair one after the other, as standbys.
@@ -141,7 +143,31 @@ func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhis
 	if err := r.finish(ctx, &out, m); err != nil {
 		return err
 	}
+	if name == PhaseRefill {
+		if out.StartMS, err = r.start(ctx); err != nil {
+			return err
+		}
+	}
 	return r.report(out)
+}
+
+// starts is how often the nodes are started to take the median.
+const starts = 3
+
+// start stops all nodes and starts them again, several times, and returns the median of the milliseconds from starting
+// them until they serve: for a pair, until they are in sync. What they hold is in their page files, but for what a
+// checkpoint at the end leaves in the log.
+func (r *pageSizeRun) start(ctx context.Context) (ms float64, err error) {
+	var all []float64
+	for range starts {
+		var again Result
+		if err := restartAll(ctx, r.t, &again); err != nil {
+			return 0, err
+		}
+		all = append(all, again.StartMS)
+	}
+	slices.Sort(all)
+	return all[len(all)/2], nil
 }
 
 // finish writes what is left to the disk, and fills in what it cost and how the files are.
@@ -269,6 +295,9 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 	out.DiskWritten = deviceWritten(r.t.Dir) - disk
 	out.DiskPerByte = out.DiskWritten * 1e6 / float64(r.bytes)
 	if out.CopyMB, err = r.plainCopy(ctx); err != nil {
+		return err
+	}
+	if out.StartMS, err = r.start(ctx); err != nil {
 		return err
 	}
 	return r.report(out)

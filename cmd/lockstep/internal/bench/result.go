@@ -62,8 +62,9 @@ type Result struct {
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
-	Stored        int     `json:"stored,omitempty"`               // messages in the store before it
-	StartMS       float64 `json:"start_ms,omitempty"`             // opening the store
+	Stored int `json:"stored,omitempty"` // messages in the store before it
+	// of opening the store, or from starting the nodes until they serve
+	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of the same file read plainly, in the same run
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`

@@ -48,7 +48,16 @@ func TestBench(t *testing.T) {
 		require.Positive(t, lines[3]["mb_per_s"])
 		require.Positive(t, lines[6]["file_mb"])
 		require.InDelta(t, 500, lines[4]["messages"], 0)
+		for i, l := range lines { // the nodes are started with what was filled again, and with what was rewritten
+			ms, started := l["start_ms"].(float64)
+			require.Equal(t, i == 2 || i == 3, started, "%d: %v", i, l["phase"])
+			require.Equal(t, started, ms > 1, "%d: %v", i, ms)
+		}
 	}
+	text := c.OK("bench", "pagesize", "--size", "4200", "--messages", "50", "--queues", "1", "--senders", "1", "--sync",
+		"off")
+	require.Regexp(t, `Peak MB +Start ms`, text)
+	require.Regexp(t, `round 1, start: \d+ ms with pages of 2\.0 KiB, \d+ with .* KiB: [\d.]+ times the time`, text)
 	lines := c.Lines("bench", "queues", "--queues", "200", "--messages", "500", "--size", "100", "--rounds", "1")
 	require.Len(t, lines, 5)
 	require.Positive(t, lines[4]["start_ms"])

@@ -27,7 +27,9 @@ the recommended page size, consume what was rewritten, and produce and consume a
 For each phase there are the rate, the size of page.db, and how many bytes were written to the disk (by all nodes, the log
 and a checkpoint included, and by whatever else works on that disk) for each byte of a body; for the rewrite its time and
 speed beside that of a plain copy with a sync. "Peak MB" is the most memory that one node had resident in that phase, beside
-its setting memory.budget. --messages is the number of all messages together.`,
+its setting memory.budget. "Start ms" is the time from starting the nodes, full and stopped in good order, until they serve (a
+pair: until both are in sync), the median of three: after the queues were filled again, and after the rewrite, which is with the
+same messages in pages of both sizes. --messages is the number of all messages together.`,
 		Example: `  lockstep bench pagesize
   lockstep bench pagesize --size 15000 --senders 5 --queues 5 --messages 40000 --pair
   lockstep bench pagesize --mix 40000x15000,6000x512 --sync off --output json`,
@@ -136,16 +138,20 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 		if r.DiskWritten == 0 {
 			disk = "?"
 		}
+		start := ""
+		if r.StartMS > 0 {
+			start = fmt.Sprintf("%.0f", r.StartMS)
+		}
 		rows = append(rows, []any{
 			r.Phase, r.Round, out.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate),
 			fmt.Sprintf("%.0f", r.MB),
 			fmt.Sprintf("%.1f", r.FileMB), disk, digits(r.P99), fmt.Sprintf("%.1f", r.CPU),
-			fmt.Sprintf("%.0f", r.PeakRSS), cp,
+			fmt.Sprintf("%.0f", r.PeakRSS), start, cp,
 		})
 	}
 	err := env.Print.Table([]string{
 		"Phase", "Round", ">Pages", ">Seconds", ">Messages/s", ">MB/s", ">page.db MB", ">Disk B per B", ">p99 ms",
-		">CPU s", ">Peak MB", "",
+		">CPU s", ">Peak MB", ">Start ms", "",
 	}, rows)
 	if err != nil {
 		return err
@@ -170,10 +176,11 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 func comparePageSizes(results []bench.Result) (lines []string) {
 	before := map[string]bench.Result{}
 	rewritten := 0
+	var filled bench.Result
 	for _, r := range results {
 		phase := r.Phase
 		if phase == bench.PhaseRefill {
-			phase = bench.PhaseProduce
+			phase, filled = bench.PhaseProduce, r
 		}
 		switch was := before[phase]; {
 		case phase == bench.PhaseRewrite:
@@ -186,6 +193,9 @@ func comparePageSizes(results []bench.Result) (lines []string) {
 				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %s %.0f MB at most", r.Round, u.Name, had,
 					u.PeakRSS))
 			}
+			lines = append(lines, fmt.Sprintf("round %d, start: %.0f ms with pages of %s, %.0f with %s: %.2f times the time",
+				r.Round, filled.StartMS, out.Bytes(filled.PageSize), r.StartMS, out.Bytes(r.PageSize),
+				r.StartMS/max(filled.StartMS, 1e-9)))
 		case rewritten != r.Round:
 			before[phase] = r
 		case was.Round == r.Round:
