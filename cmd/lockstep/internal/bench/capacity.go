@@ -37,6 +37,8 @@ type Capacity struct {
 	Sections []Section `json:"sections"`
 	// LockWait is how long goroutines of each node waited for locks, in µs for each message.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
+	// Sizes are derived from Sections.
+	Sizes []Size `json:"sizes"`
 }
 
 // MeasureCapacity publishes to many queues, and then drains one, each while both nodes are profiled.
@@ -182,5 +184,6 @@ func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string
 		}
 		c.LockWait[name] = (after - c.LockWait[name]) * 1e6 / float64(c.Messages)
 	}
+	c.Sizes = sizing(c.Sections)
 	return c, nil
 }

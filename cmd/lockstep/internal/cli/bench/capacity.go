@@ -33,6 +33,9 @@ messages a second that kind has time for if each of its goroutines has a process
 does alone is serial, and the lowest ceiling of those is what one pair cannot go beyond, however many processors it has. A
 profile takes 100 samples a second, so that small sections need many messages.
 
+A second table derives from that what machines of 2 to 64 processors could carry, one for each node. It is a bound, not a promise: the
+bandwidth of memory, disk and network, and waiting for locks, are not in it.
+
 --processors starts the nodes with GOMAXPROCS set, one value after the other, also above what the machine has; the lines for lock
 waits then tell whether they get in each other's way.`,
 		Example: `  lockstep bench capacity
@@ -161,5 +164,31 @@ func printCapacity(env *cli.Env, c bench.Capacity) error {
 		}
 		rows = append(rows, []any{s.Node, s.Function, count, fmt.Sprintf("%.2f", s.CPU), ceiling})
 	}
-	return env.Print.Table([]string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}, rows)
+	if err := env.Print.Table([]string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}, rows); err != nil {
+		return err
+	}
+	return printSizes(env, c)
+}
+
+// printSizes prints what larger machines could carry.
+func printSizes(env *cli.Env, c bench.Capacity) error {
+	if len(c.Sizes) == 0 {
+		return nil
+	}
+	of := ""
+	if c.Phase == "consume" {
+		of = "; of one queue: others have goroutines of their own"
+	}
+	if err := env.Print.Sentence("Derived from these times, and measured on no such machine: messages/s at most, if each "+
+		"node has a machine for itself%s.", of); err != nil {
+		return err
+	}
+	rows := make([][]any, 0, len(c.Sizes))
+	for _, s := range c.Sizes {
+		rows = append(rows, []any{
+			strconv.Itoa(s.Processors), fmt.Sprintf("%.0f", s.ByProcessors), fmt.Sprintf("%.0f", s.BySerial),
+			fmt.Sprintf("%.0f", s.Rate()), s.Limit,
+		})
+	}
+	return env.Print.Table([]string{">Processors", ">They allow/s", ">Serial allows/s", ">At most/s", "Limit"}, rows)
 }
