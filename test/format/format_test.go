@@ -96,6 +96,7 @@ func kinds(t *testing.T) (all []string) {
 	for _, letter := range keyLetters(t) {
 		all = append(all, keyKind(letter))
 	}
+	all = append(all, packedPages)
 	require.GreaterOrEqual(t, len(all), 11+2+5+2+9, "operations, records, runs, fields, keys")
 	return all
 }

@@ -25,6 +25,9 @@ func (d *dumper) pages() {
 	for _, r := range f.runs() {
 		kind, payload := f.read(r)
 		d.seen[runKind(kind)] = true
+		if kind == page.KindPacked && r.Pages > 1 {
+			d.seen[packedPages] = true
+		}
 		d.line(0, "%s, kind %d (%s)", r, uint8(kind), kind)
 		d.hex(1, b[page.OffsetOf(r.First, f.meta.PageSize):][:page.RunHeaderBytes])
 		d.payload(kind, payload)
@@ -39,6 +42,9 @@ func (d *dumper) slot(n int, b []byte) {
 		le64(b[104:]), le64(b[112:]), le32(b[68:]))
 	d.hex(1, b[:length])
 }
+
+// packedPages is the name of a kind: several messages in a run of several pages.
+const packedPages = "run packed, of several pages"
 
 // ref is a reference to a run, with or without its length.
 func ref(b []byte, withPages bool) page.Run {

@@ -43,7 +43,7 @@ func scenario(t *testing.T) *memfs.FS {
 	synctest.Test(t, func(t *testing.T) {
 		uuid.SetRand(rand.NewChaCha8([32]byte{1}))
 		defer uuid.SetRand(nil)
-		w := openWriter(t, mem)
+		w := openWriter(t, mem, nodeDir, 2048)
 		archiver, err := backup.StartArchiver(w.s, backup.ArchiveOptions{FS: mem, Dir: archiveDir, Interval: time.Hour})
 		require.NoError(t, err)
 		w.history()
@@ -70,18 +70,18 @@ type writer struct {
 	time int64
 }
 
-func openWriter(t *testing.T, mem *memfs.FS) *writer {
+func openWriter(t *testing.T, mem *memfs.FS, dir string, pageSize int) *writer {
 	t.Helper()
 	fsys := faultfs.New(mem)
 	fsys.SetHook(func(op faultfs.Op) error { // the intent of a cut is there for a moment only
 		if op.Kind == faultfs.OpRemove && path.Base(op.Name) == "cut.intent" {
 			intent, err := vfs.ReadFile(mem, op.Name, 1<<20)
-			return errors.Join(err, vfs.WriteFileAtomic(mem, nodeDir+"/cut.intent.seen", intent))
+			return errors.Join(err, vfs.WriteFileAtomic(mem, dir+"/cut.intent.seen", intent))
 		}
 		return nil
 	})
 	s, err := store.Open(store.Options{
-		FS: fsys, Dir: nodeDir, PageSize: 2048, SegmentBytes: 256 << 10, BootID: "boot-1",
+		FS: fsys, Dir: dir, PageSize: pageSize, SegmentBytes: 256 << 10, BootID: "boot-1",
 		CheckpointInterval: 1000 * time.Hour, CheckpointBytes: 1 << 40,
 	})
 	require.NoError(t, err)
@@ -216,6 +216,18 @@ func (w *writer) history() {
 	w.priorities()
 	w.scheduled()
 	w.access()
+	w.shared()
+}
+
+// shared publishes what shares a run of two pages.
+func (w *writer) shared() {
+	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("shared", txn.Config{}, "default") })
+	id := made.Ops[0].ID
+	bodies := make([]string, 7)
+	for i := range bodies {
+		bodies[i] = string(packedBody(id, uint64(i)+1, 512))
+	}
+	w.commit(nil, publish(id, bodies...))
 }
 
 // access changes the access table twice.
