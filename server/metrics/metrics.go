@@ -157,6 +157,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	// Not cmdline: a password may have been given as a flag.
 	for path, serve := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"mutex": newContention().ServeHTTP,
 	} {
 		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
 	}

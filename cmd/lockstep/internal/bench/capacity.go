@@ -25,6 +25,8 @@ type CapacityOptions struct {
 	Profile time.Duration
 	// Metrics are the addresses of the nodes' metrics, by the names of the nodes.
 	Metrics map[string]string
+	// Locks has waits for locks recorded, which takes some processor time.
+	Locks bool
 }
 
 // Capacity is what each goroutine of a pair used.
@@ -37,6 +39,8 @@ type Capacity struct {
 	Sections []Section `json:"sections"`
 	// LockWait is how long goroutines of each node waited for locks, in µs for each message.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
+	// Locks are those that goroutines of each node waited for most, if that was recorded.
+	Locks []HeldLock `json:"locks,omitempty"`
 	// Sizes are derived from Sections.
 	Sizes []Size `json:"sizes"`
 }
@@ -146,13 +150,21 @@ func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string
 			return c, err
 		}
 	}
-	cpu, counts := map[string]*profile.Profile{}, map[string]map[string]int{}
+	cpu, waits, counts := map[string]*profile.Profile{}, map[string]*profile.Profile{}, map[string]map[string]int{}
 	g, ctx := errgroup.WithContext(ctx)
-	results := make(chan func(), len(nodes)+1)
+	results := make(chan func(), 2*len(nodes)+1)
 	for name, n := range nodes {
 		g.Go(func() error {
 			p, err := n.cpu(ctx, o.Profile)
 			results <- func() { cpu[name] = p }
+			return err
+		})
+		if !o.Locks {
+			continue
+		}
+		g.Go(func() error {
+			p, err := n.contention(ctx, o.Profile)
+			results <- func() { waits[name] = p }
 			return err
 		})
 	}
@@ -178,6 +190,9 @@ func profiled(ctx context.Context, t Target, o CapacityOptions, nodes map[string
 	ctx = context.WithoutCancel(ctx)
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		c.Sections = append(c.Sections, sections(name, cpu[name], counts[name], c.Messages)...)
+		if o.Locks {
+			c.Locks = append(c.Locks, locks(name, waits[name])...)
+		}
 		after, err := nodes[name].waited(ctx)
 		if err != nil {
 			return c, err

@@ -37,7 +37,7 @@ A second table derives from that what machines of 2 to 64 processors could carry
 bandwidth of memory, disk and network, and waiting for locks, are not in it.
 
 --processors starts the nodes with GOMAXPROCS set, one value after the other, also above what the machine has; the lines for lock
-waits then tell whether they get in each other's way.`,
+waits then tell whether they get in each other's way, and a further table which functions held the locks that were waited for.`,
 		Example: `  lockstep bench capacity
   lockstep bench capacity --messages 2000000 --duration 60s --output json
   lockstep bench capacity --processors 2,4,8`,
@@ -108,6 +108,7 @@ func capacity(env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, processo
 			for round := range f.rounds {
 				publish, consume, err := bench.MeasureCapacity(cmd.Context(), t, bench.CapacityOptions{
 					SizeBytes: size, Messages: f.messages, Queues: f.queues, Profile: f.duration, Metrics: metrics,
+					Locks: processors > 0,
 				})
 				if err != nil {
 					return err
@@ -167,7 +168,22 @@ func printCapacity(env *cli.Env, c bench.Capacity) error {
 	if err := env.Print.Table([]string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}, rows); err != nil {
 		return err
 	}
+	if err := printLocks(env, c); err != nil {
+		return err
+	}
 	return printSizes(env, c)
+}
+
+// printLocks prints who held the locks that others waited for.
+func printLocks(env *cli.Env, c bench.Capacity) error {
+	if len(c.Locks) == 0 {
+		return nil
+	}
+	rows := make([][]any, 0, len(c.Locks))
+	for _, l := range c.Locks {
+		rows = append(rows, []any{l.Node, l.Function, fmt.Sprintf("%.0f %%", 100*l.Share)})
+	}
+	return env.Print.Table([]string{"Node", "Held the lock", ">Waiting for it"}, rows)
 }
 
 // printSizes prints what larger machines could carry.
