@@ -75,7 +75,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	}
 	counted := &countedConn{Conn: tcp}
 	var used atomic.Bool
-	options := slices.Concat(codec.DialOptions(), []grpc.DialOption{
+	options := slices.Concat(codec.BulkDialOptions(maxMessageBytes), []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {

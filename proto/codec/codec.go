@@ -4,7 +4,7 @@
 // decodes the messages that carry message bodies (publish requests, deliveries, log records, pages) with a few
 // allocations each instead of several for each body: the bodies are slices of one buffer, and what surrounds them comes
 // in slabs. What is sent is encoded into buffers that are used again, and may encode itself (Appender). What is large
-// is not even copied, but sent from where it is.
+// is not even copied, but sent from where it is, and log records are received where they stay (BulkDialOptions).
 //
 // What it does not expect (a field that it does not know, a field twice, a wire type that does not fit, text that is
 // not UTF-8) it leaves to the protobuf library, so that the result, or the error, is the library's.
@@ -13,9 +13,7 @@ package codec
 import (
 	"bytes"
 	"fmt"
-	"strings"
 	"sync"
-	"unsafe"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -32,7 +30,8 @@ type codec struct {
 	encoding.CodecV2
 	buffers *buffers
 	outputs *sync.Pool
-	marks   bool // what cannot be decoded is marked, and is no error
+	places  *places // where large messages were received; nil: anywhere
+	marks   bool    // what cannot be decoded is marked, and is no error
 }
 
 // New returns the codec alone. Its name is that of protobuf.
@@ -77,12 +76,15 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		v = &m.Response
 		decode = func(b []byte) bool { return consumeResponse(b, &m.Response, m.memory) }
 	case *pb.ReplicateResponse:
-		if split(keep(data), replicateRecords, m, &m.Records) {
+		if split(c.whole(data), replicateRecords, m, &m.Records) {
 			return nil
 		}
 		return c.library(data, v)
 	case *pb.FetchSnapshotResponse:
-		decode = func(b []byte) bool { return split(b, snapshotData, m, &m.Data) }
+		if split(c.whole(data), snapshotData, m, &m.Data) {
+			return nil
+		}
+		return c.library(data, v)
 	default:
 		return c.library(data, v)
 	}
@@ -94,40 +96,30 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 var copied func(bytes int) //nolint:gochecknoglobals // for a test that counts
 
-// CountCopies has fn called with the length of each message whose pieces are copied together. It is for a test, and
-// must be called before anything is received.
+// CountCopies has fn called with how many bytes of messages that came in pieces are copied together. It is for a test,
+// and must be called before anything is received.
 func CountCopies(fn func(bytes int)) { copied = fn }
 
-func tallyCopy(data mem.BufferSlice) {
+func tallyCopy(bytes int) {
 	if copied != nil {
-		copied(data.Len())
+		copied(bytes)
 	}
 }
 
-// keep returns all of data in one piece, which must not be changed, and stays good. It is not copied if it is in one
-// buffer that counts who refers to it, and fills most of it: that buffer is then never given back to be used again, and
-// lives for as long as something in it is referred to.
-func keep(data mem.BufferSlice) []byte {
-	if isCounted(data) {
-		if b := data[0].ReadOnlyData(); len(b) >= ReferBytes && len(b) >= cap(b)/8*7 {
-			data[0].Ref()
-			return b
-		}
+// whole returns all of data in one piece, which must not be changed and stays good: where it is, if it has a place.
+func (c codec) whole(data mem.BufferSlice) []byte {
+	if c.places != nil {
+		return c.places.whole(data)
 	}
 	return join(data)
 }
 
-// join returns all of data in one piece, which must not be changed. A string's memory is the only one that Go hands out
-// without setting it to zero before.
+// join returns a copy of all of data in one piece.
 func join(data mem.BufferSlice) []byte {
-	tallyCopy(data)
-	var b strings.Builder
-	b.Grow(data.Len())
-	for _, piece := range data {
-		b.Write(piece.ReadOnlyData())
-	}
-	s := b.String()
-	return unsafe.Slice(unsafe.StringData(s), len(s)) //nolint:gosec // G103: nothing writes to it
+	b := fresh(data.Len())
+	tallyCopy(len(b))
+	data.CopyTo(b)
+	return b
 }
 
 func (c codec) library(data mem.BufferSlice, v any) error {

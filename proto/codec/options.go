@@ -14,6 +14,14 @@ func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
 }
 
+// BulkDialOptions are DialOptions for a connection that brings large messages of one call, of at most so many bytes,
+// which are kept: they are received where they stay.
+func BulkDialOptions(most int) []grpc.DialOption {
+	c := newCodec()
+	c.places = newPlaces(most)
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.places)}
+}
+
 // ServerOptions are DialOptions for a server.
 func ServerOptions() []grpc.ServerOption {
 	c := newCodec()

@@ -90,7 +90,7 @@ func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []b
 	if mem.IsBelowBufferPoolingThreshold(data.Len()) {
 		return join(data) // it would not be used again
 	}
-	tallyCopy(data)
+	tallyCopy(data.Len())
 	b := pool.Get(data.Len())
 	data.CopyTo(*b)
 	r.received = mem.NewBuffer(b, pool)

@@ -134,26 +134,3 @@ func TestReceivedPublishCopiesWhatIsLent(t *testing.T) {
 	clear(b)
 	require.True(t, proto.Equal(want, &r.Request))
 }
-
-// TestRecordsStay: log records stay good when gRPC has given its buffers back, wherever they were received, and the
-// buffers that they are in are not used again.
-func TestRecordsStay(t *testing.T) {
-	var pool poisonPool
-	for _, size := range []int{1000, 5000, 15_000, 16_000, 60_000} {
-		for _, piece := range []int{16_384, 1 << 20} {
-			want := &pb.ReplicateResponse{Term: 3, Records: bytes.Repeat([]byte{5}, size)}
-			b, err := proto.Marshal(want)
-			require.NoError(t, err)
-			var data mem.BufferSlice
-			for len(b) > 0 {
-				n := min(piece, len(b))
-				data, b = append(data, mem.Copy(b[:n], &pool)), b[n:]
-			}
-			var got pb.ReplicateResponse
-			require.NoError(t, New().Unmarshal(data, &got))
-			data.Free()
-			require.True(t, proto.Equal(want, &got), "%d in pieces of %d", size, piece)
-		}
-	}
-	require.Positive(t, pool.out, "buffers that records are in")
-}
