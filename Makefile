@@ -14,6 +14,7 @@ CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client
 N          ?= 20
 FUZZTIME   ?= 30s
 CHAOS      ?= 30m
+ROUNDS     ?= 3
 SEEDS      ?= 10000
 PEERS      ?= $(LOCKSTEP_PEERS)
 
@@ -96,6 +97,10 @@ spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: ho
 .PHONY: simulate
 simulate: ## Simulated pairs with faults, SEEDS (10000) of them
 	$(GO) test ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
+
+.PHONY: ratios
+ratios: ## The ratios in docs/benchmarks.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
+	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test ./test/ratios -run TestRatios -count=1 -timeout 3h -v
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)

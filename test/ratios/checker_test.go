@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ratios
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// good is what each case of TestParse changes.
+const good = `{
+  "measured": "today",
+  "runs": [{"name": "a", "command": "store --rounds 1"}, {"name": "b", "command": "store --rounds 2", "peer": "p"}],
+  "ratios": [
+    {"name": "one", "of": {"run": "a", "line": {"phase": "write"}, "field": "rate"},
+     "to": {"run": "b", "line": {"phase": "read"}, "field": "deep.rate"},
+     "lowest": 0.5, "highest": 1.5, "measured": [0.5, 1.5],
+     "figure": "it is **0.88** here", "says": 0.88}
+  ]
+}`
+
+// TestParse: whatever is wrong with expectations is told.
+func TestParse(t *testing.T) {
+	e, err := parse([]byte(good))
+	require.NoError(t, err)
+	require.Len(t, e.Ratios[0].values(), 2)
+	for _, c := range []struct{ from, to, want string }{
+		{`"today"`, `""`, "when and where"},
+		{`"lowest"`, `"least"`, "unknown field"},
+		{`"lowest": 0.5`, `"lowest": 1.5`, "no range"},
+		{`"lowest": 0.5`, `"lowest": 0`, "no range"},
+		{`[0.5, 1.5]`, `[1]`, "at least twice"},
+		{`[0.5, 1.5]`, `[0.5, 1.6]`, "1.6, which was measured, is out of its range"},
+		{`[0.5, 1.5]`, `[0.4, 1.5]`, "0.4, which was measured, is out of its range"},
+		{`{"run": "a", "line"`, `{"run": "c", "line"`, `there is no run "c"`},
+		{`{"run": "a", "line"`, `{"run": "b", "line"`, `no ratio needs the run "a"`},
+		{`"says": 0.88`, `"says": 1.88`, "1.88, which is documented, is out of its range"},
+		{`"says": 0.88`, `"says": 0.89`, "does not say 0.89"},
+		{`, "says": 0.88`, ``, "0, which is documented, is out"},
+		{`"name": "b"`, `"name": "a"`, `the run "a" is there twice`},
+		{`"name": "one"`, `"name": ""`, "is empty"},
+		{`{"phase": "write"}`, `{}`, "neither line nor field"},
+		{`"phase": "write"`, `"phase": []`, "phase is no plain value"},
+		{`"deep.rate"`, `""`, "neither line nor field"},
+		{`store --rounds 2`, `store --output json`, "is no command"},
+		{`"ratios": [`, `"ratios": [], "x": [`, "unknown field"},
+	} {
+		text := strings.Replace(good, c.from, c.to, 1)
+		require.NotEqual(t, good, text)
+		_, err := parse([]byte(text))
+		require.ErrorContains(t, err, c.want, "%s for %s", c.to, c.from)
+	}
+	_, err = parse([]byte(`{"measured": "today"}`))
+	require.ErrorContains(t, err, "no ratio")
+	_, list, found := strings.Cut(good, `"ratios": [`)
+	require.True(t, found)
+	one, _, found := strings.Cut(list, "\n  ]")
+	require.True(t, found)
+	_, err = parse([]byte(strings.Replace(good, one, one+","+one, 1)))
+	require.ErrorContains(t, err, `"one" is empty or there twice`)
+}
+
+// TestQuotient: a ratio is that of the two values, and nothing takes the place of one that is missing.
+func TestQuotient(t *testing.T) {
+	r := ratio{
+		Of: value{Run: "a", Line: map[string]any{"phase": "write", "median": true}, Field: "rate"},
+		To: &value{Run: "b", Line: map[string]any{"size": 512.0, "median": false}, Field: "deep.1.rate"},
+	}
+	const (
+		a = `{"phase":"write","rate":7} {"phase":"write","median":true,"rate":3} {"phase":"read","median":true}`
+		b = `{"size":512,"deep":[{},{"rate":4}]} {"size":512,"median":true,"deep":[{},{"rate":5}]}
+			{"size":15000,"deep":[{},{"rate":6}]}`
+	)
+	quotient := func(a, b string) (float64, error) {
+		of, err := decode([]byte(a))
+		require.NoError(t, err)
+		to, err := decode([]byte(b))
+		require.NoError(t, err)
+		return r.quotient(map[string][]line{"a": of, "b": to}, nil)
+	}
+	got, err := quotient(a, b)
+	require.NoError(t, err)
+	require.InDelta(t, 0.75, got, 1e-9)
+	for _, c := range []struct{ a, b, want string }{
+		{"", b, "0 lines have"},
+		{a + a, b, "2 lines have"},
+		{a, strings.ReplaceAll(b, "512", "513"), "0 lines have"},
+		{a, strings.Replace(b, "4", "0", 1), "not a number above 0"},
+		{a, strings.Replace(b, "4", "-4", 1), "not a number above 0"},
+		{a, strings.Replace(b, "4", `"4"`, 1), "not a number above 0"},
+		{a, strings.Replace(b, "{},", "", 1), "not a number above 0"},
+		{a, strings.Replace(b, "deep", "flat", 1), "not a number above 0"},
+	} {
+		_, err := quotient(c.a, c.b)
+		require.ErrorContains(t, err, c.want, "%s / %s", c.a, c.b)
+	}
+	_, err = r.quotient(nil, map[string]error{"b": errSkipped})
+	require.Error(t, err)
+	_, err = decode([]byte("Usage:"))
+	require.Error(t, err)
+	r.To = nil
+	got, err = quotient(a, "")
+	require.NoError(t, err)
+	require.InDelta(t, 3, got, 1e-9)
+}
+
+// The program that TestMeasure measures is this test binary, with this variable.
+const fakeVariable = "RATIOS_FAKE"
+
+// TestMeasure: each round does each run, the verdict is that of the median, and what is out of its range, or was not
+// measured, is a failure.
+func TestMeasure(t *testing.T) {
+	t.Setenv(fakeVariable, t.TempDir()+"/calls")
+	value := func(run string) *value {
+		return &value{Run: run, Line: map[string]any{"phase": "fake"}, Field: "rate"}
+	}
+	e := &expectations{Runs: []run{
+		{Name: "a", Command: "rates 10 100 30"},
+		{Name: "b", Command: "rates 10 10 10"},
+		{Name: "late", Command: "rates 10 10 fail"},
+		{Name: "peer", Command: "rates 10 10 10", Peer: "nobody"},
+	}, Ratios: []ratio{
+		{Name: "in", Of: *value("a"), To: value("b"), Lowest: 2.9, Highest: 3},
+		{Name: "low", Of: *value("a"), To: value("b"), Lowest: 3.1, Highest: 4},
+		{Name: "high", Of: *value("a"), To: value("b"), Lowest: 1, Highest: 2.9},
+		{Name: "late", Of: *value("late"), To: value("b"), Lowest: 0.1, Highest: 10},
+		{Name: "peer", Of: *value("peer"), To: value("b"), Lowest: 0.1, Highest: 10},
+	}}
+	m := measurer{program: []string{os.Args[0], "-test.run=TestFake$"}, peers: t.TempDir(), keep: t.TempDir(), log: t.Logf}
+	all := m.measure(t.Context(), e, 3)
+	verdicts := map[string]verdict{}
+	for _, o := range all {
+		verdicts[o.ratio.Name] = o.verdict
+	}
+	require.Equal(t, map[string]verdict{
+		"in": holds, "low": tooLow, "high": tooHigh, "late": failed, "peer": skipped,
+	}, verdicts)
+	require.Equal(t, []float64{1, 10, 3}, all[0].rounds)
+	require.InDelta(t, 3, all[0].measured, 1e-9)
+	text, failures := table(all)
+	require.Equal(t, 3, failures, text)
+	require.Contains(t, text, "nobody is not installed")
+	require.Contains(t, text, "no such luck")
+	kept, err := os.ReadDir(m.keep)
+	require.NoError(t, err)
+	require.Len(t, kept, 9, "what three of the runs printed in three rounds")
+
+	e.only(regexp.MustCompile("^(in|peer)$"))
+	require.Len(t, e.Runs, 3, "%v: those that the two need", e.Runs)
+	_, failures = table(m.measure(t.Context(), e, 1))
+	require.Equal(t, 1, failures, "10/10 in the one round is too low")
+}
+
+// TestFake is no test: it is the program that TestMeasure measures. It takes `bench rates R1 R2 R3 --output json`, and
+// prints the rate of so many calls with the same rates as there were before.
+func TestFake(t *testing.T) {
+	calls := os.Getenv(fakeVariable)
+	args := os.Args[1:]
+	if calls == "" || len(args) < 2 || args[1] != "bench" {
+		t.Skip("it is called by TestMeasure")
+	}
+	rates := args[3 : len(args)-2]
+	file := calls + strings.Join(rates, "-")
+	before, _ := os.ReadFile(file) // there is none at first
+	if err := os.WriteFile(file, append(before, '.'), 0o600); err != nil {
+		panic(err)
+	}
+	rate := rates[len(before)%len(rates)]
+	if rate == "fail" {
+		fmt.Fprintln(os.Stderr, "no such luck")
+		os.Exit(1)
+	}
+	fmt.Printf("{\"phase\": \"fake\", \"rate\": %s}\n{\"phase\": \"other\", \"rate\": 1}\n", rate)
+	os.Exit(0)
+}

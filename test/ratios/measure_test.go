@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ratios
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// runTimeout bounds one run, which takes two minutes at most on an idle machine.
+const runTimeout = 15 * time.Minute
+
+// line is one JSON object that a run printed.
+type line map[string]any
+
+// measurer does the runs of expectations.
+type measurer struct {
+	program []string // what a command is appended to
+	peers   string   // directory of the peers; empty: there are none
+	keep    string   // directory for what the runs print; empty: it is not kept
+	log     func(format string, args ...any)
+}
+
+// outcome is what became of a ratio.
+type outcome struct {
+	ratio    *ratio
+	rounds   []float64 // of each round, in order
+	verdict  verdict
+	measured float64 // the median of the rounds
+	why      error   // it was skipped or failed
+}
+
+// errSkipped is why a run was not done on purpose.
+var errSkipped = errors.New("skipped")
+
+// measure does all runs in turn, so many rounds, and returns the outcome of each ratio. A run that fails makes those
+// ratios fail that need it.
+func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []outcome {
+	all := make([]outcome, len(e.Ratios))
+	for i := range e.Ratios {
+		all[i].ratio = &e.Ratios[i]
+	}
+	for round := range rounds {
+		lines, why := map[string][]line{}, map[string]error{}
+		for _, r := range e.Runs {
+			began := time.Now()
+			lines[r.Name], why[r.Name] = m.do(ctx, r, round+1)
+			m.log("round %d, %s: %v, %s", round+1, r.Name, time.Since(began).Round(time.Second),
+				describe(why[r.Name], "done"))
+		}
+		for i := range all {
+			quotient, err := all[i].ratio.quotient(lines, why)
+			if err == nil {
+				all[i].rounds = append(all[i].rounds, quotient)
+			} else if all[i].why == nil {
+				all[i].why = err
+			}
+		}
+	}
+	for i := range all {
+		all[i].judge()
+	}
+	return all
+}
+
+func describe(err error, otherwise string) string {
+	if err == nil {
+		return otherwise
+	}
+	return err.Error()
+}
+
+// judge sets the verdict by what was measured.
+func (o *outcome) judge() {
+	switch {
+	case errors.Is(o.why, errSkipped):
+		o.verdict = skipped
+	case o.why != nil || len(o.rounds) == 0:
+		o.verdict = failed
+	default:
+		o.measured = median(o.rounds)
+		o.verdict = o.ratio.verdict(o.measured)
+	}
+}
+
+// median returns that in the middle, of an even number the mean of the two.
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+}
+
+// do does one run and returns what it printed.
+func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
+	args := slices.Concat(m.program[1:], []string{"bench"}, strings.Fields(r.Command), []string{"--output", "json"})
+	if r.Peer != "" {
+		if _, err := os.Stat(filepath.Join(m.peers, r.Peer, "run")); m.peers == "" || err != nil {
+			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS says where peers are", errSkipped, r.Peer)
+		}
+		args = append(args, "--peers", m.peers)
+	}
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, m.program[0], args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends the nodes that it has started
+	cmd.WaitDelay = time.Minute
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if m.keep != "" {
+		name := filepath.Join(m.keep, fmt.Sprintf("%s.%d.json", r.Name, round))
+		if err := os.WriteFile(name, out, 0o600); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lockstep bench %s: %w: %s", r.Command, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return decode(out)
+}
+
+// decode reads objects, one after the other.
+func decode(out []byte) (lines []line, err error) {
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var l line
+		if err := d.Decode(&l); err != nil {
+			return nil, fmt.Errorf("what it printed is no JSON: %w", err)
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// quotient is the ratio in what was measured in one round. why says of runs that were not done what kept them.
+func (r *ratio) quotient(lines map[string][]line, why map[string]error) (float64, error) {
+	result := 1.0
+	for i, v := range r.values() {
+		if err := why[v.Run]; err != nil {
+			return 0, err
+		}
+		found, err := v.in(lines[v.Run])
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", v.Run, err)
+		}
+		if i == 0 {
+			result = found
+		} else {
+			result /= found
+		}
+	}
+	return result, nil
+}
+
+// in finds the value, which must be above 0, in what its run printed.
+func (v *value) in(lines []line) (found float64, err error) {
+	matches := 0
+	for _, l := range lines {
+		if !l.has(v.Line) {
+			continue
+		}
+		matches++
+		var at any = map[string]any(l)
+		for name := range strings.SplitSeq(v.Field, ".") {
+			at = inside(at, name)
+		}
+		if found, _ = at.(float64); found <= 0 || math.IsInf(found, 0) {
+			return 0, fmt.Errorf("%s is %v in the line with %v, and not a number above 0", v.Field, at, v.Line)
+		}
+	}
+	if matches != 1 {
+		return 0, fmt.Errorf("%d lines have %v, of %d, and not one", matches, v.Line, len(lines))
+	}
+	return found, nil
+}
+
+// inside returns what an object has under a name, or a list at a number; nil if there is nothing.
+func inside(at any, name string) any {
+	switch at := at.(type) {
+	case map[string]any:
+		return at[name]
+	case []any:
+		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(at) {
+			return at[i]
+		}
+	}
+	return nil
+}
+
+// has tells whether the line has all these fields with these values; one that is false may be missing.
+func (l line) has(fields map[string]any) bool {
+	for name, want := range fields {
+		if got := l[name]; got != want && (want != false || got != nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// table shows the outcomes, and says how many of them are failures.
+func table(all []outcome) (text string, failures int) {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ratio\tlowest\thighest\tmeasured\trounds\tverdict")
+	for _, o := range all {
+		measured, rounds := "", make([]string, 0, len(o.rounds))
+		if o.measured > 0 {
+			measured = fmt.Sprintf("%.2f", o.measured)
+		}
+		for _, r := range o.rounds {
+			rounds = append(rounds, fmt.Sprintf("%.2f", r))
+		}
+		said := string(o.verdict)
+		if o.why != nil {
+			said += ": " + strings.TrimPrefix(o.why.Error(), string(skipped)+": ")
+		}
+		if o.verdict != holds && o.verdict != skipped {
+			failures++
+		}
+		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t%s\t%s\n", o.ratio.Name, o.ratio.Lowest, o.ratio.Highest, measured,
+			strings.Join(rounds, " "), said)
+	}
+	_ = w.Flush() // into memory
+	return b.String(), failures
+}
