@@ -39,6 +39,8 @@ const patience = 30 * time.Second
 type nodeSettings struct {
 	Name, Dir string
 	Endpoints []string // of the etcd; none: a standalone node
+	// Serial: the node counts what its serial sections allocate, too, for which it remembers each allocation.
+	Serial bool
 }
 
 // counts are what a node has done since it began.
@@ -48,12 +50,14 @@ type counts struct {
 	Syncs        uint64
 	// Copied and Summed are bytes of large messages.
 	Copied, Summed uint64
+	// Serial is what the serial sections have allocated, if that is counted.
+	Serial map[string]int64 `json:",omitempty"`
 }
 
 func (c counts) since(before counts) counts {
 	return counts{
 		c.Allocations - before.Allocations, c.WrittenBytes - before.WrittenBytes, c.Syncs - before.Syncs,
-		c.Copied - before.Copied, c.Summed - before.Summed,
+		c.Copied - before.Copied, c.Summed - before.Summed, nil,
 	}
 }
 
@@ -64,6 +68,9 @@ func TestMain(m *testing.M) {
 	}
 	var s nodeSettings
 	err := json.Unmarshal([]byte(text), &s)
+	if s.Serial {
+		runtime.MemProfileRate = 1
+	}
 	if err == nil {
 		err = runNode(s, os.Stdin, os.Stdout)
 	}
@@ -110,6 +117,7 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 		runtime.ReadMemStats(&m)
 		if err := encoder.Encode(counts{
 			m.Mallocs, written.Load(), fs.Count(faultfs.OpSync), large.Copied.Load(), large.Summed.Load(),
+			serialAllocations(s.Serial),
 		}); err != nil {
 			return err
 		}
@@ -141,7 +149,13 @@ type process struct {
 // startNode starts a node that ends with the test.
 func startNode(t *testing.T, name string, endpoints []string) *process {
 	t.Helper()
-	text, err := json.Marshal(nodeSettings{Name: name, Dir: filepath.Join(t.TempDir(), name), Endpoints: endpoints})
+	return start(t, nodeSettings{Name: name, Endpoints: endpoints})
+}
+
+func start(t *testing.T, s nodeSettings) *process {
+	t.Helper()
+	s.Dir = filepath.Join(t.TempDir(), s.Name)
+	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	cmd := exec.Command(os.Args[0]) // this very program; it ends with its input
 	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr

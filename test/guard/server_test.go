@@ -72,13 +72,22 @@ func TestServerAllocations(t *testing.T) {
 // startPair starts a pair with a queue.
 func startPair(t *testing.T) (active, standby *process, conn *grpc.ClientConn) {
 	t.Helper()
+	return startPairOf(t, nodeSettings{})
+}
+
+// startPairOf is startPair with settings for both nodes.
+func startPairOf(t *testing.T, s nodeSettings) (active, standby *process, conn *grpc.ClientConn) {
+	t.Helper()
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
-	active = startNode(t, "a", etcd.Endpoints())
+	s.Endpoints = etcd.Endpoints()
+	s.Name = "a"
+	active = start(t, s)
 	conn = dial(t, active)
 	waitFor(t, conn, pb.Role_ROLE_ACTIVE_ALONE)
-	standby = startNode(t, "b", etcd.Endpoints())
+	s.Name = "b"
+	standby = start(t, s)
 	waitFor(t, conn, pb.Role_ROLE_ACTIVE)
 	_, err = pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: queue})
 	require.NoError(t, err)

@@ -2,8 +2,6 @@
 
 package bench
 
-import "slices"
-
 // Size is what a pair carries at most whose nodes have a machine each with so many processors like those of a
 // measurement. It is derived from processor time and was not measured on such machines: the bandwidth of memory, disk
 // and network, waiting for locks and the work of the scheduler are not in it.
@@ -19,9 +17,6 @@ type Size struct {
 
 // Rate is the lower one of both.
 func (s Size) Rate() float64 { return min(s.ByProcessors, s.BySerial) }
-
-// sizedFor are the machines that are told of.
-var sizedFor = []int{2, 4, 8, 16, 32, 64}
 
 // sizing derives sizes from the sections of both nodes.
 func sizing(sections []Section) []Size {
@@ -40,13 +35,13 @@ func sizing(sections []Section) []Size {
 	if cpu[busier] == 0 || serial.CPU == 0 {
 		return nil // a load so short that no sample was taken
 	}
-	out := make([]Size, 0, len(sizedFor))
-	for _, n := range sizedFor {
+	var out []Size
+	for _, n := range []int{2, 4, 8, 16, 32, 64} {
 		s := Size{Processors: n, ByProcessors: float64(n) * 1e6 / cpu[busier], BySerial: serial.Ceiling, Limit: busier}
 		if s.BySerial < s.ByProcessors {
 			s.Limit = serial.Function
 		}
 		out = append(out, s)
 	}
-	return slices.Clip(out)
+	return out
 }

@@ -165,7 +165,8 @@ func printCapacity(env *cli.Env, c bench.Capacity) error {
 		}
 		rows = append(rows, []any{s.Node, s.Function, count, fmt.Sprintf("%.2f", s.CPU), ceiling})
 	}
-	if err := env.Print.Table([]string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}, rows); err != nil {
+	head := []string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}
+	if err := env.Print.Table(head, rows); err != nil {
 		return err
 	}
 	if err := printLocks(env, c); err != nil {
