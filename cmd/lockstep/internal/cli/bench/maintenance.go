@@ -58,9 +58,6 @@ standby is further away from publishers.`,
 			if err != nil {
 				return err
 			}
-			if to == 0 {
-				return cli.Usage("--resize-to must not be empty")
-			}
 			o.StoreBytes, o.PageSizes, o.Rounds = size.Bytes(), [2]int{int(to), int(p.pageSize.Bytes())}, f.rounds
 			if err := checkMaintenance(o, publishers); err != nil {
 				return err
@@ -104,6 +101,9 @@ standby is further away from publishers.`,
 func checkMaintenance(o bench.MaintenanceOptions, publishers []int) error {
 	if o.PerSecond < 1 || o.Quiet <= 0 || o.Settle < 0 || o.StoreBytes < 1 || o.SizeBytes < 0 {
 		return cli.Usage("--store, --per-second and --quiet must be above 0, and --message-size and --settle not below")
+	}
+	if o.PageSizes[0] == 0 {
+		return cli.Usage("--resize-to must not be empty")
 	}
 	for _, n := range publishers {
 		if n < 1 || n > o.PerSecond {
