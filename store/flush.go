@@ -4,8 +4,8 @@ package store
 
 import (
 	"fmt"
-	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -29,9 +29,6 @@ type runWriter struct {
 	record int
 	sum    uint32
 }
-
-// largeSlackBytes is more than a run has besides one record and padding.
-const largeSlackBytes = 256
 
 // stagedRun is a run that is built and not yet written.
 type stagedRun struct {
@@ -84,11 +81,14 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 				return err
 			}
 		}
+		if b.Count == 0 && len(record) > max(writeBufferBytes, room) {
+			if err := w.writeLarge(t.Queue, seq, record, t.Sum(i)); err != nil {
+				return err
+			}
+			continue
+		}
 		if w.record, w.sum = len(record), 0; b.Count == 0 {
 			w.sum = t.Sum(i)
-			if len(record) > writeBufferBytes { // with all that comes behind it: to grow once more would take as much again
-				w.buf = slices.Grow(w.buf, len(record)+largeSlackBytes+w.file.PageSize())
-			}
 			w.begin(&b, t.Queue)
 		}
 		tally.Copied(len(record))
@@ -98,6 +98,37 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 		return nil
 	}
 	return w.end(&b)
+}
+
+// writeLarge writes a message into a run of its own, from where it is: a copy of a very large one would take as much
+// memory again. sum is the record's CRC32C, 0 if that is not known.
+func (w *runWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
+	if err := w.flush(); err != nil { // entries are in the order of the messages
+		return err
+	}
+	var b index.RunBuilder
+	w.begin(&b, queueID)
+	b.Add(seq, nil)
+	b.Finish()
+	w.buf = b.Buf[:0]
+	payload := b.Size() + len(record)
+	pages := w.file.PagesFor(payload)
+	runs, err := w.file.AllocRuns([]uint32{pages})
+	if err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	w.entries = append(w.entries, index.Entry{
+		Queue: queueID, First: seq, Span: 1, Count: 1, Bytes: uint64(payload - index.RunHeaderBytes), Run: runs[0],
+	})
+	if sum == 0 {
+		sum = crc.Of(record)
+	}
+	page.SealRunWith(b.Buf, runs[0], index.RunKind(1, pages), payload, len(record), sum)
+	padding := make([]byte, int(pages)*w.file.PageSize()-len(b.Buf)-len(record))
+	if err := w.file.WritePieces(runs[0], b.Buf, record, padding); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
 }
 
 // begin starts a run at the end of the buffer.

@@ -3,6 +3,7 @@
 package page
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"math/rand"
@@ -395,4 +396,24 @@ func TestCheckpointCost(t *testing.T) {
 	require.LessOrEqual(t, written, int64(20<<10))
 	require.LessOrEqual(t, writes, int64(6))
 	require.NoError(t, w.f.Close())
+}
+
+// TestWritePieces: a run that is written in pieces is the one that is written as a whole, followed by another one or
+// not, and pieces that are not just one run are refused.
+func TestWritePieces(t *testing.T) {
+	w := newWorld(t, newMem(t), 2048, 2)
+	w.add(1)
+	run, err := w.f.Alloc(3)
+	require.NoError(t, err)
+	payload := bytes.Repeat([]byte("piece"), 900)
+	whole, err := w.f.Encode(nil, run, KindLarge, payload)
+	require.NoError(t, err)
+	require.NoError(t, w.f.WritePieces(run, whole[:RunHeaderBytes+7], whole[RunHeaderBytes+7:5000], whole[5000:]))
+	kind, got, err := w.f.ReadRun(run, nil)
+	require.NoError(t, err)
+	require.Equal(t, KindLarge, kind)
+	require.Equal(t, payload, got)
+	require.ErrorIs(t, w.f.WritePieces(run, whole[:64], whole[64:5000]), ErrMisuse, "too short")
+	require.ErrorIs(t, w.f.WritePieces(run, whole, whole), ErrMisuse, "too long")
+	require.ErrorIs(t, w.f.WritePieces(run, make([]byte, 64), whole[64:]), ErrMisuse, "no header")
 }

@@ -174,51 +174,72 @@ func (f *File) Encode(dst []byte, run Run, kind Kind, payload []byte) ([]byte, e
 // WriteRuns writes neighbouring runs, which Encode put into buf one after the other, with one write. They are durable
 // after the next Checkpoint. It refuses with ErrMisuse to write where a durable checkpoint may look, or to pages that
 // are not allocated. After another error the content of the pages is undefined; they can be written again, or freed.
-func (f *File) WriteRuns(first No, buf []byte) error {
+func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first, buf) }
+
+// WritePieces is WriteRuns for one run whose bytes are in pieces, so that a large payload is written from where it is.
+// The first piece has the run's header.
+func (f *File) WritePieces(run Run, pieces ...[]byte) error {
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if size != int(run.Pages)*f.geo.pageSize {
+		return fmt.Errorf("%w: run %v is to be written with %d bytes", ErrMisuse, run, size)
+	}
+	return f.writeRuns(run.First, pieces...)
+}
+
+// writeRuns writes neighbouring runs that are in one piece, or one that is in several.
+func (f *File) writeRuns(first No, pieces ...[]byte) error {
 	if err := f.writable(); err != nil {
 		return err
 	}
-	if err := f.checkWrite(first, buf); err != nil {
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if err := f.checkWrite(first, pieces[0], size); err != nil {
 		return err
 	}
 	at := f.geo.offset(first)
-	if err := f.writePages(buf, at); err != nil {
-		return fmt.Errorf("write %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
+	if err := f.writePages(at, pieces...); err != nil {
+		return fmt.Errorf("write %d bytes at page %d of %s: %w", size, first, f.path, err)
 	}
-	if len(buf) >= writeBytes {
-		writeBehind(f.file, stretch{at, at + int64(len(buf))})
+	if size >= writeBytes {
+		writeBehind(f.file, stretch{at, at + int64(size)})
 	}
 	return nil
 }
 
 // writePages writes past the system's cache if that is wanted.
-func (f *File) writePages(buf []byte, offset int64) error {
+func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	f.writing.Lock()
 	defer f.writing.Unlock()
-	_, err := f.past.Write(f.file, offset, buf)
+	_, err := f.past.Write(f.file, offset, pieces...)
 	return err
 }
 
-// checkWrite looks at the runs in buf before they are written.
-func (f *File) checkWrite(first No, buf []byte) error {
+// checkWrite looks at the runs in buf before they are written. They have sizeBytes; the header of one that has more
+// than buf is in buf.
+func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	whole := stretch{f.geo.offset(first), f.geo.offset(first) + int64(len(buf))}
+	whole := stretch{f.geo.offset(first), f.geo.offset(first) + int64(sizeBytes)}
 	for len(buf) > 0 {
 		h, err := PeekRun(buf)
 		if err != nil {
 			return fmt.Errorf("%w: page %d is to be written without a run's header: %w", ErrMisuse, first, err)
 		}
 		size := uint64(h.Run.Pages) * uint64(f.geo.pageSize)
-		if h.Run.First != first || size == 0 || size > uint64(len(buf)) {
-			return fmt.Errorf("%w: run %v is to be written to page %d with %d bytes", ErrMisuse, h.Run, first, len(buf))
+		if h.Run.First != first || size == 0 || size > uint64(sizeBytes) {
+			return fmt.Errorf("%w: run %v is to be written to page %d with %d bytes", ErrMisuse, h.Run, first, sizeBytes)
 		}
 		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
 			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
 			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse,
 				h.Run, h.Run.Born)
 		}
-		first, buf = h.Run.End(), buf[size:]
+		first, buf, sizeBytes = h.Run.End(), buf[min(size, uint64(len(buf))):], sizeBytes-int(size)
 	}
 	f.written(whole)
 	return nil
