@@ -303,6 +303,7 @@ func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 			return false
 		}
 		p.applied.Store(step)
+		p.tail.release(step)
 		if p.tracing.Load() {
 			p.traceApplied(step)
 		}

@@ -243,8 +243,13 @@ func (l *link) take(m *ActiveMessage) error {
 	}
 	frames := m.Records
 	if m.Last.IsZero() || l.partial != nil {
-		if len(l.partial)+len(frames) > l.f.o.MaxTxnBytes+2*l.f.o.BatchBytes {
+		most := l.f.o.MaxTxnBytes + 2*l.f.o.BatchBytes
+		if len(l.partial)+len(frames) > most {
 			return fmt.Errorf("%w: a batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
+		}
+		if l.partial == nil {
+			// A record that comes in pieces: to grow with each would take twice as much memory, and leave garbage.
+			l.partial = make([]byte, 0, min(max(wal.FirstFrameBytes(frames), len(frames)), most))
 		}
 		l.partial = append(l.partial, frames...)
 		if m.Last.IsZero() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -33,6 +34,8 @@ type tail struct {
 	batches []batch
 	bytes   int
 	end     lsn.Position
+	// oversized: the last batch alone is more than the limit.
+	oversized atomic.Bool
 	// logged is the last record that is in the log; waiters wait for later ones.
 	logged  uint64
 	waiters []logWaiter
@@ -73,6 +76,21 @@ func (t *tail) appended(n uint64) {
 		t.bytes -= len(t.batches[0].frames)
 		t.batches[0] = batch{}
 		t.batches = t.batches[1:]
+	}
+	t.oversized.Store(t.bytes > t.limit)
+}
+
+// release drops the last batch, too, if that alone is too much and is in the log. It is called when everything up to
+// LSN n is committed and applied: a standby that is in sync has it, and another one reads the log.
+func (t *tail) release(n uint64) {
+	if !t.oversized.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.batches) == 1 && t.bytes > t.limit && t.batches[0].end.LSN <= min(n, t.logged) {
+		t.batches, t.bytes = nil, 0
+		t.oversized.Store(false)
 	}
 }
 

@@ -60,6 +60,42 @@ func TestTailKeepsWhatIsNotLogged(t *testing.T) {
 	require.Empty(t, got)
 }
 
+// TestTailLetsGoOfAnOversizedBatch: a batch that alone is more than the tail may have goes when it is in the log and
+// everything up to it is applied, and not before; one of a usual size stays.
+func TestTailLetsGoOfAnOversizedBatch(t *testing.T) {
+	tl := newTail(1000, lsn.Position{})
+	small := frames(lsn.Position{}, 1, 1, 10)
+	tl.publish(small)
+	tl.appended(1)
+	tl.release(1)
+	require.Equal(t, len(small.frames), tl.bytes, "what is within the limit stays")
+	large := frames(small.end, 1, 1, 5000)
+	tl.publish(large)
+	tl.release(2)
+	_, ok, err := tl.after(1, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok, "it is not in the log")
+	tl.appended(2)
+	tl.release(1)
+	_, ok, err = tl.after(1, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok, "it is not applied")
+	tl.release(2)
+	require.Zero(t, tl.bytes)
+	_, ok, err = tl.after(1, 1<<20, nil)
+	require.NoError(t, err)
+	require.False(t, ok, "it is read from the log")
+	behind, ok := tl.behind(2)
+	require.True(t, ok)
+	require.Zero(t, behind)
+	next := frames(large.end, 1, 1, 10)
+	tl.publish(next)
+	got, ok, err := tl.after(2, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Len(t, got, 1)
+}
+
 func TestTailBeginsInTheMiddleOfABatch(t *testing.T) {
 	tl := newTail(1<<20, lsn.Position{})
 	b := frames(lsn.Position{}, 1, 5, 50)

@@ -81,6 +81,16 @@ func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload 
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
 }
 
+// FirstFrameBytes returns the size of the frame that begins at b, of which the rest may be missing; 0 if b has no whole
+// header.
+func FirstFrameBytes(b []byte) int {
+	_, size, err := frameHeader(b)
+	if err != nil {
+		return 0
+	}
+	return size
+}
+
 // BeginFrame appends room for a frame's header to dst. The caller appends the payload and then calls EndFrame with the
 // length that dst had before BeginFrame; so the payload is encoded where it will stay.
 func BeginFrame(dst []byte) []byte {
