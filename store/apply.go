@@ -3,11 +3,13 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -203,6 +205,30 @@ func (s *Store) waitForRoom() error {
 		s.room.Wait()
 	}
 	return s.usable()
+}
+
+// awaitRoomLimit is how long AwaitRoom waits at most: a pager that cannot write must not stop what could go on.
+const awaitRoomLimit = 10 * time.Second
+
+// AwaitRoom waits until messages have left memory for pages, if there is no room in memory beside them for a
+// transaction of so many bytes. It is for very large ones, before they are accepted: the next one then does not come
+// into memory beside the last one. It waits for what is in memory when it is called and for nothing that comes later,
+// for 10 s at most, and not while pages cannot be written; when ctx ends, it returns.
+func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
+	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
+	defer cancel()
+	defer context.AfterFunc(ctx, s.wakeRoom)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	written, before, rest := s.written, s.state.TailBytes(), s.o.MemoryBudget/pagerRest
+	for ctx.Err() == nil && s.usable() == nil && s.tailLimit() == s.o.MemoryBudget/2 {
+		tail := s.state.TailBytes()
+		if tail <= rest || tail+bytes <= s.tailLimit() || s.written-written >= before-rest {
+			return
+		}
+		s.wakePager()
+		s.room.Wait()
+	}
 }
 
 // tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the

@@ -408,6 +408,46 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 	}
 }
 
+// TestAwaitRoom waits, while the page file takes nothing, until messages have left memory, and no longer than its
+// context; a transaction for which there is room does not wait.
+func TestAwaitRoom(t *testing.T) {
+	fault := faultfs.New(memfs.New())
+	o := options(fault)
+	o.MemoryBudget = store.MinMemoryBudget
+	n := openNode(t, o)
+	n.commit(createQueue)
+	g := closeGate(fault, isPageFile(faultfs.OpWrite))
+	for n.tailBytes() <= o.MemoryBudget/2 {
+		n.commit(func(b *txn.Builder) { addMessages(b, make([]byte, 900<<10)) })
+	}
+	<-g.reached
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan struct{}, 2)
+	wait := func(ctx context.Context) {
+		n.s.AwaitRoom(ctx, o.MemoryBudget)
+		waited <- struct{}{}
+	}
+	go wait(ctx)
+	select {
+	case <-waited:
+		t.Fatal("there is no room")
+	case <-time.After(50 * time.Millisecond):
+	}
+	cancel()
+	within(t, "AwaitRoom whose context has ended", func() { <-waited })
+	go wait(t.Context())
+	close(g.open)
+	within(t, "AwaitRoom", func() { <-waited })
+	require.LessOrEqual(t, n.tailBytes(), o.MemoryBudget/4)
+	n.s.AwaitRoom(t.Context(), o.MemoryBudget)
+}
+
+func (n *node) tailBytes() int64 {
+	st, err := n.s.Stats()
+	require.NoError(n.t, err)
+	return st.TailBytes
+}
+
 // TestCloseWakesApply closes a store whose applier waits for room that a slow disk does not make.
 func TestCloseWakesApply(t *testing.T) {
 	fault := faultfs.New(memfs.New())

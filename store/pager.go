@@ -21,6 +21,8 @@ import (
 const (
 	// flushRoundBytes is how many messages one background flush round takes out of the tail.
 	flushRoundBytes = 4 << 20
+	// pagerRest: while there is no checkpoint to make, this part of the memory budget is left to messages in memory.
+	pagerRest = 4
 	// pagerTick is how often the pager looks at the clock.
 	pagerTick = 500 * time.Millisecond
 )
@@ -179,7 +181,7 @@ func (p *pager) once() error {
 		err = p.flush()
 	case p.checkpointDue():
 		err = p.begin()
-	case p.tailBytes() > p.s.o.MemoryBudget/4:
+	case p.tailBytes() > p.s.o.MemoryBudget/pagerRest:
 		err = p.flush()
 	default:
 		return nil
@@ -430,9 +432,11 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	if err := edit.Commit(); err != nil {
 		return fmt.Errorf("publish the index: %w", err)
 	}
+	tail := p.s.state.TailBytes()
 	for i := range b.Tails {
 		p.s.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
 	}
+	p.s.written += tail - p.s.state.TailBytes()
 	if b.Everything {
 		p.s.state.ScheduleWritten()
 	}

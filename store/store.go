@@ -46,12 +46,13 @@ type Store struct {
 	file  *page.File
 	index *tree.Tree
 
-	mu      sync.RWMutex // guards the five below
+	mu      sync.RWMutex // guards the six below
 	state   *queue.State
 	applied lsn.Position
 	room    *sync.Cond // on mu: the tail became shorter, paused false, or the store unusable
 	paused  bool       // nothing is applied: a rewrite is copying the checkpoint
 	holds   holds      // records at which applying stops for a moment
+	written int64      // bytes of messages that left memory for pages, ever
 	// sinceCheckpoint counts the bytes of log that were applied and are in no checkpoint. What is not applied does not
 	// count: no checkpoint could hold it. Added to under mu.
 	sinceCheckpoint atomic.Int64

@@ -33,8 +33,9 @@ type ahead struct {
 	// anything ahead: a request of the largest size can be received beside what others hold. 0: there is none.
 	limit, most int64
 	total       atomic.Int64
-	relieving   atomic.Bool // relieve runs again and again
-	since       time.Time   // it began; of relieve alone
+	waiting     atomic.Int32 // requests that wait for the node and not for their client
+	relieving   atomic.Bool  // relieve runs again and again
+	since       time.Time    // it began; of relieve alone
 }
 
 // aheadOf is what one connection has sent ahead.
@@ -153,6 +154,17 @@ func (in *Incoming) Took(bytes int) {
 	in.bytes -= n
 	c.ahead.mu.Unlock()
 	c.gone(n)
+}
+
+// Waits notes that a request waits for the node itself, until over is called: no client is to blame for what it holds
+// meanwhile, neither its own nor those whose requests have to wait for this one.
+func (in *Incoming) Waits() (over func()) {
+	if in == nil {
+		return func() {}
+	}
+	waiting := &in.conn.l.ahead.waiting
+	waiting.Add(1)
+	return func() { waiting.Add(-1) }
 }
 
 // release has all of it not count any more. conn.ahead.mu is held.
@@ -318,7 +330,7 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.ahead
 	bytes := a.bytes.Load()
-	if a.watched.Before(since) {
+	if a.watched.Before(since) || c.l.ahead.waiting.Load() > 0 {
 		a.watched, a.least, a.takenThen = now, bytes, a.taken.Load()
 	}
 	a.least = min(a.least, bytes)

@@ -26,13 +26,22 @@ import (
 )
 
 // sink is a service whose only method takes requests as the test lets it, and answers with none.
-type sink struct{ taking chan struct{} }
+type sink struct {
+	taking chan struct{}
+	// free, if not nil: the calls wait for the node until it is closed.
+	free chan struct{}
+}
 
 func (s *sink) desc() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "test.Sink", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 			StreamName: "Take", ClientStreams: true, ServerStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error {
+				if s.free != nil {
+					over := admission.IncomingOf(stream.Context()).Waits()
+					<-s.free
+					over()
+				}
 				for {
 					select {
 					case <-s.taking:
@@ -189,6 +198,19 @@ func TestHoarding(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().AheadBytes < 100_000 }, 10*time.Second, time.Millisecond)
 	require.NoError(t, good.SendMsg(&raw{1000}))
 	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
+}
+
+// TestWaitingIsNotHoarding: a client whose requests wait for the node is not closed for what it holds meanwhile, and is
+// as soon as they wait for itself.
+func TestWaitingIsNotHoarding(t *testing.T) {
+	s, l, address := serveSink(t)
+	s.free = make(chan struct{})
+	hoard(t, address)
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, 10*time.Second, time.Millisecond)
+	<-time.After(4 * time.Second)
+	require.Zero(t, l.Stats().Ended["hoarding"])
+	close(s.free)
+	require.Eventually(t, func() bool { return l.Stats().Ended["hoarding"] == 1 }, 30*time.Second, time.Millisecond)
 }
 
 func isTimeout(err error) bool {

@@ -75,7 +75,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err := s.encodeOperations(buf, producer, ops); err != nil {
 		return nil, err
 	}
-	result, err := session.Primary.Commit(ctx, *buf)
+	result, err := s.commitInTurn(ctx, session, *buf)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	if prior != nil {
 		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
 	}
-	result, err := session.Primary.Commit(ctx, *buf)
+	result, err := s.commitInTurn(ctx, session, *buf)
 	if err != nil {
 		return nil, err
 	}

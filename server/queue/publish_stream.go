@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -193,7 +192,7 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 		return false
 	}
 	p.room.Release(limit)
-	runtime.GC() // before there is as much again
+	p.server.awaitLarge(ctx, b.bytes) // before there is as much again
 	return true
 }
 
@@ -206,8 +205,8 @@ type publishBatch struct {
 	// refs are the large bodies of items, which are where they were received; refEnds is where those of each end.
 	refs    []txn.Ref
 	refEnds []int
-	// messages is how many there are in items.
-	messages int
+	// messages is how many there are in items, and bytes how long those are.
+	messages, bytes int
 	// wait is how long the next ones are to be held back.
 	wait time.Duration
 }
@@ -224,7 +223,8 @@ func (b *publishBatch) reset() {
 	clear(b.items)
 	clear(b.refs)
 	b.refs, b.refEnds = b.refs[:0], b.refEnds[:0]
-	b.calls, b.items, b.ends, b.messages, b.wait = b.calls[:0], b.items[:0], b.ends[:0], 0, 0
+	b.calls, b.items, b.ends = b.calls[:0], b.items[:0], b.ends[:0]
+	b.messages, b.bytes, b.wait = 0, 0, 0
 }
 
 // accept submits a request and those that came with it. The error ends the stream.
@@ -249,22 +249,41 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		p.promised.Add(int64(len(b.calls)))
 		return nil
 	}
-	bytes := b.join(*buf)
-	weight := min(int64(bytes), p.bytes)
+	b.bytes = b.join(*buf)
+	weight := min(int64(b.bytes), p.bytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
 		b.endTraces(err)
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}
 	b.calls[len(b.calls)-1].weight = weight // is answered last
+	submit := p.submit
 	if weight == p.bytes {
-		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
-		runtime.GC()
+		submit = p.submitLarge
 	}
-	if err := p.submit(ctx, b); err != nil {
+	if err := submit(ctx, b); err != nil {
 		b.endTraces(err)
 		return err
 	}
-	p.session.Consumers.Published(b.messages, bytes)
+	p.session.Consumers.Published(b.messages, b.bytes)
+	return nil
+}
+
+// submitLarge is submit for what takes turns.
+func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error {
+	done, err := p.server.beginLarge(ctx, b.bytes)
+	if err != nil {
+		return err
+	}
+	last := &b.items[len(b.items)-1]
+	end := last.Done
+	last.Done = func(r *txn.Result, err error) {
+		done()
+		end(r, err)
+	}
+	if err := p.submit(ctx, b); err != nil {
+		done()
+		return err
+	}
 	return nil
 }
 

@@ -44,6 +44,7 @@ type Service struct {
 	runningMu sync.Mutex // guards what follows
 	running   map[*caller]struct{}
 	activity  activity
+	large     largeTurn
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }
@@ -53,7 +54,9 @@ const maxPooledBytes = 1 << 20
 
 // New makes the service. The rules say who may do what; RulesChanged is to be called after they have changed.
 func New(serving *serving.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
-	q := &Service{serving: serving, store: s, rules: rules, running: make(map[*caller]struct{})}
+	q := &Service{
+		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: newLargeTurn(),
+	}
 	q.browsing = newBrowsing(l.PendingBytes.Bytes())
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/lockstep-mq/lockstep/server/admission"
+	"github.com/lockstep-mq/lockstep/server/serving"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// A request of the largest size may be as large as memory.budget, and while it is carried out there are two copies of
+// it: the one that was received, and the log record, which stays until its messages are in pages. So very large
+// requests, those of limits.stream-in-flight-bytes or more, are carried out one after the other, each when the messages
+// of the one before have left memory. None is refused for it: they wait, however large they are.
+
+// largeTurn is held by the one very large request that is being carried out. It has a capacity of 1.
+type largeTurn chan struct{}
+
+func newLargeTurn() largeTurn { return make(largeTurn, 1) }
+
+// isLarge tells whether a request of so many bytes takes turns.
+func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
+
+// beginLarge waits for the turn of a very large request, and for room in memory. done must be called, once, when the
+// request was carried out or given up. The error is the context's.
+func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
+	over := admission.IncomingOf(ctx).Waits()
+	defer over()
+	select {
+	case s.large <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for other very large requests: %w", ctx.Err())
+	}
+	s.store.AwaitRoom(ctx, int64(bytes))
+	collect()
+	return func() { <-s.large }, nil
+}
+
+// commitInTurn is the primary's. A very large transaction takes its turn.
+func (s *Service) commitInTurn(ctx context.Context, session *serving.Session, payload []byte) (*txn.Result, error) {
+	if s.isLarge(len(payload)) {
+		done, err := s.beginLarge(ctx, len(payload))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	return session.Primary.Commit(ctx, payload)
+}
+
+// awaitLarge waits, after a very large request was carried out, until its messages have left memory.
+func (s *Service) awaitLarge(ctx context.Context, bytes int) {
+	over := admission.IncomingOf(ctx).Waits()
+	defer over()
+	s.store.AwaitRoom(ctx, int64(bytes))
+	collect()
+}
+
+// collect frees what very large requests have left behind: as much memory as the next one takes.
+func collect() {
+	runtime.GC()
+	runtime.GC() // the buffers that gRPC has received into are given up by the second one
+}
