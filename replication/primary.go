@@ -111,6 +111,8 @@ type Primary struct {
 	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
 	absentSince time.Time
 	absentTold  bool
+	// awaited was told that it needs a snapshot and has not come for it since.
+	awaited awaitedFetch
 	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
 	uncommitted []underWay
 	// foreign is never changed in place.
@@ -436,6 +438,7 @@ func (p *Primary) runWatch(ctx context.Context) {
 				}
 			}
 			p.checkAbsent(now)
+			p.checkFetch(now)
 			_, end := p.queue.empty()
 			p.sampleEnd(now, end)
 		}

@@ -249,6 +249,7 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
 	config := p.cfg.Config
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
+	p.awaited = awaitedFetch{member: s.member, since: time.Now()}
 	if p.requires(s) && !p.ended {
 		// It is there and cannot acknowledge: no transaction may wait for it. It comes back as another incarnation.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
@@ -304,6 +305,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.session, p.peer = s, peer{acked: resumeAfter, applied: s.applied}
 	p.snapshots.passed(resumeAfter)
 	p.events.post(StandbyConnected{Member: s.member})
+	p.awaited = awaitedFetch{}
 	if p.requires(s) {
 		p.count()
 	}

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -110,6 +111,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err := p.checkBehind(req.Committed); err != nil {
 		return err
 	}
+	p.fetches(req.Node)
 	conn := ctx
 	ctx, end, err := p.snapshots.begin(conn)
 	if err != nil {
@@ -139,6 +141,46 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 		p.lostInTransfer(req.Node, err)
 	}
 	return err
+}
+
+// awaitedFetch is a standby that was told to fetch a snapshot. Its session is over by then, so that nothing else tells
+// when it dies before it has begun.
+type awaitedFetch struct {
+	member Member    // the zero value: there is none
+	since  time.Time // when it was told
+	lost   bool      // that it has not come was reported
+}
+
+// fetchPatience is how many times StandbyTimeout a standby may take to come for its snapshot: it puts its own store
+// aside before.
+const fetchPatience = 20
+
+// checkFetch reports once that a standby has not come for the snapshot that it needs.
+func (p *Primary) checkFetch(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &p.awaited
+	if w.member == (Member{}) || w.lost || p.ended || p.session != nil ||
+		now.Sub(w.since) < fetchPatience*p.o.StandbyTimeout {
+		return
+	}
+	w.lost = true
+	p.events.post(StandbyLost{
+		Member: w.member, Cause: LostSilence, Err: errors.New("it has not come for the snapshot that it needs"),
+	})
+}
+
+// fetches notes that a node has come for a snapshot.
+func (p *Primary) fetches(node uuid.UUID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.awaited.member.Node != node {
+		return
+	}
+	if p.awaited.lost && p.session == nil && !p.ended {
+		p.events.post(StandbyConnected{Member: p.awaited.member, Snapshot: true})
+	}
+	p.awaited = awaitedFetch{}
 }
 
 // lostInTransfer reports that the standby's transfer broke off, unless it is connected by now.

@@ -77,3 +77,38 @@ func TestStandbyLostDuringSnapshot(t *testing.T) {
 		return is
 	}, patience, time.Millisecond)
 }
+
+// TestStandbyThatDoesNotFetchIsLost: a standby that dies between hearing that it needs a snapshot and fetching it has no
+// session that could end, and is told as lost all the same; as there again when it comes after all.
+func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
+	w := newWorld(t)
+	quick := func(n *node) {
+		n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10
+		n.tuning.StandbyTimeout = 20 * time.Millisecond
+	}
+	a, b := w.node("a", quick), w.node("b")
+	a.lead(1, 1, nil)
+	a.createQueue()
+	for a.store.FirstLSN() < 2 {
+		a.publish(a.queueID, 500, 4000, 16)
+		_, err := a.store.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	s := w.handshake(b, a)
+	m, err := s.Recv()
+	require.NoError(t, err)
+	require.True(t, m.Welcome.SnapshotRequired)
+	await(a, func(e replication.StandbyConnected) bool { return e.Snapshot })
+	await(a, lostStandby(replication.LostSilence))
+
+	conn, err := w.dialer().Dial(t.Context(), a.address)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	stream, err := conn.FetchSnapshot(t.Context(), replication.SnapshotRequest{
+		Pair: b.store.Identity().PairID, Node: b.member().Node,
+	})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+	require.IsType(t, replication.StandbyConnected{}, lastOfStandby(a))
+}
