@@ -110,5 +110,8 @@ func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	require.IsType(t, replication.StandbyConnected{}, lastOfStandby(a))
+	require.Eventually(t, func() bool {
+		_, is := lastOfStandby(a).(replication.StandbyConnected)
+		return is
+	}, patience, time.Millisecond)
 }
