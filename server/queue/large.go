@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 
 	"github.com/lockstep-mq/lockstep/server/admission"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -25,8 +26,8 @@ func newLargeTurn() largeTurn { return make(largeTurn, 1) }
 // isLarge tells whether a request of so many bytes takes turns.
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
-// beginLarge waits for the turn of a very large request, and for room in memory. done must be called, once, when the
-// request was carried out or given up. The error is the context's.
+// beginLarge waits for the turn of a very large request, and for room in memory. done must be called when the request
+// was carried out or given up. The error is the context's.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingOf(ctx).Waits()
 	defer over()
@@ -37,7 +38,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	}
 	s.store.AwaitRoom(ctx, int64(bytes))
 	collect()
-	return func() { <-s.large }, nil
+	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
 // commitInTurn is the primary's. A very large transaction takes its turn.
