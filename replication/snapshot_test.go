@@ -78,8 +78,8 @@ func TestStandbyLostDuringSnapshot(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// TestStandbyThatDoesNotFetchIsLost: a standby that dies between hearing that it needs a snapshot and fetching it has no
-// session that could end, and is told as lost all the same; as there again when it comes after all.
+// TestStandbyThatDoesNotFetchIsLost: a standby that dies between hearing that it needs a snapshot and fetching it has
+// no session that could end, and is told as lost all the same; as there again when it comes after all.
 func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	w := newWorld(t)
 	quick := func(n *node) {
