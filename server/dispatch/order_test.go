@@ -90,8 +90,9 @@ func TestHighOneIsNextInABusyQueue(t *testing.T) {
 
 func TestGroupIsDeliveredInOrder(t *testing.T) {
 	f := newFixture(t, limits())
-	f.grouped("a", "a", "b", "a", "b")
+	// Both are attached before the first group comes: one that is alone gets every group.
 	x, y := f.attach(10), f.attach(10)
+	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
 	require.Equal(t, []uint64{1}, inX, "the first group goes to the first consumer")
 	require.Equal(t, []uint64{3}, inY, "the second one to the one that has fewer")
