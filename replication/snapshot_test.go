@@ -27,6 +27,16 @@ func diverge(a, b *node) {
 	b.lead(20, 2, a)
 }
 
+// dropLog publishes until the log no longer has its first record, so that a new standby needs a snapshot.
+func (n *node) dropLog() {
+	n.w.t.Helper()
+	for n.store.FirstLSN() < 2 {
+		n.publish(n.queueID, 500, 4000, 16)
+		_, err := n.store.Checkpoint(n.w.t.Context())
+		require.NoError(n.w.t, err)
+	}
+}
+
 // lastOfStandby returns the last event that tells whether a standby is there.
 func lastOfStandby(n *node) (last replication.Event) {
 	for _, e := range n.seen() {
@@ -64,11 +74,7 @@ func TestStandbyLostDuringSnapshot(t *testing.T) {
 	a, b := w.node("a", small), w.node("b", small)
 	a.lead(1, 1, nil)
 	a.createQueue()
-	for a.store.FirstLSN() < 2 {
-		a.publish(a.queueID, 500, 4000, 16)
-		_, err := a.store.Checkpoint(t.Context())
-		require.NoError(t, err)
-	}
+	a.dropLog()
 	b.followVia(&breakingDialer{Dialer: w.dialer(), chunks: 1}, a.address)
 	await(a, func(e replication.StandbyConnected) bool { return e.Snapshot })
 	b.stop()
@@ -89,11 +95,7 @@ func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	a, b := w.node("a", quick), w.node("b")
 	a.lead(1, 1, nil)
 	a.createQueue()
-	for a.store.FirstLSN() < 2 {
-		a.publish(a.queueID, 500, 4000, 16)
-		_, err := a.store.Checkpoint(t.Context())
-		require.NoError(t, err)
-	}
+	a.dropLog()
 	s := w.handshake(b, a)
 	m, err := s.Recv()
 	require.NoError(t, err)

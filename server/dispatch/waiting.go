@@ -39,23 +39,19 @@ func (w *waiting) attached(consumers int, l *Limits) {
 	w.add(0, l)
 }
 
-// outboxBytes is how much may wait for one consumer at present.
-func (r *Registry) outboxBytes() int {
-	most := r.limits.Load().OutboxBytes
-	if share := r.waiting.outbox.Load(); share > 0 {
-		return min(most, int(share))
+// atMost is what is left at present of a limit for one consumer.
+func (w *waiting) atMost(limit int) int {
+	if share := w.outbox.Load(); share > 0 {
+		return min(limit, int(share))
 	}
-	return most
+	return limit
 }
 
+// outboxBytes is how much may wait for one consumer at present.
+func (r *Registry) outboxBytes() int { return r.waiting.atMost(r.limits.Load().OutboxBytes) }
+
 // batchBytes is how much is read, or handed out, at a time at present.
-func (r *Registry) batchBytes() int {
-	most := r.limits.Load().BatchBytes
-	if share := r.waiting.outbox.Load(); share > 0 {
-		return min(most, int(share))
-	}
-	return most
-}
+func (r *Registry) batchBytes() int { return r.waiting.atMost(r.limits.Load().BatchBytes) }
 
 // recount tells the registry how much the consumer holds, if that has changed by step bytes: what waits, and what was
 // handed out since its client said anything, as far as it can still be in the node. A client that reads and says

@@ -18,11 +18,6 @@ import (
 // requests, those of limits.stream-in-flight-bytes or more, are carried out one after the other, each when the messages
 // of the one before have left memory. None is refused for it: they wait, however large they are.
 
-// largeTurn is held by the one very large request that is being carried out. It has a capacity of 1.
-type largeTurn chan struct{}
-
-func newLargeTurn() largeTurn { return make(largeTurn, 1) }
-
 // isLarge tells whether a request of so many bytes takes turns.
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
@@ -36,8 +31,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for other very large requests: %w", ctx.Err())
 	}
-	s.store.AwaitRoom(ctx, int64(bytes))
-	collect()
+	s.awaitRoom(ctx, bytes)
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
@@ -53,16 +47,12 @@ func (s *Service) commitInTurn(ctx context.Context, session *serving.Session, pa
 	return session.Primary.Commit(ctx, payload)
 }
 
-// awaitLarge waits, after a very large request was carried out, until its messages have left memory.
-func (s *Service) awaitLarge(ctx context.Context, bytes int) {
+// awaitRoom waits until the messages of earlier very large requests have left memory, and frees what those requests
+// have left behind: as much as the next one takes.
+func (s *Service) awaitRoom(ctx context.Context, bytes int) {
 	over := admission.IncomingOf(ctx).Waits()
 	defer over()
 	s.store.AwaitRoom(ctx, int64(bytes))
-	collect()
-}
-
-// collect frees what very large requests have left behind: as much memory as the next one takes.
-func collect() {
 	runtime.GC()
 	runtime.GC() // the buffers that gRPC has received into are given up by the second one
 }

@@ -192,7 +192,7 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 		return false
 	}
 	p.room.Release(limit)
-	p.server.awaitLarge(ctx, b.bytes) // before there is as much again
+	p.server.awaitRoom(ctx, b.bytes) // before there is as much again
 	return true
 }
 

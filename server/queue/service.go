@@ -44,7 +44,7 @@ type Service struct {
 	runningMu sync.Mutex // guards what follows
 	running   map[*caller]struct{}
 	activity  activity
-	large     largeTurn
+	large     chan struct{} // holds one element while a very large request is being carried out
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }
@@ -55,7 +55,7 @@ const maxPooledBytes = 1 << 20
 // New makes the service. The rules say who may do what; RulesChanged is to be called after they have changed.
 func New(serving *serving.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
-		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: newLargeTurn(),
+		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
 	}
 	q.browsing = newBrowsing(l.PendingBytes.Bytes())
 	q.limits.Store(&l)

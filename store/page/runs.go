@@ -179,11 +179,7 @@ func (f *File) WriteRuns(first No, buf []byte) error { return f.writeRuns(first,
 // WritePieces is WriteRuns for one run whose bytes are in pieces, so that a large payload is written from where it is.
 // The first piece has the run's header.
 func (f *File) WritePieces(run Run, pieces ...[]byte) error {
-	size := 0
-	for _, p := range pieces {
-		size += len(p)
-	}
-	if size != int(run.Pages)*f.geo.pageSize {
+	if size := sizeOf(pieces); size != int(run.Pages)*f.geo.pageSize {
 		return fmt.Errorf("%w: run %v is to be written with %d bytes", ErrMisuse, run, size)
 	}
 	return f.writeRuns(run.First, pieces...)
@@ -194,10 +190,7 @@ func (f *File) writeRuns(first No, pieces ...[]byte) error {
 	if err := f.writable(); err != nil {
 		return err
 	}
-	size := 0
-	for _, p := range pieces {
-		size += len(p)
-	}
+	size := sizeOf(pieces)
 	if err := f.checkWrite(first, pieces[0], size); err != nil {
 		return err
 	}
@@ -209,6 +202,13 @@ func (f *File) writeRuns(first No, pieces ...[]byte) error {
 		writeBehind(f.file, stretch{at, at + int64(size)})
 	}
 	return nil
+}
+
+func sizeOf(pieces [][]byte) (bytes int) {
+	for _, p := range pieces {
+		bytes += len(p)
+	}
+	return bytes
 }
 
 // writePages writes past the system's cache if that is wanted.
