@@ -29,22 +29,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// clock can be moved.
+// clock stands still but for the test that moves it: what comes back with time does not while a test is held up.
 type clock struct {
-	mu    sync.Mutex
-	ahead time.Duration
+	mu sync.Mutex
+	at time.Time
 }
 
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Now().Add(c.ahead)
+	return c.at
 }
 
 func (c *clock) forward(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ahead += d
+	c.at = c.at.Add(d)
 }
 
 // call is the context of a call from an address that shows a token; empty: none.
@@ -62,7 +62,7 @@ const home = "192.0.2.7:4711"
 
 // fixture is an Authn that believes an issuer, with a clock that can be moved.
 func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *clock) {
-	c := &clock{}
+	c := &clock{at: time.Now()}
 	o := Options{Logger: zap.NewNop(), Now: c.now, JWT: JWT{
 		Issuer: i.URL, Audience: issuer.Audience, PrincipalClaim: "sub", GroupsClaim: "groups", Skew: time.Minute,
 	}}
@@ -338,7 +338,7 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, access.MethodToken, id.Method)
 	require.NoError(t, id.Over())
 
-	known[sum] = time.Now().Add(time.Minute)
+	known[sum] = c.now().Add(time.Minute)
 	require.NoError(t, id.Over())
 	c.forward(time.Minute)
 	require.ErrorContains(t, id.Over(), "expired")
