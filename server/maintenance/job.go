@@ -163,8 +163,8 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 		return JobInfo{}, false, err
 	}
 	if s, err := parseSchedule(j.Schedule); err == nil && !j.Paused {
-		now := m.o.Now()
-		info.NextRun = s.Next(info.since(now, m.steady(now)).In(now.Location()))
+		now, steady := m.clock()
+		info.NextRun = s.Next(info.since(now, steady).In(now.Location()))
 	}
 	return info, true, nil
 }
@@ -210,15 +210,18 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 // not for what is corrected now and then.
 const clockSetBack = 3 * time.Hour
 
-// steady is since when this node's clock has not been set back, as far as it knows.
-func (m *Manager) steady(now time.Time) time.Time {
+// clock gives the time, and since when this node's clock has not been set back, as far as it knows (steady). The clock
+// is read with the lock held: what one caller has read before another one, and compares after it, would look like a
+// clock that was set back, and jobs that go by steady would start to wait anew.
+func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now = m.o.Now()
 	if m.clockSteady.IsZero() || now.Before(m.clockSeen) {
 		m.clockSteady = now
 	}
 	m.clockSeen = now
-	return m.clockSteady
+	return now, m.clockSteady
 }
 
 // PutJob adds or replaces a job; its history stays. Only on the active. ErrSetting for what cannot be, ErrTooManyJobs.

@@ -271,8 +271,7 @@ func (m *Manager) dueNow(t *testing.T, name string) bool {
 	t.Helper()
 	j, _, err := m.job(name)
 	require.NoError(t, err)
-	now := m.o.Now()
-	_, due := j.due(now, m.steady(now))
+	_, due := j.due(m.clock())
 	return due
 }
 
@@ -341,6 +340,32 @@ func TestClockSetBack(t *testing.T) {
 	runs(4)
 	p.pass(time.Hour)
 	runs(5)
+}
+
+// TestClockIsReadInOrder holds up one who reads the clock until another one has read it, too, and been through.
+func TestClockIsReadInOrder(t *testing.T) {
+	var reads atomic.Int64
+	m, other := &Manager{}, make(chan struct{})
+	began := time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC)
+	m.o.Now = func() time.Time {
+		n := reads.Add(1)
+		if n == 2 {
+			go func() {
+				defer close(other)
+				m.clock()
+			}()
+			select {
+			case <-other:
+			case <-time.After(50 * time.Millisecond): // it waits for this one, as it is to
+			}
+		}
+		return began.Add(time.Duration(n) * time.Second)
+	}
+	_, first := m.clock()
+	m.clock()
+	<-other
+	_, steady := m.clock()
+	require.Equal(t, first, steady, "it was never set back")
 }
 
 // TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at

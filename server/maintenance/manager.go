@@ -79,7 +79,7 @@ type Manager struct {
 	following bool // this node follows an active: it may rewrite
 	starting  bool // this node stands alone and has not begun to serve: it may rewrite
 	jobs      map[string]bool
-	// clockSeen is the time when steady was asked last, and clockSteady what it said.
+	// clockSeen is the time that clock gave last, and clockSteady since when it is steady.
 	clockSeen, clockSteady time.Time
 	held                   map[uint64]context.CancelCauseFunc
 	holds                  uint64 // numbers the keys of held

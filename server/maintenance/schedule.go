@@ -168,8 +168,7 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 
 // startDue starts the jobs that are due.
 func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
-	now := m.o.Now() // before the jobs are read: what has run until now is in them
-	steady := m.steady(now)
+	now, steady := m.clock() // before the jobs are read: what has run until now is in them
 	jobs, err := m.Jobs()
 	if err != nil {
 		m.log.Error("the jobs cannot be read", zap.Error(err))
