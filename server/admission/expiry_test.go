@@ -35,7 +35,7 @@ func TestCertificateEnds(t *testing.T) {
 		Certificates: []tls.Certificate{serverCert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 		NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13,
 	}))
-	connect := func(lasts time.Duration) (client, inside net.Conn) {
+	connect := func(lasts time.Duration) (client net.Conn) {
 		cert := ca.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(lasts) })
 		raw, err := net.Dial("tcp", port.Addr().String())
 		require.NoError(t, err)
@@ -47,12 +47,18 @@ func TestCertificateEnds(t *testing.T) {
 		go func() { _ = secured.Handshake() }()
 		accepted, err := l.Accept()
 		require.NoError(t, err)
-		inside, _, err = secure.ServerHandshake(accepted)
-		require.NoError(t, err)
-		return secured, inside
+		if _, _, err = secure.ServerHandshake(accepted); err != nil {
+			require.Less(t, lasts, time.Minute, "%v", err)
+			require.NoError(t, accepted.Close())
+			return nil
+		}
+		return secured
 	}
-	short, _ := connect(3 * time.Second)
-	long, _ := connect(time.Hour)
+	var short net.Conn
+	for lasts := 3 * time.Second; short == nil; lasts *= 2 { // a busy machine may need as long to connect
+		short = connect(lasts)
+	}
+	long := connect(time.Hour)
 	require.NoError(t, short.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, err = short.Read(make([]byte, 1))
 	require.Error(t, err)
@@ -61,5 +67,5 @@ func TestCertificateEnds(t *testing.T) {
 	require.NoError(t, long.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 	_, err = long.Read(make([]byte, 1))
 	require.True(t, isTimeout(err), "%v", err)
-	require.Equal(t, uint64(1), l.Stats().Open)
+	require.Eventually(t, func() bool { return l.Stats().Open == 1 }, 20*time.Second, time.Millisecond)
 }
