@@ -3,6 +3,7 @@
 package console_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -89,30 +90,38 @@ func startPairWith(
 	return active, standby
 }
 
+// showsOther waits until a node's page shows the other one, with the address of its console, and that it answers: on a
+// busy machine it may not at once, and the page says so.
+func (n *pairNode) showsOther(other *pairNode) (page string) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool {
+		page = n.get("/pair").body
+		return strings.Contains(page, `href="`+other.ready.Console+`"`) && !strings.Contains(page, "does not answer")
+	}, 20*time.Second, 20*time.Millisecond)
+	return page
+}
+
 // TestStandby: its console shows the pair, passes on to the active what that has to do, and has the roles switched.
 func TestStandby(t *testing.T) {
 	active, standby := startPair(t)
-	for _, n := range []*pairNode{active, standby} {
-		page := n.get("/pair").body
+	for n, other := range map[*pairNode]*pairNode{active: standby, standby: active} {
+		page := n.showsOther(other)
 		require.Contains(t, page, `aria-label="Node a"`)
 		require.Contains(t, page, `aria-label="Node b"`)
-		require.NotContains(t, page, "does not answer")
 		require.NotContains(t, page, "/pair/force", "nothing has to be forced")
 	}
-	require.Contains(t, active.get("/pair").body, `href="`+standby.ready.Console+`"`)
-	require.Contains(t, standby.get("/pair").body, `href="`+active.ready.Console+`"`)
 	token := standby.makeToken("t", "somebody")
 	require.NotEmpty(t, token)
 	require.Contains(t, active.get("/access").body, "somebody", "the active has it")
 	require.Contains(t, standby.get("/access").body, "somebody")
 	standby.act("/jobs/put", url.Values{"name": {"n"}, "schedule": {"@daily"}, "kind": {"scan"}})
-	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, 5*time.Second,
+	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, 20*time.Second,
 		20*time.Millisecond)
 
 	standby.act("/pair/pause", url.Values{"reason": {script}})
 	require.Eventually(t, func() bool {
 		return strings.Contains(active.get("/pair").body, "The pair is paused")
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 20*time.Second, 20*time.Millisecond)
 	require.NotContains(t, active.get("/pair").body+active.event("/pair"), "<script>alert")
 	active.act("/pair/resume", nil)
 
@@ -122,12 +131,28 @@ func TestStandby(t *testing.T) {
 		page := standby.get("/pair").body
 		_, b, _ := strings.Cut(page, `aria-label="Node b"`)
 		return strings.Contains(b, `</i>active</span>`)
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 20*time.Second, 50*time.Millisecond)
 }
 
 // TestDeadNode: a node that is gone is shown within two seconds on a page that is open, and a failover can be forced
 // when no node is active.
 func TestDeadNode(t *testing.T) {
+	var took time.Duration
+	for range 3 { // a machine that is busy with something else may need longer, but not each time
+		var standby *pairNode
+		if took, standby = deadNode(t); took <= 2*time.Second {
+			require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
+			require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
+			return
+		}
+	}
+	require.Fail(t, "the node that is gone is not shown within 2 s", "%v", took)
+}
+
+// deadNode stops the active node of a pair that is paused, and tells how long it takes until an open page of the other
+// one shows that.
+func deadNode(t *testing.T) (took time.Duration, standby *pairNode) {
+	t.Helper()
 	active, standby := startPair(t)
 	active.act("/pair/pause", nil)
 	events := make(chan string, 64)
@@ -137,29 +162,29 @@ func TestDeadNode(t *testing.T) {
 	require.NoError(t, err)
 	go func() {
 		defer func() { _ = resp.Body.Close() }()
-		buffer := make([]byte, 1<<20)
-		for {
-			n, err := resp.Body.Read(buffer)
-			if err != nil {
-				close(events)
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			select {
+			case events <- lines.Text(): // what comes in one piece need not be read in one
+			case <-ctx.Done():
 				return
 			}
-			events <- string(buffer[:n])
 		}
 	}()
 	<-events
 	active.stop()
-	deadline := time.After(2 * time.Second)
-	for shown := false; !shown; {
+	stopped, deadline := time.Now(), time.After(30*time.Second)
+	for {
 		select {
 		case e := <-events:
-			shown = strings.Contains(e, "The node does not answer")
+			if strings.Contains(e, "The node does not answer") {
+				return time.Since(stopped), standby
+			}
 		case <-deadline:
-			require.Fail(t, "the node that is gone is not shown within 2 s")
+			require.Fail(t, "the node that is gone is not shown")
 		}
 	}
-	require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
-	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
 }
 
 // TestCertificateIsNotPassedOn: where the nodes want certificates, the standby's console says at which console it has
@@ -179,9 +204,11 @@ func TestCertificateIsNotPassedOn(t *testing.T) {
 		require.Equal(t, "/pair", b.post("/sign-in", url.Values{"entry": {entry[1]}, "with": {"certificate"}}).at)
 	})
 	require.Equal(t, http.StatusOK, active.get("/access").code)
-	a := standby.get("/access")
-	require.Equal(t, http.StatusConflict, a.code)
-	require.Contains(t, a.body, "This has to be done at the console of node a")
-	require.Contains(t, a.body, `href="`+active.ready.Console+`"`)
-	require.NotContains(t, standby.get("/pair").body, "does not answer")
+	standby.showsOther(active)
+	require.Eventually(t, func() bool { // it asks the active where that is
+		a := standby.get("/access")
+		require.Equal(t, http.StatusConflict, a.code)
+		require.Contains(t, a.body, "This has to be done at the console of node a")
+		return strings.Contains(a.body, `href="`+active.ready.Console+`"`)
+	}, 20*time.Second, 20*time.Millisecond)
 }
