@@ -168,14 +168,14 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	again := time.NewTicker(damagedAgain)
 	defer again.Stop()
 	for steps, rounds := 0, 0; ; steps++ {
-		if d.polls || d.noneTakes || steps%pollEvery == 0 {
+		if d.noneTakes || steps%pollEvery == 0 {
 			select {
 			case <-changed:
 				d.news()
 			default:
 			}
 		}
-		progressed, err := d.step(ctx)
+		progressed, err := d.step(ctx, changed)
 		if ctx.Err() != nil {
 			return
 		}
@@ -205,33 +205,6 @@ func (d *dispatcher) deliver(ctx context.Context) {
 	}
 }
 
-// setDamaged takes the messages out of a result that could not be read. It looks for the first one with a group, too:
-// from then on the dispatcher keeps groups.
-func (d *dispatcher) setDamaged(messages []Message) []Message {
-	_, grouped := d.order.(*selective)
-	messages = slices.DeleteFunc(messages, func(m Message) bool {
-		if m.Record == nil {
-			d.damaged.push(m.Sequence)
-			return true
-		}
-		grouped = grouped || hasGroup(m.Record)
-		return false
-	})
-	if grouped {
-		d.selects()
-	}
-	return messages
-}
-
-// retryDamaged has the messages read again that could not be read: they may have been repaired.
-func (d *dispatcher) retryDamaged() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for d.damaged.len() > 0 {
-		d.order.giveBack([]uint64{d.damaged.pop()})
-	}
-}
-
 // news tells that the queue has changed, or its configuration.
 func (d *dispatcher) news() {
 	_, exclusive := d.registry.source.Order(d.key.Queue)
@@ -251,12 +224,15 @@ func (d *dispatcher) followExclusive() {
 }
 
 // step hands out one batch.
-func (d *dispatcher) step(ctx context.Context) (progressed bool, err error) {
+func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progressed bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.batchBytes()
 	if d.registry.throttle.isBusy() {
 		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
 	}
-	want, again, from := d.demand(maxMessages)
+	want, again, from, news := d.demand(maxMessages, changed)
+	if news {
+		d.news()
+	}
 	if want == 0 {
 		return false, nil
 	}
@@ -311,19 +287,28 @@ func (d *dispatcher) readOn(
 
 // demand gives out what waits in memory and tells how many more messages the consumers can take, not more than most:
 // those in `again` first, and otherwise new ones, which from is to read. Unless want is 0 the caller must now read, and
-// end with endRead.
-func (d *dispatcher) demand(most int) (want int, again []uint64, from order) {
+// end with endRead. news tells that the queue has changed; the order knows that already.
+func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused || d.stopped != nil {
 		d.noneTakes = true
-		return 0, nil, nil
+		return 0, nil, nil, false
+	}
+	if d.polls {
+		// What was published before a consumer asked for more must be known where that is seen: under the lock.
+		select {
+		case <-changed:
+			news = true
+			d.order.news()
+		default:
+		}
 	}
 	want, again = d.order.demand(most)
 	if want > 0 {
 		d.reading = true
 	}
-	return want, again, d.order
+	return want, again, d.order, news
 }
 
 // endRead drops from the result what was acknowledged while it was read, which no consumer may get any more, and what
