@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +87,35 @@ func TestHighOneIsNextInABusyQueue(t *testing.T) {
 		}
 		require.NoError(t, c.AddCredit(1))
 	}
+}
+
+// TestHighOneComesBeforeTheCredit publishes, and then lets the consumer take a message, between the dispatcher's look
+// at the queue and its look at the consumers.
+func TestHighOneComesBeforeTheCredit(t *testing.T) {
+	var between atomic.Pointer[func()]
+	l := limits()
+	l.Share, l.Busy = 0.5, func() bool { // is asked there
+		if act := between.Swap(nil); act != nil {
+			(*act)()
+		}
+		return false
+	}
+	f := newFixture(t, l)
+	f.queue.prioritized = true
+	f.prioritized(0, 0)
+	c := f.attach(1)
+	require.Equal(t, []uint64{1}, sequences(f.take(c, 1)))
+	high := uint8(9)
+	body := message(t, txn.Attributes{Priority: &high}, "")
+	act := func() {
+		f.queue.publish(body)
+		_ = c.AddCredit(1) // it has none; if this failed, nothing would come
+	}
+	between.Store(&act)
+	require.NoError(t, c.Settle(f.ctx, dispatch.Answers{Acks: one(1)})) // has the dispatcher look
+	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
+	require.NoError(t, c.AddCredit(1))
+	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
 }
 
 func TestGroupIsDeliveredInOrder(t *testing.T) {
