@@ -40,7 +40,7 @@ func recordWith(active int, inSync ...int) Record {
 	r := Record{
 		Version: RecordVersion, PairID: testPair, Config: 5, Term: 2, Active: testNodes[active].ID, MinInSync: 1,
 		OpID:  "earlier",
-		Nodes: testNodes[:],
+		Nodes: slices.Clone(testNodes[:]),
 	}
 	for _, i := range inSync {
 		r.InSync = append(r.InSync, memberOf(i))
