@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,10 +153,15 @@ type etcdServer struct {
 	srv *embedded.Server
 }
 
+// start starts etcd. A port that it had before may be that of another connection for a while: it is one of those that
+// the system gives out.
 func (e *etcdServer) start(address string) {
 	e.t.Helper()
 	var err error
-	e.srv, err = embedded.Start(e.t.Context(), embedded.Options{Dir: e.dir, Address: address, UnsafeNoFsync: true})
+	require.Eventually(e.t, func() bool {
+		e.srv, err = embedded.Start(e.t.Context(), embedded.Options{Dir: e.dir, Address: address, UnsafeNoFsync: true})
+		return !errors.Is(err, syscall.EADDRINUSE)
+	}, bound, 50*time.Millisecond, "the port %s stays in use", address)
 	require.NoError(e.t, err)
 }
 
@@ -172,14 +178,39 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 	}), e
 }
 
-// The goal is less than 20 ms from "refused" to the start of the active role; the test allows for a busy machine.
+// alone is how long it takes by itself to do what a takeover has to do: to note two fences, and to read and write at the
+// coordinator.
+func alone(t *testing.T, c failover.Coordinator) time.Duration {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "fence"))
+	require.NoError(t, err)
+	defer f.Close()
+	began := time.Now()
+	for range 2 {
+		_, err := f.WriteAt([]byte("a fence"), 0)
+		require.NoError(t, err)
+		require.NoError(t, f.Sync())
+		_, _, err = c.Load(t.Context())
+		require.NoError(t, err)
+	}
+	return time.Since(began)
+}
+
+func median(times []time.Duration) time.Duration {
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// The goal is less than 20 ms from "refused" to the start of the active role; the test allows for a busy machine, and
+// for a slow one. Any time for which something is waited that does not come by itself would be longer.
 func TestTakeoverIsFast(t *testing.T) {
 	p, _ := etcdPair(t)
 	p.both(failover.Settings{})
-	var times []time.Duration
+	var times, usual []time.Duration
 	term := p.nodes[0].run.Status().Record.Term
 	for round := range 10 {
 		gone, next := round%2, 1-round%2
+		usual = append(usual, alone(t, p.nodes[next].coord))
 		p.kill(gone)
 		st := p.nodes[next].awaitRole(failover.RoleActiveAlone)
 		require.Equal(t, term+1, st.Record.Term)
@@ -200,9 +231,9 @@ func TestTakeoverIsFast(t *testing.T) {
 		n.calls, p.nodes[gone].plane.calls = nil, nil
 		p.hub.mu.Unlock()
 	}
-	slices.Sort(times)
-	t.Logf("refused → StartActive: median %s, max %s", times[len(times)/2], times[len(times)-1])
-	require.Less(t, times[len(times)/2], 250*time.Millisecond)
+	took, parts := median(times), median(usual)
+	t.Logf("refused → StartActive: median %s, max %s; its parts alone: median %s", took, times[len(times)-1], parts)
+	require.Less(t, took, 250*time.Millisecond+10*parts)
 }
 
 // Losing etcd with both nodes up changes nothing but the status, and its return does not either.
@@ -292,12 +323,14 @@ func TestSwitchover(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), bound)
 			defer cancel()
+			began := time.Now()
 			res, err := ask.run.Switchover(ctx)
+			took := time.Since(began)
 			require.NoError(t, err)
 			require.Equal(t, p.nodes[1].plane.id.Node, res.Active.ID)
 			require.Equal(t, "b", res.Active.Address)
 			require.Equal(t, uint64(2), res.Term)
-			require.Less(t, res.Pause, 5*time.Second)
+			require.LessOrEqual(t, res.Pause, took)
 			p.nodes[1].awaitRole(failover.RoleActive)
 			st := p.nodes[0].awaitRole(failover.RoleStandby)
 			require.Len(t, st.Record.InSync, 2)
