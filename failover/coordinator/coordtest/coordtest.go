@@ -292,8 +292,8 @@ func testAnnounce(t *testing.T, f Fixture) {
 	})
 	require.Equal(t, []failover.Live{live}, o.Live)
 	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
-	o = Await(t, a, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() })
-	require.Greater(t, time.Until(o.LeaseUntil), time.Duration(0))
+	// On a slow machine the lease of an observation may be over by the time that it is looked at, but not always.
+	o = Await(t, a, "a lease that has not ended", func(o failover.Observation) bool { return time.Until(o.LeaseUntil) > 0 })
 	first := o.LeaseUntil
 	Await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
 
@@ -310,7 +310,7 @@ func testAnnounce(t *testing.T, f Fixture) {
 func testOutage(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
-	actx, cancel := context.WithCancel(ctx)
+	actx, cancel := context.WithCancel(t.Context()) // no bound: to stop and start a coordinator may take long
 	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}, Process: "p1"}
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(actx, live) }()
@@ -321,7 +321,7 @@ func testOutage(t *testing.T, f Fixture) {
 
 	f.Stop(t)
 	Await(t, a, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
-	short, cancelShort := context.WithTimeout(ctx, 2*time.Second)
+	short, cancelShort := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancelShort()
 	_, _, err = a.Load(short)
 	require.ErrorIs(t, err, failover.ErrUnreachable)
@@ -333,6 +333,7 @@ func testOutage(t *testing.T, f Fixture) {
 
 	f.Start(t)
 	Await(t, a, "reachable again", func(o failover.Observation) bool { return o.Reachable && o.Record != nil })
+	ctx = timed(t)
 	require.Eventually(t, func() bool {
 		now, at, err := b.Load(ctx)
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	coordtest.Run(t, func(*testing.T) coordtest.Fixture {
-		s := memory.NewServer(300 * time.Millisecond)
+		s := memory.NewServer(time.Second)
 		return coordtest.Fixture{
 			Connect: func(*testing.T) failover.Coordinator { return s.Connect() },
 			Stop:    func(*testing.T) { s.SetDown(true) },
