@@ -5,6 +5,7 @@ package etcd_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -48,19 +49,24 @@ func TestMembersComeAndGo(t *testing.T) {
 		}
 		return -1
 	}
-	require.Eventually(t, func() bool { return leader() >= 0 }, bound, 10*time.Millisecond)
-	old := leader()
+	old := -1
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	require.NoError(t, all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()),
-		uint64(all[(old+1)%3].Server.MemberID())))
+	require.Eventually(t, func() bool { // on a slow machine it may lose an election just then
+		if old = leader(); old < 0 {
+			return false
+		}
+		return all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()),
+			uint64(all[(old+1)%3].Server.MemberID())) == nil
+	}, bound, 10*time.Millisecond)
 	rec, rev = swap(t, a, rec, rev, "leader moved")
 	coordtest.Await(t, b, "a change after the leader has moved",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader moved" })
 
-	require.Eventually(t, func() bool { i := leader(); return i >= 0 && i != old }, bound, 10*time.Millisecond)
+	now := -1
+	require.Eventually(t, func() bool { now = leader(); return now >= 0 }, bound, 10*time.Millisecond)
 	began := time.Now()
-	go all[leader()].kill() // the end of the test waits for it
+	go all[now].kill() // the end of the test waits for it
 	_, _ = swap(t, a, rec, rev, "leader killed")
 	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
 	o := coordtest.Await(t, b, "a change after the leader was killed",
@@ -107,23 +113,23 @@ func TestBlackholedEndpoint(t *testing.T) {
 	worst := time.Duration(0)
 	for i := range 20 {
 		began = time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // failover.Settings.CoordinatorTimeout
+		// Less than the silence after which a connection counts as dead, and much more than a slow machine takes: what
+		// has waited for the silent endpoint fails.
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		next := rec.Clone()
 		next.Config++
 		next.OpID = fmt.Sprint("swap ", i)
 		rev, err = c.Swap(ctx, rev, next)
 		cancel()
-		require.NoError(t, err)
+		require.NoError(t, err, "a swap has waited for the silent endpoint")
 		worst = max(worst, time.Since(began))
 		rec = next
 	}
 	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
-	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
 	began = time.Now()
-	o := coordtest.Await(t, watcher, "the last change",
-		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
+	coordtest.Await(t, watcher, "the last change",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID && o.Reachable })
 	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
-	require.True(t, o.Reachable)
 	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
 	coordtest.Await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 }
@@ -235,10 +241,9 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	coordtest.Await(t, a, "a change after the users were changed",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })
 	until := coordtest.Await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	obs := coordtest.Await(t, a, "a lease that is still renewed",
-		func(o failover.Observation) bool { return o.LeaseUntil.After(until.Add(time.Second)) })
-	require.True(t, obs.Reachable)
-	require.Len(t, obs.Live, 1)
+	coordtest.Await(t, a, "a lease that is still renewed", func(o failover.Observation) bool {
+		return o.LeaseUntil.After(until.Add(time.Second)) && o.Reachable && len(o.Live) == 1
+	})
 
 	for name, tt := range map[string]struct {
 		change func(*etcd.Options)
@@ -288,6 +293,9 @@ func TestOutOfSpace(t *testing.T) {
 	next.Config, next.OpID = 2, "while full"
 	require.Eventually(t, func() bool { // the alarm takes a moment
 		_, err = c.Swap(ctx, rev, next)
+		if errors.Is(err, failover.ErrUnknownOutcome) { // it was sent twice, as one is that takes long
+			return false
+		}
 		if err == nil { // it was the last one that still had room
 			rec, rev, err = c.Load(ctx)
 			require.NoError(t, err)
@@ -306,9 +314,8 @@ func TestOutOfSpace(t *testing.T) {
 	require.Equal(t, rec, now)
 	require.Equal(t, rev, at)
 	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	o := coordtest.Await(t, c, "a lease that is renewed all the same",
-		func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
-	require.True(t, o.Reachable)
+	coordtest.Await(t, c, "a lease that is renewed all the same",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 
 	_, err = admin.Compact(ctx, last, clientv3.WithCompactPhysical())
 	require.NoError(t, err)

@@ -5,9 +5,11 @@ package etcd_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/url"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +47,31 @@ func (m *member) kill() {
 // members starts an etcd cluster of n members in this process. All of them are stopped with the test.
 func members(t *testing.T, n int, change configure) []*member {
 	t.Helper()
+	var out []*member
+	var err error
+	// Members have to know each other's ports before they listen, and meanwhile another process may take one.
+	for try := 0; try == 0 || try < 10 && errors.Is(err, syscall.EADDRINUSE); try++ {
+		out, err = tryMembers(t, n, change)
+	}
+	require.NoError(t, err)
+	for _, e := range out {
+		t.Cleanup(e.kill)
+	}
+	for _, e := range out {
+		select {
+		case <-e.Server.ReadyNotify():
+		case err := <-e.Err():
+			require.NoError(t, err)
+		case <-time.After(bound):
+			require.FailNow(t, "etcd is not ready")
+		}
+	}
+	return out
+}
+
+// tryMembers starts the members on ports that are free; when it returns an error, none is left running.
+func tryMembers(t *testing.T, n int, change configure) (out []*member, err error) {
+	t.Helper()
 	var cfgs []*embed.Config
 	initial := ""
 	for i := range n {
@@ -53,7 +80,6 @@ func members(t *testing.T, n int, change configure) []*member {
 		cfg.Dir = t.TempDir()
 		cfg.UnsafeNoFsync = true
 		cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-		// Members have to know each other's ports before they listen.
 		client, peer := freeURL(t), freeURL(t)
 		cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 		cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
@@ -67,25 +93,18 @@ func members(t *testing.T, n int, change configure) []*member {
 		}
 		cfgs = append(cfgs, cfg)
 	}
-	var out []*member
 	for _, cfg := range cfgs {
 		cfg.InitialCluster = initial
 		e, err := embed.StartEtcd(cfg)
-		require.NoError(t, err)
-		m := &member{Etcd: e}
-		t.Cleanup(m.kill)
-		out = append(out, m)
-	}
-	for _, e := range out {
-		select {
-		case <-e.Server.ReadyNotify():
-		case err := <-e.Err():
-			require.NoError(t, err)
-		case <-time.After(bound):
-			require.FailNow(t, "etcd is not ready")
+		if err != nil {
+			for _, m := range out {
+				m.kill()
+			}
+			return nil, err
 		}
+		out = append(out, &member{Etcd: e})
 	}
-	return out
+	return out, nil
 }
 
 func freeURL(t *testing.T) url.URL {
