@@ -178,8 +178,8 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 	}), e
 }
 
-// alone is how long it takes by itself to do what a takeover has to do: to note two fences, and to read and write at the
-// coordinator.
+// alone is how long it takes by itself to do what a takeover has to do: to note two fences, and to read and write at
+// the coordinator.
 func alone(t *testing.T, c failover.Coordinator) time.Duration {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "fence"))

@@ -293,7 +293,9 @@ func testAnnounce(t *testing.T, f Fixture) {
 	require.Equal(t, []failover.Live{live}, o.Live)
 	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
 	// On a slow machine the lease of an observation may be over by the time that it is looked at, but not always.
-	o = Await(t, a, "a lease that has not ended", func(o failover.Observation) bool { return time.Until(o.LeaseUntil) > 0 })
+	o = Await(t, a, "a lease that has not ended", func(o failover.Observation) bool {
+		return time.Until(o.LeaseUntil) > 0
+	})
 	first := o.LeaseUntil
 	Await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
 
