@@ -86,14 +86,21 @@ func windows() map[string]window {
 	}
 }
 
-// check compares what was counted with its window.
-func check(t *testing.T, what string, got float64) {
+// windowOf returns the window of a count. With the race detector more is allocated.
+func windowOf(t *testing.T, what string) window {
 	t.Helper()
 	w, ok := windows()[what]
 	require.True(t, ok, "%s has no window", what)
 	if strings.Contains(what, "allocations") {
 		w.most *= raceFactor
 	}
+	return w
+}
+
+// check compares what was counted with its window.
+func check(t *testing.T, what string, got float64) {
+	t.Helper()
+	w := windowOf(t, what)
 	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", what, got, w.least, w.most)
 	if got > w.most { // and go on: the other counts tell more
 		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see windows in test/guard", what, got, w.most)
