@@ -282,6 +282,8 @@ func TestPace(t *testing.T) {
 			d.incoming <- remoteConn{ours, address("10.0.0.1:1")}
 		}
 		require.InDelta(t, time.Second, time.Since(began), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
+		<-time.After(time.Second) // simulated; the last one is taken, and not yet refused
+		synctest.Wait()
 		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
 	})
 }
