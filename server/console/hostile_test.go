@@ -27,7 +27,7 @@ const script = `"><script>alert(1)</script><img src=x onerror=alert(2)>'`
 // event reads the first live part of a page.
 func (b *browser) event(path string) string {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
 	defer cancel()
 	r := b.request(http.MethodGet, "/events"+path, nil).WithContext(ctx)
 	resp, err := b.http.Do(r)

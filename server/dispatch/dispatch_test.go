@@ -255,7 +255,7 @@ func newFixture(t *testing.T, l dispatch.Limits) *fixture {
 	l.Counters = new(dispatch.Counters)
 	r := dispatch.NewRegistry(q, q, l, zap.NewNop())
 	t.Cleanup(func() { r.Close(nil) })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
 	return &fixture{t: t, queue: q, registry: r, counters: l.Counters, ctx: ctx}
 }

@@ -58,15 +58,11 @@ func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, with)
-	least := time.Hour // of several times: the processor may be another's for one
-	for range 5 {
-		start := time.Now()
-		for range 1000 {
-			sub.NextUnackedIn(9, 1)
-		}
-		least = min(least, time.Since(start))
+	start := time.Now()
+	for range 1000 {
+		sub.NextUnackedIn(9, 1)
 	}
-	require.Less(t, least, 100*time.Millisecond, "half a million messages are not gone through")
+	require.Less(t, time.Since(start), 100*time.Millisecond, "half a million messages are not gone through")
 	require.Empty(t, s.Check())
 	// When the messages are dead, so is what is known of their priorities.
 	apply(func(b *txn.Builder) { b.Purge(1, 0) })
