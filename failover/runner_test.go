@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
@@ -153,16 +153,9 @@ type etcdServer struct {
 	srv *embedded.Server
 }
 
-// start starts etcd. A port that it had before may be that of another connection for a while: it is one of those that
-// the system gives out.
 func (e *etcdServer) start(address string) {
 	e.t.Helper()
-	var err error
-	require.Eventually(e.t, func() bool {
-		e.srv, err = embedded.Start(e.t.Context(), embedded.Options{Dir: e.dir, Address: address, UnsafeNoFsync: true})
-		return !errors.Is(err, syscall.EADDRINUSE)
-	}, bound, 50*time.Millisecond, "the port %s stays in use", address)
-	require.NoError(e.t, err)
+	e.srv = coordtest.StartEtcd(e.t, e.dir, address)
 }
 
 func etcdPair(t *testing.T) (*pair, *etcdServer) {
@@ -178,39 +171,14 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 	}), e
 }
 
-// alone is how long it takes by itself to do what a takeover has to do: to note two fences, and to read and write at
-// the coordinator.
-func alone(t *testing.T, c failover.Coordinator) time.Duration {
-	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), "fence"))
-	require.NoError(t, err)
-	defer f.Close()
-	began := time.Now()
-	for range 2 {
-		_, err := f.WriteAt([]byte("a fence"), 0)
-		require.NoError(t, err)
-		require.NoError(t, f.Sync())
-		_, _, err = c.Load(t.Context())
-		require.NoError(t, err)
-	}
-	return time.Since(began)
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
-}
-
-// The goal is less than 20 ms from "refused" to the start of the active role; the test allows for a busy machine, and
-// for a slow one. Any time for which something is waited that does not come by itself would be longer.
+// The goal is less than 20 ms from "refused" to the start of the active role; the test allows for a busy machine.
 func TestTakeoverIsFast(t *testing.T) {
 	p, _ := etcdPair(t)
 	p.both(failover.Settings{})
-	var times, usual []time.Duration
+	var times []time.Duration
 	term := p.nodes[0].run.Status().Record.Term
 	for round := range 10 {
 		gone, next := round%2, 1-round%2
-		usual = append(usual, alone(t, p.nodes[next].coord))
 		p.kill(gone)
 		st := p.nodes[next].awaitRole(failover.RoleActiveAlone)
 		require.Equal(t, term+1, st.Record.Term)
@@ -231,9 +199,9 @@ func TestTakeoverIsFast(t *testing.T) {
 		n.calls, p.nodes[gone].plane.calls = nil, nil
 		p.hub.mu.Unlock()
 	}
-	took, parts := median(times), median(usual)
-	t.Logf("refused → StartActive: median %s, max %s; its parts alone: median %s", took, times[len(times)-1], parts)
-	require.Less(t, took, 250*time.Millisecond+10*parts)
+	slices.Sort(times)
+	t.Logf("refused → StartActive: median %s, max %s", times[len(times)/2], times[len(times)-1])
+	require.Less(t, times[len(times)/2], 250*time.Millisecond)
 }
 
 // Losing etcd with both nodes up changes nothing but the status, and its return does not either.
@@ -323,14 +291,12 @@ func TestSwitchover(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), bound)
 			defer cancel()
-			began := time.Now()
 			res, err := ask.run.Switchover(ctx)
-			took := time.Since(began)
 			require.NoError(t, err)
 			require.Equal(t, p.nodes[1].plane.id.Node, res.Active.ID)
 			require.Equal(t, "b", res.Active.Address)
 			require.Equal(t, uint64(2), res.Term)
-			require.LessOrEqual(t, res.Pause, took)
+			require.Less(t, res.Pause, 5*time.Second)
 			p.nodes[1].awaitRole(failover.RoleActive)
 			st := p.nodes[0].awaitRole(failover.RoleStandby)
 			require.Len(t, st.Record.InSync, 2)

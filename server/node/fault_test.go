@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -151,8 +152,7 @@ func TestCoordinatorComesLater(t *testing.T) {
 		return st.GetRole() == pb.Role_ROLE_RECOVERING && st.GetReason() != "" && st.GetReason() != "starting"
 	}, patience, 10*time.Millisecond)
 	t.Logf("reason: %s", n.status().GetReason())
-	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Address: address, UnsafeNoFsync: true})
-	require.NoError(t, err)
+	etcd := coordtest.StartEtcd(t, t.TempDir(), address)
 	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 }

@@ -98,8 +98,8 @@ func testMissing(t *testing.T, f Fixture) {
 	})
 }
 
-// swap repeats a swap until its outcome is known, as each user of a coordinator has to: a slow machine is no failure.
-func swap(
+// Swap repeats a swap until its outcome is known, as each user of a coordinator has to: a slow machine is no failure.
+func Swap(
 	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
 	for {
@@ -117,7 +117,7 @@ func testCreateOnce(t *testing.T, f Fixture) {
 	var wg sync.WaitGroup
 	for i := range n {
 		c := connect(t, f)
-		wg.Go(func() { _, errs[i] = swap(ctx, c, 0, SampleRecord(fmt.Sprint(i))) })
+		wg.Go(func() { _, errs[i] = Swap(ctx, c, 0, SampleRecord(fmt.Sprint(i))) })
 	}
 	wg.Wait()
 	won := -1
@@ -141,7 +141,7 @@ func testSwapChain(t *testing.T, f Fixture) {
 	a, b := connect(t, f), connect(t, f)
 	rec := SampleRecord("op1")
 	rec.Switchover = &failover.Switchover{ID: "s", To: uuid.New()}
-	rev, err := swap(ctx, a, 0, rec)
+	rev, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	for i := range 5 {
 		got, at, err := b.Load(ctx)
@@ -150,7 +150,7 @@ func testSwapChain(t *testing.T, f Fixture) {
 		require.Equal(t, rev, at)
 		rec.Config++
 		rec.OpID = fmt.Sprint("chain", i)
-		next, err := swap(ctx, b, rev, rec)
+		next, err := Swap(ctx, b, rev, rec)
 		require.NoError(t, err)
 		require.Greater(t, next, rev)
 		rev = next
@@ -162,16 +162,16 @@ func testSwapStale(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	c := connect(t, f)
 	rec := SampleRecord("op1")
-	first, err := swap(ctx, c, 0, rec)
+	first, err := Swap(ctx, c, 0, rec)
 	require.NoError(t, err)
 	rec.Config, rec.OpID = 2, "op2"
-	second, err := swap(ctx, c, first, rec)
+	second, err := Swap(ctx, c, first, rec)
 	require.NoError(t, err)
 
 	lost := rec
 	lost.Config, lost.OpID = 3, "lost"
 	for _, expect := range []failover.Revision{0, first, second + 1} {
-		_, err = swap(ctx, c, expect, lost)
+		_, err = Swap(ctx, c, expect, lost)
 		require.ErrorIs(t, err, failover.ErrConflict, "expected revision %d", expect)
 	}
 	got, at, err := c.Load(ctx)
@@ -184,9 +184,9 @@ func testSwapSameOperation(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
 	rec := SampleRecord("op1")
-	first, err := swap(ctx, a, 0, rec)
+	first, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
-	again, err := swap(ctx, b, 0, rec) // as after an unknown outcome
+	again, err := Swap(ctx, b, 0, rec) // as after an unknown outcome
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 }
@@ -196,7 +196,7 @@ func testSwapInvalid(t *testing.T, f Fixture) {
 	c := connect(t, f)
 	rec := SampleRecord("op1")
 	rec.InSync = nil
-	_, err := swap(ctx, c, 0, rec)
+	_, err := Swap(ctx, c, 0, rec)
 	require.ErrorIs(t, err, failover.ErrRecordInvalid)
 	_, _, err = c.Load(ctx)
 	require.ErrorIs(t, err, failover.ErrNoRecord)
@@ -222,7 +222,7 @@ func testWatch(t *testing.T, f Fixture) {
 	a, b := connect(t, f), connect(t, f)
 	seen := b.Watch(ctx)
 	rec := SampleRecord("op1")
-	rev, err := swap(ctx, a, 0, rec)
+	rev, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	for i := range 3 {
 		got := Await(t, b, "the record", func(o failover.Observation) bool {
@@ -234,7 +234,7 @@ func testWatch(t *testing.T, f Fixture) {
 		require.False(t, got.Missing)
 		rec.Config++
 		rec.OpID = fmt.Sprint("w", i)
-		rev, err = swap(ctx, a, rev, rec)
+		rev, err = Swap(ctx, a, rev, rec)
 		require.NoError(t, err)
 	}
 	cancel()
@@ -257,12 +257,12 @@ func testWatchSlowReader(t *testing.T, f Fixture) {
 	a, b := connect(t, f), connect(t, f)
 	seen := b.Watch(ctx)
 	rec := SampleRecord("op")
-	rev, err := swap(ctx, a, 0, rec)
+	rev, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	for i := range 50 {
 		rec.Config++
 		rec.OpID = fmt.Sprint("w", i)
-		rev, err = swap(ctx, a, rev, rec)
+		rev, err = Swap(ctx, a, rev, rec)
 		require.NoError(t, err)
 	}
 	var last uint64
@@ -317,7 +317,7 @@ func testOutage(t *testing.T, f Fixture) {
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(actx, live) }()
 	rec := SampleRecord("op1")
-	rev, err := swap(ctx, a, 0, rec)
+	rev, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	Await(t, a, "reachable", func(o failover.Observation) bool { return o.Reachable && len(o.Live) == 1 })
 

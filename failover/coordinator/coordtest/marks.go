@@ -58,7 +58,7 @@ func testMark(t *testing.T, f Fixture) {
 	a, b := connect(t, f), connect(t, f)
 	requireMark(ctx, t, a, failover.Mark{})
 	rec := SampleRecord("op1")
-	rev, err := swap(ctx, a, 0, rec)
+	rev, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	requireMark(ctx, t, b, failover.Mark{})
 
@@ -83,7 +83,7 @@ func testMark(t *testing.T, f Fixture) {
 	require.Equal(t, rec, got)
 	require.Equal(t, rev, at, "a mark has changed the record's revision")
 	rec.Config, rec.OpID = 2, "op2"
-	_, err = swap(ctx, a, rev, rec)
+	_, err = Swap(ctx, a, rev, rec)
 	require.NoError(t, err, "a mark has changed the record's revision")
 	requireMark(ctx, t, a, forced)
 }
@@ -92,7 +92,7 @@ func testMark(t *testing.T, f Fixture) {
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20
-	_, err := swap(ctx, connect(t, f), 0, SampleRecord("op1"))
+	_, err := Swap(ctx, connect(t, f), 0, SampleRecord("op1"))
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for i := range writers {
@@ -127,7 +127,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 func testMarkOutage(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
-	_, err := swap(ctx, a, 0, SampleRecord("op1"))
+	_, err := Swap(ctx, a, 0, SampleRecord("op1"))
 	require.NoError(t, err)
 	mark := failover.Mark{By: 1, Term: 1, LSN: 7}
 	writeMark(ctx, t, a, mark)

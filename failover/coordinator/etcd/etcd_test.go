@@ -5,8 +5,6 @@ package etcd_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,16 +32,9 @@ func start(t *testing.T) *server {
 	return s
 }
 
-// run starts etcd. A port that it had before may be that of another connection for a while: it is one of those that the
-// system gives out.
 func (s *server) run(t *testing.T, address string) {
 	t.Helper()
-	var err error
-	require.Eventually(t, func() bool {
-		s.etcd, err = embedded.Start(t.Context(), embedded.Options{Dir: s.dir, Address: address, UnsafeNoFsync: true})
-		return !errors.Is(err, syscall.EADDRINUSE)
-	}, bound, 50*time.Millisecond, "the port %s stays in use", address)
-	require.NoError(t, err)
+	s.etcd = coordtest.StartEtcd(t, s.dir, address)
 }
 
 func (s *server) stop(t *testing.T) {

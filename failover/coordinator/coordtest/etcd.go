@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package coordtest
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+)
+
+// StartEtcd starts an etcd with its data in dir, for the caller to close, at an address, or at a free port if that is
+// empty. A port that was free may be that of another connection for a while, as the system gives it out: then it waits.
+func StartEtcd(t *testing.T, dir, address string) *embedded.Server {
+	t.Helper()
+	var s *embedded.Server
+	var err error
+	require.Eventually(t, func() bool {
+		s, err = embedded.Start(t.Context(), embedded.Options{Dir: dir, Address: address, UnsafeNoFsync: true})
+		return !errors.Is(err, syscall.EADDRINUSE)
+	}, bound, 50*time.Millisecond, "the port %s stays in use", address)
+	require.NoError(t, err)
+	return s
+}
