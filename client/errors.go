@@ -122,6 +122,12 @@ type Error struct {
 
 	unreached bool // there was no connection: Message says why, in words
 	final     bool // … and another attempt can only end alike
+	there     bool // a process is there, and the connection was ended all the same
+}
+
+// ended tells whether a process was there, and the connection ended before it answered.
+func (e *Error) ended() bool {
+	return e.there || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
 }
 
 // Error tells the message, and who sent it.

@@ -81,9 +81,12 @@ func (n *node) close() {
 }
 
 // watch keeps a WatchStatus stream open until ctx ends. A node that is down is tried again within milliseconds while no
-// other is active, and at leisure otherwise.
+// other is active, and at leisure otherwise. So is one that is there and ends each connection before it answers, as
+// when the two ends disagree about TLS: a client that knocks dozens of times a second for hours uses up what the node
+// lets everybody at its address try.
 func (n *node) watch(ctx context.Context) {
-	retry := n.locator.opts.newBackoff()
+	retry, knocks := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
+	knocks.MaxInterval = n.locator.opts.ProbeInterval
 	refusals, refusedWait := 0, n.locator.opts.ProbeInterval
 	for ctx.Err() == nil {
 		delivered, fresh, e := n.watchOnce(ctx, &refusals)
@@ -91,6 +94,11 @@ func (n *node) watch(ctx context.Context) {
 			retry.Reset()
 		}
 		wait := retry.NextBackOff()
+		if !delivered && e.ended() {
+			wait = max(wait, knocks.NextBackOff())
+		} else {
+			knocks.Reset()
+		}
 		t, changed := n.locator.state()
 		switch {
 		case fresh:
@@ -152,8 +160,9 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 		return delivered, fresh, e
 	}
 	n.locator.lost(n, e, fresh)
-	if !delivered && ctx.Err() == nil && !refuses(e) {
-		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again.
+	if !delivered && ctx.Err() == nil && !refuses(e) && !e.ended() {
+		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again. Where a
+		// process ends the connections, those waits are welcome: they grow, too.
 		n.replace(cc)
 	}
 	return delivered, fresh, e

@@ -17,12 +17,20 @@ import (
 // errNobody is why a client with Options.FailFast gives up.
 var errNobody = errors.New("no node answers")
 
-// whyUnreachable says why there is no connection, and whether another attempt, in this state of the network, can only
-// end alike: nothing listens there, the name does not exist, or the two ends disagree about TLS. ok is false for
-// anything else than a failed connection.
-func whyUnreachable(message string) (why string, final, ok bool) {
+// obstacle is why there is no connection.
+type obstacle struct {
+	why string // in words
+	// final: another attempt, in this state of the network, can only end alike. Nothing listens there, the name does not
+	// exist, or the two ends disagree about TLS.
+	final bool
+	// there: a process is there, and the connection was ended all the same before it answered anything.
+	there bool
+}
+
+// whyUnreachable tells why there is no connection. ok is false for anything else than a failed connection.
+func whyUnreachable(message string) (o obstacle, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
-		return "", false, false
+		return obstacle{}, false
 	}
 	cause := message
 	if _, after, found := strings.Cut(message, `desc = "`); found {
@@ -31,27 +39,30 @@ func whyUnreachable(message string) (why string, final, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return "connection refused: no process listens there", true, true
+		return obstacle{why: "connection refused: no process listens there", final: true}, true
 	case has("no such host"):
-		return "there is no host of that name", true, true
+		return obstacle{why: "there is no host of that name", final: true}, true
 	case has("first record does not look like a TLS handshake"):
-		return "the node does not speak TLS, and this client does: leave the certificates away, or turn TLS on at " +
-			"the node", true, true
-	case (has("certificate required") || has("bad certificate")):
-		return "the node wants another client certificate: " + lastPart(cause), true, true
+		return disagreement("the node does not speak TLS, and this client does: leave the certificates away, or turn " +
+			"TLS on at the node"), true
+	case has("certificate required") || has("bad certificate"):
+		return disagreement("the node wants another client certificate: " + lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
-		return "TLS: " + lastPart(cause), true, true
+		return disagreement("TLS: " + lastPart(cause)), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side has ended it: it waited for so long as a connection may take.
-		return "the process there accepts connections and does not answer: it is stopped, or hangs", false, true
+		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
-		return "the node ends the connection before it begins: it speaks TLS, and this client does not: give the " +
-			"authority of its certificate. Or it is no port for clients, such as that of a raft voter", true, true
+		return obstacle{final: true, there: true, why: "the node ends the connection before it begins: it speaks TLS, and this " +
+			"client does not: give the authority of its certificate. Or it is no port for clients, such as that of a " +
+			"raft voter"}, true
 	default:
-		return lastPart(cause), false, true
+		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}
 }
+
+func disagreement(why string) obstacle { return obstacle{why: why, final: true, there: true} }
 
 // lastPart is what comes after gRPC's own words.
 func lastPart(cause string) string {

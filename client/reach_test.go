@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +103,53 @@ func TestSilentNode(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it may go on at any moment")
 	require.NotContains(t, err.Error(), "TLS")
 	require.ErrorContains(t, err, "does not answer")
+}
+
+// counting counts the connections that come to a port.
+type counting struct {
+	net.Listener
+	n atomic.Int64
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.n.Add(1)
+	}
+	return conn, err
+}
+
+// TestKnocksLessOften: a client whose connections a process ends before it answers tries again ever less often, for as
+// long as that goes on. It would use up what the node lets everybody at its address try.
+func TestKnocksLessOften(t *testing.T) {
+	ca := certs.New(t, "ours")
+	nodeTLS, _, _ := ca.Issue(t, "node")
+	strict := &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS}, ClientAuth: tls.RequireAnyClientCert,
+	}
+	for name, trusted := range map[string]*tls.Config{
+		"plain at TLS":      nil,
+		"no certificate":    {MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()},
+		"unknown authority": {MinVersion: tls.VersionTLS13},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			port := &counting{Listener: ln}
+			s := grpc.NewServer(grpc.Creds(credentials.NewTLS(strict)))
+			go func() { _ = s.Serve(port) }()
+			t.Cleanup(s.Stop)
+			c, err := client.Open(t.Context(), client.Options{Addresses: []string{ln.Addr().String()}, TLS: trusted})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, c.Close()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			_, err = c.GetQueue(ctx, "q")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Less(t, port.n.Load(), int64(30), "it was 230 at a fixed pace")
+		})
+	}
 }
 
 // TestFailFastNotAfterAnAnswer: once a node has answered, its restart is waited for.

@@ -244,8 +244,8 @@ func asError(ctx context.Context, address string, err error) *Error {
 		}
 	}
 	if st.Code() == codes.Unavailable {
-		if why, final, ok := whyUnreachable(st.Message()); ok {
-			e.Message, e.unreached, e.final = why, true, final
+		if o, ok := whyUnreachable(st.Message()); ok {
+			e.Message, e.unreached, e.final, e.there = o.why, true, o.final, o.there
 		}
 	}
 	e.classify(ctx)
