@@ -3,12 +3,14 @@
 package failover
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -73,17 +75,61 @@ func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Lacks names a node of the pair whose release does not know a feature, so that it cannot be used. Without a record
-// there is no other node.
-func (s *Status) Lacks(feature string) (node string, lacks bool) {
+// AnnounceWait is for how long it is waited for what a node of the pair says of itself before it is taken for one that
+// says nothing. A standby may be in sync some milliseconds before its announcement at the coordinator is seen.
+const AnnounceWait = 2 * time.Second
+
+// Lack is why a feature cannot be used.
+type Lack struct {
+	// Node that does not know it.
+	Node NodeInfo
+	// Feature that it lacks.
+	Feature string
+}
+
+// Silent tells whether the node has not said anything of itself yet: it may well know the feature.
+func (l Lack) Silent() bool { return l.Node.Address == "" }
+
+// Because says what is wrong, why it matters, and what to do.
+func (l Lack) Because(harm string) string {
+	if l.Silent() {
+		return fmt.Sprintf("node %s has not announced itself at the coordinator, so it is not known whether it knows %q; "+
+			"try again in a moment, and if that does not help, look whether it reaches the coordinator", l.Node.ID,
+			l.Feature)
+	}
+	return fmt.Sprintf("node %s (%s) runs %s, which %s; upgrade it first with lockstep restart", l.Node.Name, l.Node.ID,
+		describeVersion(l.Node.Version), harm)
+}
+
+// Lacks tells which node of the pair does not know a feature, so that it cannot be used. Without a record there is no
+// other node.
+func (s *Status) Lacks(feature string) (lack Lack, lacks bool) {
 	if s.Record == nil {
-		return "", false
+		return Lack{}, false
 	}
 	n, lacks := lacking(*s.Record, s.Live, feature)
-	if !lacks {
-		return "", false
+	return Lack{Node: n, Feature: feature}, lacks
+}
+
+// lacks is Status.Lacks for a record, and waits for a node that has not announced itself yet.
+func (r *Runner) lacks(ctx context.Context, rec Record, feature string) (lack Lack, lacks bool) {
+	waited := time.NewTimer(AnnounceWait)
+	defer waited.Stop()
+	for {
+		changed := r.Changed()
+		n, lacks := lacking(rec, r.Status().Live, feature)
+		lack := Lack{Node: n, Feature: feature}
+		if !lacks || !lack.Silent() {
+			return lack, lacks
+		}
+		select {
+		case <-changed:
+		case <-waited.C:
+			return lack, true
+		case <-ctx.Done():
+			return lack, true
+		}
 	}
-	return fmt.Sprintf("node %s (%s) runs %s", n.Name, n.ID, describeVersion(n.Version)), true
 }
 
 // describeVersion names a release for people.

@@ -60,12 +60,20 @@ func TestStatusLacks(t *testing.T) {
 	_, lacks = st.Lacks(FeatureAttributes)
 	require.False(t, lacks)
 	rec.Nodes[1].Features, rec.Nodes[1].Version = FeaturePause+" "+FeatureRuns, "0.1.1"
-	node, lacks := st.Lacks(FeatureAttributes)
+	lack, lacks := st.Lacks(FeatureAttributes)
 	require.True(t, lacks)
-	require.Contains(t, node, "0.1.1")
+	require.False(t, lack.Silent())
+	require.Contains(t, lack.Because("harms"), "runs 0.1.1, which harms; upgrade it first with lockstep restart")
 	now := rec.Nodes[1]
 	now.Features = KnownFeatures()
 	st.Live = []Live{{Node: now}}
 	_, lacks = st.Lacks(FeatureAttributes)
 	require.False(t, lacks, "it was upgraded")
+
+	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync a moment before its announcement is seen
+	lack, lacks = st.Lacks(FeatureAttributes)
+	require.True(t, lacks)
+	require.True(t, lack.Silent())
+	require.Contains(t, lack.Because("harms"), rec.InSync[1].Node.String()+" has not announced itself")
+	require.NotContains(t, lack.Because("harms"), "upgrade")
 }

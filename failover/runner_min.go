@@ -20,7 +20,8 @@ var errAlone = errors.New("only one node is in sync: with 2, every write would b
 
 // SetMinInSync changes how many nodes have to be in sync for writes, 1 or 2, whatever the configurations of the nodes
 // say, until it is called with 0. It may be asked of either node, also while the active refuses writes, and needs the
-// coordinator. own is what this node's configuration says. Errors: ErrMinInSync with what is wrong, ErrUnreachable,
+// coordinator. own is what this node's configuration says. When it returns, this node goes by it: asked of the active,
+// the next write is. Errors: ErrMinInSync with what is wrong, ErrUnreachable,
 // ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
@@ -33,12 +34,13 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 			return fmt.Errorf("%w: %w", ErrMinInSync, err)
 		}
 		if rec.OpID == op || rec.MinInSyncSet == wanted {
+			r.follows(ctx, rec.Config)
 			return nil
 		}
-		if n, ok := lacking(rec, r.Status().Live, FeatureMinInSync); ok && wanted != 0 {
-			return fmt.Errorf("%w: node %s (%s) runs %s, which would write its own when it becomes active; upgrade "+
-				"it first with lockstep restart",
-				ErrMinInSync, n.Name, n.ID, describeVersion(n.Version))
+		if wanted != 0 {
+			if lack, lacks := r.lacks(ctx, rec, FeatureMinInSync); lacks {
+				return fmt.Errorf("%w: %s", ErrMinInSync, lack.Because("would write its own when it becomes active"))
+			}
 		}
 		rec.Config++
 		rec.MinInSyncSet, rec.MinInSync, rec.OpID = wanted, wanted, op
@@ -51,6 +53,7 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 		_, err = r.opts.Coordinator.Swap(ctx, rev, rec)
 		switch {
 		case err == nil:
+			r.follows(ctx, rec.Config)
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", ErrMinInSync, err)
@@ -62,6 +65,31 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 		case <-time.After(pauseRetry):
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrMinInSync, ctx.Err())
+		}
+	}
+}
+
+// followWait is for how long it is waited for that this node goes by what it has written.
+const followWait = time.Second
+
+// follows waits until this node goes by the record with a number or a later one. It is written: that this node has not
+// heard of it after some time is no error of whoever wanted it.
+func (r *Runner) follows(ctx context.Context, config uint64) {
+	waited := time.NewTimer(followWait)
+	defer waited.Stop()
+	for {
+		changed := r.Changed()
+		if rec := r.Status().Record; rec != nil && rec.Config >= config {
+			return
+		}
+		select {
+		case <-changed:
+		case <-waited.C:
+			return
+		case <-r.stopped:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }

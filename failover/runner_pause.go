@@ -31,15 +31,18 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 		if rec.OpID == op || rec.Paused == nil && p == nil {
 			return nil
 		}
-		if n, ok := lacking(rec, r.Status().Live, FeaturePause); ok && p != nil {
-			return fmt.Errorf("%w: node %s (%s) runs %s, which does not know pauses and would take over all the "+
-				"same; upgrade it first with lockstep restart", ErrPause, n.Name, n.ID, describeVersion(n.Version))
+		if p != nil {
+			if lack, lacks := r.lacks(ctx, rec, FeaturePause); lacks {
+				return fmt.Errorf("%w: %s", ErrPause,
+					lack.Because("does not know pauses and would take over all the same"))
+			}
 		}
 		rec.Config++
 		rec.Paused, rec.OpID = p, op
 		_, err = r.opts.Coordinator.Swap(ctx, rev, rec)
 		switch {
 		case err == nil:
+			r.follows(ctx, rec.Config)
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", ErrPause, err)

@@ -39,6 +39,8 @@ type pair struct {
 	hub     *hub
 	nodes   [2]*node
 	connect func() failover.Coordinator
+	// features that the nodes say they know.
+	features failover.Features
 }
 
 func newPair(t *testing.T, connect func() failover.Coordinator) *pair {
@@ -70,7 +72,9 @@ func (p *pair) start(i int, set failover.Settings) {
 	var err error
 	n.run, err = failover.New(failover.Options{
 		Coordinator: n.coord, Data: n.plane, Settings: set, Logger: zaptest.NewLogger(n.t).Named(n.plane.addr),
-		Self: failover.NodeInfo{ID: n.plane.id.Node, Name: n.plane.addr, Address: n.plane.addr},
+		Self: failover.NodeInfo{
+			ID: n.plane.id.Node, Name: n.plane.addr, Address: n.plane.addr, Features: p.features,
+		},
 	})
 	require.NoError(n.t, err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -303,6 +307,25 @@ func TestSwitchover(t *testing.T) {
 			_, ok := p.nodes[0].plane.config()
 			require.False(t, ok)
 		})
+	}
+}
+
+// TestSetMinInSync: when it is answered, the node that was asked goes by it. So does it for a pause.
+func TestSetMinInSync(t *testing.T) {
+	p, _ := memoryPair(t)
+	p.features = failover.KnownFeatures()
+	p.both(failover.Settings{})
+	for range 20 {
+		for _, n := range p.nodes {
+			for _, wanted := range []int{2, 1} {
+				require.NoError(t, n.run.SetMinInSync(t.Context(), wanted, 1))
+				require.Equal(t, wanted, n.run.Status().Record.MinInSync)
+			}
+			require.NoError(t, n.run.SetPaused(t.Context(), &failover.Pause{Reason: "a test"}))
+			require.NotNil(t, n.run.Status().Record.Paused)
+			require.NoError(t, n.run.SetPaused(t.Context(), nil))
+			require.Nil(t, n.run.Status().Record.Paused)
+		}
 	}
 }
 

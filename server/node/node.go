@@ -191,7 +191,8 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 		canRestart:  o.CanRestart,
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
-	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
+	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
+		func() <-chan struct{} { return n.runner.Changed() })
 	n.rules = new(access.Rules)
 	n.setAccess()
 	n.monitor, n.events = newConditionMonitor(n), newStoreEvents(logger)

@@ -5,8 +5,10 @@ package serving
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
@@ -16,12 +18,15 @@ type Current struct {
 	diskLow   atomic.Bool
 	notActive func() *wire.NotActiveError
 	pair      func() failover.Status
+	changed   func() <-chan struct{}
 }
 
 // NewCurrent begins without a session. notActive makes the error that sends clients to the active node; pair gives the
-// state of the pair.
-func NewCurrent(notActive func() *wire.NotActiveError, pair func() failover.Status) *Current {
-	return &Current{notActive: notActive, pair: pair}
+// state of the pair, and changed a channel that is closed when that changes the next time.
+func NewCurrent(
+	notActive func() *wire.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
+) *Current {
+	return &Current{notActive: notActive, pair: pair, changed: changed}
 }
 
 // Set changes the session; nil for none.
@@ -50,16 +55,40 @@ func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
 // Require refuses what needs a feature that a node of the pair does not know: it would stop at the first record that
 // has any of it. Once both have known it, the session goes on with it: a node that is put back to an older release
-// stops then, and is told to be upgraded. The error is a wire.ErrFeature.
+// stops then, and is told to be upgraded. The error is a wire.ErrFeature; or replication.ErrBlocked, for one that may
+// be tried again, if a node does not say for failover.AnnounceWait what it knows.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
 	}
-	st := c.pair()
-	if node, lacks := st.Lacks(feature); lacks {
-		return fmt.Errorf("%w: %s, which does not know %q; upgrade it with lockstep restart, and try again",
-			wire.ErrFeature, node, feature)
+	lack, lacks := c.lacks(session, feature)
+	switch {
+	case !lacks:
+		session.features.Store(feature, true)
+		return nil
+	case lack.Silent():
+		return fmt.Errorf("%w: %s", replication.ErrBlocked, lack.Because(""))
+	default:
+		return fmt.Errorf("%w: %s", wire.ErrFeature, lack.Because(fmt.Sprintf("does not know %q", feature)))
 	}
-	session.features.Store(feature, true)
-	return nil
+}
+
+// lacks asks the pair, and waits for a node that has not announced itself yet.
+func (c *Current) lacks(session *Session, feature string) (lack failover.Lack, lacks bool) {
+	waited := time.NewTimer(failover.AnnounceWait)
+	defer waited.Stop()
+	for {
+		changed := c.changed()
+		st := c.pair()
+		if lack, lacks = st.Lacks(feature); !lacks || !lack.Silent() {
+			return lack, lacks
+		}
+		select {
+		case <-changed:
+		case <-session.ended:
+			return lack, true
+		case <-waited.C:
+			return lack, true
+		}
+	}
 }

@@ -35,7 +35,7 @@ func NoAnswer(s nodes.Status) error {
 		case has("TLS: "), has("wants another client certificate"):
 			return errCertificates
 		case has("broken pipe"), has("connection reset"):
-			return errEnds
+			return fmt.Errorf("%w (%s)", errEnds, n.Error)
 		}
 	}
 	return ErrNoAnswer
