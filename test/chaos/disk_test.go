@@ -217,7 +217,7 @@ func TestFailedRead(t *testing.T) {
 // it finds what is wrong, and gets that, or everything, from the active.
 func TestFlippedLog(t *testing.T) {
 	s := seed(t)
-	p := startBreakable(t, cluster.Options{})
+	p := startBreakable(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
 	active, standby := inSync(t, p)
 	// A segment of the log is known by the name that it was opened under: its number, with an ending that changes.

@@ -46,7 +46,7 @@ func TestForced(t *testing.T) {
 
 func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error) {
 	t.Helper()
-	p := start(t, cluster.Options{Links: true, Raft: raft})
+	p := start(t, cluster.Options{Links: true, Raft: raft, Settings: dropsFirst()})
 	old, next := inSync(t, p)
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)

@@ -26,7 +26,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -148,6 +151,35 @@ func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	})
 	inSync(t, p)
 	return p
+}
+
+// steady lets no busy machine be taken for a dead node: for what goes wrong when roles change by themselves. That a
+// process was killed, or that its disk is lost, is noticed at once all the same.
+func steady() map[string]string {
+	return map[string]string{"failover.timeout": "10s", "failover.drop-timeout": "8s"}
+}
+
+// dropsFirst lets the active drop a standby that it does not hear long before the standby would take over, however busy
+// the machine is.
+func dropsFirst() map[string]string {
+	return map[string]string{
+		"failover.timeout": "20s", "failover.drop-timeout": "600ms", "failover.detection": "fixed",
+	}
+}
+
+// handOver asks for a switchover until it is done. On a busy machine the standby may be out of sync for a moment, and
+// then it is refused.
+func handOver(t *testing.T, p *cluster.Pair) {
+	t.Helper()
+	for began := time.Now(); ; {
+		active, _ := inSync(t, p)
+		_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
+		if err == nil {
+			return
+		}
+		require.Contains(t, []codes.Code{codes.FailedPrecondition, codes.Unavailable}, status.Code(err), "%v", err)
+		require.Less(t, time.Since(began), bound, "no switchover is done: %v", err)
+	}
 }
 
 // limited gives a context that ends after the general bound.

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -160,6 +161,7 @@ func TestResizeScenarios(t *testing.T) {
 	settings := maintenanceSettings()
 	settings["page-size"] = "8KiB"
 	settings["maintenance.rewrite-rate"] = fullSpeed
+	maps.Copy(settings, steady())
 	r := &rolling{p: start(t, cluster.Options{Settings: settings}), sizes: [2]uint32{8 << 10, 8 << 10}}
 	r.stock = fillStock(t, r.p, scenarioFill, 1)
 	r.scenario(t, "nothing happens", r.nothingHappens)

@@ -71,7 +71,12 @@ func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 // mendDisk gives a node a sound disk again, and tells whether the faults have struck.
 func (m *matrix) mendDisk(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
+	began := time.Now()
 	struck := m.diskStruck(t, n)
+	for !struck && time.Since(began) < bound { // on a busy machine it has not done anything yet
+		<-time.After(10 * time.Millisecond)
+		struck = m.diskStruck(t, n)
+	}
 	require.NoError(t, n.SetDisk(limited(t), soundDisk))
 	return struck
 }

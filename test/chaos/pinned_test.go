@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -129,6 +130,13 @@ func (s *pins) acked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.acks)
+}
+
+// more waits until more than so many acknowledgements were given.
+func (s *pins) more(t *testing.T, than int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return s.acked() > than }, bound, time.Millisecond,
+		"there must be something that the copy lacks")
 }
 
 // turns is how often another process acknowledged than before. Each such turn takes a change of the pair's term: more

@@ -47,7 +47,7 @@ func runs(t *testing.T, n *cluster.Node) os.FileInfo {
 func TestRollingRestart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
 	old := copyFile(t, binary, program)
-	p := startWith(t, cluster.Options{Binary: program})
+	p := startWith(t, cluster.Options{Binary: program, Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 500})
 	acked(t, w, ackBound)
 	active, standby := inSync(t, p)

@@ -142,9 +142,9 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 func TestTrace(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms; nodes send what they have, at the latest
 	c := startCollector(t)
-	p := start(t, cluster.Options{Settings: map[string]string{
-		"tracing.endpoint": c.address, "tracing.insecure": "true", "tracing.sample": "0",
-	}})
+	settings := steady() // or what a standby that is heard late costs is in the trace, too
+	settings["tracing.endpoint"], settings["tracing.insecure"], settings["tracing.sample"] = c.address, "true", "0"
+	p := start(t, cluster.Options{Settings: settings})
 	ctx := limited(t)
 	active, standby, err := p.WaitInSync(ctx)
 	require.NoError(t, err)

@@ -40,9 +40,7 @@ func TestVoterConditions(t *testing.T) {
 
 	// An older image of its disk: it has forgotten what it has agreed to since.
 	for range 2 {
-		active, _ := inSync(t, p)
-		_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
-		require.NoError(t, err)
+		handOver(t, p)
 		inSync(t, p)
 	}
 	require.NoError(t, p.Witness.Stop())
