@@ -54,9 +54,8 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
-		return obstacle{final: true, there: true, why: "the node ends the connection before it begins: it speaks TLS, and this " +
-			"client does not: give the authority of its certificate. Or it is no port for clients, such as that of a " +
-			"raft voter"}, true
+		return disagreement("the node ends the connection before it begins: it speaks TLS, and this client does not: " +
+			"give the authority of its certificate. Or it is no port for clients, such as that of a raft voter"), true
 	default:
 		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}

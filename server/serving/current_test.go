@@ -34,10 +34,14 @@ func TestRequire(t *testing.T) {
 	}{
 		{name: "said", first: said(b)},
 		{name: "said a moment later", later: said(b), took: time.Second},
-		{name: "an older release, a moment later", later: said(older), took: time.Second, want: wire.ErrFeature,
-			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart"},
-		{name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
-			text: b.ID.String() + " has not announced itself"},
+		{
+			name: "an older release, a moment later", later: said(older), took: time.Second, want: wire.ErrFeature,
+			text: "runs 0.1.0, which does not know \"queues\"; upgrade it first with lockstep restart",
+		},
+		{
+			name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
+			text: b.ID.String() + " has not announced itself",
+		},
 		{name: "nothing, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
