@@ -30,10 +30,10 @@ func (n *testNode) queue(name string) *pb.Queue {
 // those that say nothing, in a transaction, too.
 func TestDelay(t *testing.T) {
 	n := startAlone(t, nil)
-	require.NoError(t, n.createWith("q", &pb.QueueConfig{Delay: in(700 * time.Millisecond)}))
+	require.NoError(t, n.createWith("q", &pb.QueueConfig{Delay: in(3 * time.Second)}))
 	begin := time.Now()
 	n.publishAll("q", &pb.Message{Body: []byte("default")},
-		&pb.Message{Body: []byte("soon"), Delay: in(300 * time.Millisecond)},
+		&pb.Message{Body: []byte("soon"), Delay: in(time.Second)},
 		&pb.Message{Body: []byte("now"), Delay: in(0)})
 	_, err := n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{{
 		Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{
@@ -45,9 +45,9 @@ func TestDelay(t *testing.T) {
 	c := n.consume("q", 100)
 	require.Equal(t, []string{"now"}, bodies(c.take(1)))
 	require.Equal(t, []string{"soon"}, bodies(c.take(1)))
-	require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(begin), time.Second)
 	require.Equal(t, []string{"default", "committed"}, bodies(c.take(2)))
-	require.GreaterOrEqual(t, time.Since(begin), 700*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(begin), 3*time.Second)
 	require.Zero(t, n.queue("q").GetDelayed())
 	c.answer(&pb.ConsumeRequest{Ack: span(1, 4)})
 	require.Zero(t, n.queue("q").GetMessages())
@@ -58,9 +58,9 @@ func TestExpiry(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{}))
 	c := n.consume("q", 1)
-	n.publishAll("q", &pb.Message{Body: []byte("held"), Ttl: in(200 * time.Millisecond)},
-		&pb.Message{Body: []byte("over"), Ttl: in(200 * time.Millisecond)}, &pb.Message{Body: []byte("stays")},
-		&pb.Message{Body: []byte("never due"), Ttl: in(200 * time.Millisecond), Delay: in(time.Hour)})
+	n.publishAll("q", &pb.Message{Body: []byte("held"), Ttl: in(time.Second)},
+		&pb.Message{Body: []byte("over"), Ttl: in(time.Second)}, &pb.Message{Body: []byte("stays")},
+		&pb.Message{Body: []byte("never due"), Ttl: in(time.Second), Delay: in(time.Hour)})
 	require.Equal(t, []string{"held"}, bodies(c.take(1)))
 	require.Eventually(t, func() bool { return n.queue("q").GetExpired() == 2 }, patience, 5*time.Millisecond)
 	require.Equal(t, uint64(2), n.queue("q").GetMessages())
