@@ -351,7 +351,9 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 	if !c.closing.IsZero() && (next.IsZero() || c.closing.Before(next)) {
 		next = c.closing
 	}
-	c.room.Broadcast()
+	if len(out) > 0 || over {
+		c.room.Broadcast() // otherwise those who wait for room, and had the writer look, would have it look again at once
+	}
 	return out, next, c.mute, over
 }
 
