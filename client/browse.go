@@ -73,7 +73,7 @@ func (b *browser) run(ctx context.Context) {
 			b.yield(Stored{}, fmt.Errorf("%s: %w", b.op, e))
 			return
 		}
-		last = e
+		last = e.after(last)
 		b.client.locator.failed(e)
 		b.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}

@@ -158,7 +158,7 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 		if !e.retry() && !c.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			return d.refused(op, e)
 		}
-		last = e
+		last = e.after(last)
 		c.locator.failed(e)
 		c.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}

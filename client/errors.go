@@ -41,7 +41,7 @@ var (
 	ErrQueueNotFound = errors.New("queue not found")
 	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue or subscription of that name is there already.
+	// ErrAlreadyExists is returned when a queue, subscription or token of that name is there already.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrNotEmpty is returned when a queue that was to be deleted only if empty holds messages.
 	ErrNotEmpty = errors.New("queue not empty")
@@ -128,6 +128,14 @@ type Error struct {
 // ended tells whether a process was there, and the connection ended before it answered.
 func (e *Error) ended() bool {
 	return e.there || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
+}
+
+// after is what a call that gives up tells: e, or the failure before it when e says only that an attempt's time was up.
+func (e *Error) after(before error) error {
+	if before != nil && !e.unreached && e.Reason == "" && e.Code == codes.DeadlineExceeded {
+		return before
+	}
+	return e
 }
 
 // Error tells the message, and who sent it.

@@ -3,10 +3,13 @@
 package client_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -45,4 +48,21 @@ func TestTransactionOfProcessed(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid, "it has ended")
 	require.Empty(t, p.bodies("q"))
 	x.Rollback() // does nothing
+}
+
+// TestLastErrorSaysWhy also when the attempt after the one that was refused ended with its time: a node sees the
+// client's deadline a little earlier than the client does.
+func TestLastErrorSaysWhy(t *testing.T) {
+	p := newFakePair(t)
+	p.refuseCommit = func(*pb.CommitRequest) error {
+		if p.commits == 1 {
+			return status.Error(codes.Unavailable, "only one node is in sync")
+		}
+		return status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := p.client(client.Options{}).Begin().Publish("q", message("x")).Commit(ctx)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.ErrorContains(t, err, "only one node is in sync")
 }

@@ -302,6 +302,21 @@ async def test_commit_keeps_its_sequence_over_calls() -> None:
         assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the lane is used again"
 
 
+async def test_what_is_told_at_the_end_is_why() -> None:
+    """An attempt that only ran out of time does not replace the refusal before it."""
+
+    async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
+        if n == 1:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, "ONE_NODE_IN_SYNC")
+        await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "")
+        return queue_pb2.CommitResponse()
+
+    async with Node() as node, Client([node.address]) as client:
+        node.on_commit = commit
+        with pytest.raises(errors.OutcomeUnknown, match="one_node_in_sync"):
+            await client.transaction().publish("q", b"1").commit(timeout=0.3)
+
+
 async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")

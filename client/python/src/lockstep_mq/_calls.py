@@ -223,7 +223,8 @@ class Caller:
                 if f.settled:
                     unknown.unknown = False
                 raise f.error(op, doubt=unknown.unknown)
-            last = f
+            if last is None or f.says:
+                last = f
             self.locator.failed(f)
             await self.locator.pause(target, max(retry.next(), f.retry_after), deadline)
 

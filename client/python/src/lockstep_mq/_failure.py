@@ -37,6 +37,11 @@ class Failure(Exception):
         return f"{self.address}: {self.message}"
 
     @property
+    def says(self) -> bool:
+        """Whether this tells more than that the time of an attempt was up."""
+        return bool(self.reason) or self.code is not grpc.StatusCode.DEADLINE_EXCEEDED
+
+    @property
     def meaning(self) -> type[errors.Refused] | None:
         """The error that this is for the application; None: the request is to be sent again."""
         if self.not_active:
