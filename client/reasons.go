@@ -34,7 +34,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	case pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND:
 		return true, ErrSubscriptionNotFound
 	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS,
-		pb.ErrorReason_ERROR_REASON_XID_IN_USE:
+		pb.ErrorReason_ERROR_REASON_XID_IN_USE, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS:
 		return true, ErrAlreadyExists
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
 		return true, ErrNotEmpty

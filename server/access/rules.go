@@ -28,8 +28,10 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrNotFound is returned when there is no such rule, role, token or quota.
 	ErrNotFound = errors.New("not found among the rules")
-	// ErrInUse is returned when a token has the name of another one, or when rules have the role that is to go.
+	// ErrInUse is returned when rules have the role that is to go.
 	ErrInUse = errors.New("in use among the rules")
+	// ErrTokenExists is returned when a new token has the name of another one, or its SHA-256.
+	ErrTokenExists = errors.New("the token exists already")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
 	ErrLockOut = errors.New("this would lock the caller out")
 )

@@ -431,8 +431,12 @@ func TestAccessRequests(t *testing.T) {
 	require.ErrorContains(t, err, "was used for another request")
 	req.Producer = nil
 	_, err = n.access().CreateToken(ctx, req)
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.Equal(t, codes.AlreadyExists, status.Code(err))
 	require.ErrorContains(t, err, `there is a token "t"`)
+	req.Token.Name = "other"
+	_, err = n.access().CreateToken(ctx, req)
+	require.Equal(t, codes.AlreadyExists, status.Code(err))
+	require.ErrorContains(t, err, "that SHA-256")
 	list, err := n.access().ListAccess(ctx, &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetTokens(), 1)

@@ -219,6 +219,7 @@ var errorTable = []mapping{
 	{access.ErrNotPeer, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_NOT_PEER},
 	{access.ErrNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
 	{access.ErrInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
+	{access.ErrTokenExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_TOKEN_EXISTS},
 	{access.ErrLockOut, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_LOCK_OUT},
 	{access.ErrQuota, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUOTA},
 	{access.ErrDenied, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_DENIED},

@@ -67,7 +67,8 @@ type AccessServiceClient interface {
 	PutRole(ctx context.Context, in *PutRoleRequest, opts ...grpc.CallOption) (*PutRoleResponse, error)
 	// DeleteRole removes a role. FAILED_PRECONDITION (ACCESS_IN_USE) as long as a rule has it.
 	DeleteRole(ctx context.Context, in *DeleteRoleRequest, opts ...grpc.CallOption) (*DeleteRoleResponse, error)
-	// CreateToken makes a token known that the caller has made. ALREADY_EXISTS when there is one of that name.
+	// CreateToken makes a token known that the caller has made. ALREADY_EXISTS when there is one of that name, or
+	// with that SHA-256.
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
 	// RevokeToken makes a token invalid: streams that were opened with it end.
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
@@ -226,7 +227,8 @@ type AccessServiceServer interface {
 	PutRole(context.Context, *PutRoleRequest) (*PutRoleResponse, error)
 	// DeleteRole removes a role. FAILED_PRECONDITION (ACCESS_IN_USE) as long as a rule has it.
 	DeleteRole(context.Context, *DeleteRoleRequest) (*DeleteRoleResponse, error)
-	// CreateToken makes a token known that the caller has made. ALREADY_EXISTS when there is one of that name.
+	// CreateToken makes a token known that the caller has made. ALREADY_EXISTS when there is one of that name, or
+	// with that SHA-256.
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	// RevokeToken makes a token invalid: streams that were opened with it end.
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)

@@ -233,8 +233,10 @@ const (
 	ErrorReason_ERROR_REASON_LOCK_OUT ErrorReason = 212
 	// RESOURCE_EXHAUSTED: the text names the quota, its pattern, the bound and the use; google.rpc.QuotaFailure has them as well.
 	ErrorReason_ERROR_REASON_QUOTA ErrorReason = 213
-	// FAILED_PRECONDITION: there is a token of that name, or rules have the role that is to go.
+	// FAILED_PRECONDITION: rules have the role that is to go.
 	ErrorReason_ERROR_REASON_ACCESS_IN_USE ErrorReason = 214
+	// ALREADY_EXISTS: there is a token of that name, or one with that SHA-256.
+	ErrorReason_ERROR_REASON_TOKEN_EXISTS ErrorReason = 219
 	// NOT_FOUND: the node has no connection of that number; it may have ended by itself, or be one to the other node.
 	ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND ErrorReason = 230
 )
@@ -338,6 +340,7 @@ var (
 		212: "ERROR_REASON_LOCK_OUT",
 		213: "ERROR_REASON_QUOTA",
 		214: "ERROR_REASON_ACCESS_IN_USE",
+		219: "ERROR_REASON_TOKEN_EXISTS",
 		230: "ERROR_REASON_CONNECTION_NOT_FOUND",
 	}
 	ErrorReason_value = map[string]int32{
@@ -437,6 +440,7 @@ var (
 		"ERROR_REASON_LOCK_OUT":               212,
 		"ERROR_REASON_QUOTA":                  213,
 		"ERROR_REASON_ACCESS_IN_USE":          214,
+		"ERROR_REASON_TOKEN_EXISTS":           219,
 		"ERROR_REASON_CONNECTION_NOT_FOUND":   230,
 	}
 )
@@ -472,7 +476,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x8b\x18\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xab\x18\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -569,7 +573,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1dERROR_REASON_ACCESS_NOT_FOUND\x10\xd3\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_LOCK_OUT\x10\xd4\x01\x12\x17\n" +
 	"\x12ERROR_REASON_QUOTA\x10\xd5\x01\x12\x1f\n" +
-	"\x1aERROR_REASON_ACCESS_IN_USE\x10\xd6\x01\x12&\n" +
+	"\x1aERROR_REASON_ACCESS_IN_USE\x10\xd6\x01\x12\x1e\n" +
+	"\x19ERROR_REASON_TOKEN_EXISTS\x10\xdb\x01\x12&\n" +
 	"!ERROR_REASON_CONNECTION_NOT_FOUND\x10\xe6\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (

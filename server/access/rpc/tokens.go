@@ -30,11 +30,11 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 					at.AsTime().Format(time.RFC3339))
 			}
 			if t.Tokens()[token.GetName()] != nil {
-				return nil, fmt.Errorf("%w: there is a token %q; revoke it first, or take another name", access.ErrInUse,
-					token.GetName())
+				return nil, fmt.Errorf("%w: there is a token %q; revoke it first, or take another name",
+					access.ErrTokenExists, token.GetName())
 			}
 			if _, _, _, known := t.Token([sha256.Size]byte(token.GetSha256())); known {
-				return nil, fmt.Errorf("%w: another token has that SHA-256", access.ErrInUse)
+				return nil, fmt.Errorf("%w: another token has that SHA-256", access.ErrTokenExists)
 			}
 			token.CreatedBy, token.CreatedAt = by(ctx)
 			return put(access.KindToken, token.GetName(), token)

@@ -29,6 +29,7 @@ MEANING: Final[dict[str, type[errors.Refused] | None]] = {
     "QUEUE_NOT_FOUND": errors.QueueNotFound,
     "SUBSCRIPTION_NOT_FOUND": errors.SubscriptionNotFound,
     "QUEUE_EXISTS": errors.AlreadyExists,
+    "TOKEN_EXISTS": errors.AlreadyExists,
     "SUBSCRIPTION_EXISTS": errors.AlreadyExists,
     "XID_IN_USE": errors.AlreadyExists,
     "QUEUE_NOT_EMPTY": errors.NotEmpty,

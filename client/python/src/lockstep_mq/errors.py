@@ -82,7 +82,7 @@ class SubscriptionNotFound(Refused):
 
 
 class AlreadyExists(Refused):
-    """There is a queue, subscription or prepared transaction of that name."""
+    """There is a queue, subscription, prepared transaction or token of that name."""
 
     what_to_do = "take another name, or use what is there"
 

@@ -103,6 +103,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_LOCK_OUT: _ClassVar[ErrorReason]
     ERROR_REASON_QUOTA: _ClassVar[ErrorReason]
     ERROR_REASON_ACCESS_IN_USE: _ClassVar[ErrorReason]
+    ERROR_REASON_TOKEN_EXISTS: _ClassVar[ErrorReason]
     ERROR_REASON_CONNECTION_NOT_FOUND: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason
@@ -200,4 +201,5 @@ ERROR_REASON_ACCESS_NOT_FOUND: ErrorReason
 ERROR_REASON_LOCK_OUT: ErrorReason
 ERROR_REASON_QUOTA: ErrorReason
 ERROR_REASON_ACCESS_IN_USE: ErrorReason
+ERROR_REASON_TOKEN_EXISTS: ErrorReason
 ERROR_REASON_CONNECTION_NOT_FOUND: ErrorReason
