@@ -236,8 +236,7 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
 		t.Run(release, func(t *testing.T) {
 			w := newWorld(t)
-			small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
-			a, b := w.node("a", small, quickRetry), w.node("b", small, quickRetry)
+			a, b := w.node("a", smallLog, quickRetry), w.node("b", smallLog, quickRetry)
 			a.lead(1, 1, nil)
 			a.createQueue()
 			trim := func() {

@@ -143,7 +143,7 @@ func (s *breakingStream) Recv() (*replication.SnapshotChunk, error) {
 func TestSnapshotTransfer(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		small := func(n *node) {
-			n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10
+			smallLog(n)
 			n.tuning.SnapshotChunkBytes = 32 << 10
 		}
 		a, b := w.node("a", small), w.node("b", small)

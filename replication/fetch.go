@@ -110,30 +110,42 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 			return fmt.Errorf("fetch snapshot: %w", err)
 		}
 		f.heard.Store(true)
-		if crc32.Checksum(c.Data, castagnoli) != c.Checksum {
-			return fmt.Errorf("%w: snapshot at offset %d", ErrChecksum, c.Offset)
-		}
-		if len(c.Data) > 0 {
-			if c.Offset+uint64(len(c.Data)) > h.FileBytes {
-				return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
-			}
-			if err := f.room(len(c.Data)); err != nil {
-				return err
-			}
-			if err := f.install.WriteAt(c.Offset, c.Data); err != nil {
-				return fmt.Errorf("receive snapshot: %w", err)
-			}
-			f.snapshotProgress(f.install.Offset(), h.FileBytes)
-			for left := len(c.Data); left > 0; left -= snapshotBurstBytes {
-				if err := limiter.WaitN(ctx, min(left, snapshotBurstBytes)); err != nil {
-					return fmt.Errorf("fetch snapshot: %w", err)
-				}
-			}
+		if err := f.takeChunk(ctx, c, h, limiter); err != nil {
+			return err
 		}
 		if c.Finished {
 			return nil
 		}
 	}
+}
+
+// takeChunk checks and writes a piece, and waits as long as the rate asks for. Meanwhile nothing is received: neither a
+// slow disk nor a slow rate is the active's silence.
+func (f *Follower) takeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
+	f.busy.Store(true)
+	defer f.busy.Store(false)
+	if crc32.Checksum(c.Data, castagnoli) != c.Checksum {
+		return fmt.Errorf("%w: snapshot at offset %d", ErrChecksum, c.Offset)
+	}
+	if len(c.Data) == 0 {
+		return nil // a sign of life, or the end
+	}
+	if c.Offset+uint64(len(c.Data)) > h.FileBytes {
+		return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
+	}
+	if err := f.room(len(c.Data)); err != nil {
+		return err
+	}
+	if err := f.install.WriteAt(c.Offset, c.Data); err != nil {
+		return fmt.Errorf("receive snapshot: %w", err)
+	}
+	f.snapshotProgress(f.install.Offset(), h.FileBytes)
+	for left := len(c.Data); left > 0; left -= snapshotBurstBytes {
+		if err := limiter.WaitN(ctx, min(left, snapshotBurstBytes)); err != nil {
+			return fmt.Errorf("fetch snapshot: %w", err)
+		}
+	}
+	return nil
 }
 
 func (f *Follower) snapshotProgress(received, total uint64) {

@@ -19,7 +19,9 @@ import (
 )
 
 const (
-	redialFirst = 2 * time.Millisecond
+	// redialFirst is short because the system closes what a killed process had open one by one: its listener may still
+	// accept for a moment when this connection is gone, and only a refused attempt proves that the process is.
+	redialFirst = 250 * time.Microsecond
 	redialMost  = 50 * time.Millisecond
 	// roomBytes and roomInterval are how much may come, and how long it may take, before Room is asked again.
 	roomBytes    = 4 << 20

@@ -98,6 +98,9 @@ func (w *world) node(name string, change ...func(*node)) *node {
 	return n
 }
 
+// smallLog has a node keep no more of its log than it must.
+func smallLog(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
+
 // open opens the store on the present disk.
 func (n *node) open() {
 	n.fault = faultfs.New(n.disk)

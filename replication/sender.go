@@ -17,8 +17,8 @@ import (
 const (
 	// joinBytes is up to where waiting batches are copied together into one message: a copy is cheaper than a message.
 	joinBytes = 64 << 10
-	// holdStepBytes is how often, in catch-up, the log is given free behind the reader.
-	holdStepBytes = 16 << 20
+	// holdStepBytes is how often the log is given free behind the sender.
+	holdStepBytes = 1 << 20
 	// quietBytes is how much may be under way when the committer sends by itself. gRPC takes 64 KiB before it makes the
 	// sender of a stream wait.
 	quietBytes = 32 << 10
@@ -33,6 +33,9 @@ const (
 type sender struct {
 	s *session
 	p *Primary
+	// hold keeps in the log what was not sent yet, and heldBytes more, which were. It begins before the logs are matched:
+	// checkpoints go on, and the snapshot that the standby comes from is let go when it is registered.
+	hold *wal.Hold
 
 	mu iolock.Mutex // is held by the goroutine that sends; guards all below. Primary.mu may be locked while it is held
 	// welcomed: the standby was told where to begin.
@@ -45,21 +48,17 @@ type sender struct {
 	lastSent   time.Time
 	lastTime   time.Time // when the standby was told how long commits take
 	batches    []batch
+	heldBytes  int
 
-	// reader, while not nil, reads the log files, which are held from heldFrom on.
-	reader    *wal.Reader
-	hold      *wal.Hold
-	heldBytes int
+	// reader, while not nil, reads the log files.
+	reader *wal.Reader
 }
 
 // send is the session's sending goroutine.
 func (s *session) send(w Welcome) {
 	defer s.p.wg.Done()
-	sd := s.sender
-	s.end(sd.run(&w))
-	sd.mu.Lock()
-	defer sd.mu.Unlock()
-	sd.closeReader()
+	defer s.sender.hold.Release()
+	s.end(s.sender.run(&w))
 }
 
 func (sd *sender) run(w *Welcome) error {
@@ -127,6 +126,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 		sd.lastSent = now // a node whose disk does not answer must not look alive
 		return 0, nil
 	}
+	sd.giveFree(1)
 	return 0, sd.post(&ActiveMessage{})
 }
 
@@ -218,7 +218,7 @@ func (sd *sender) sendRecords() (bool, error) {
 	case len(sd.batches) == 0:
 		return false, nil
 	}
-	sd.closeReader()
+	sd.reader = nil
 	defer clear(sd.batches)
 	for rest := sd.batches; len(rest) > 0; {
 		n, frames := join(rest)
@@ -250,13 +250,12 @@ func join(batches []batch) (n int, frames []byte) {
 // sendFromLog is the catch-up of a standby that is further behind than the memory tail.
 func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if sd.reader == nil {
-		sd.hold = sd.p.o.Store.HoldLog(sd.cursor.LSN + 1)
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)
 		if err != nil {
 			sd.p.o.Store.LogDamaged(err)
 			return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 		}
-		sd.reader, sd.heldBytes = r, 0
+		sd.reader = r
 	}
 	frames, last, n, err := sd.reader.ReadBatch(limit)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -270,19 +269,14 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if err := sd.sendFrames(slices.Clone(frames), last, nil); err != nil {
 		return false, err
 	}
-	if sd.heldBytes += len(frames); sd.heldBytes >= holdStepBytes {
-		next := sd.p.o.Store.HoldLog(sd.cursor.LSN + 1)
-		sd.hold.Release()
-		sd.hold, sd.heldBytes = next, 0
-	}
 	return true, nil
 }
 
-func (sd *sender) closeReader() {
-	sd.reader = nil
-	if sd.hold != nil {
-		sd.hold.Release()
-		sd.hold = nil
+// giveFree lets the log go up to the cursor, if so many bytes of it were sent since it did.
+func (sd *sender) giveFree(least int) {
+	if sd.heldBytes >= least {
+		sd.hold.Advance(sd.cursor.LSN + 1)
+		sd.heldBytes = 0
 	}
 }
 
@@ -294,6 +288,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 	sd.lastRecords = time.Now()
 	way := beginWay(batches)
 	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords, way: way})
+	sd.heldBytes += len(frames)
 	for len(frames) > p.o.BatchBytes {
 		if err := sd.post(&ActiveMessage{Previous: prev, Records: frames[:p.o.BatchBytes]}); err != nil {
 			return err
@@ -301,6 +296,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 		frames = frames[p.o.BatchBytes:]
 	}
 	sd.cursor = end
+	sd.giveFree(holdStepBytes)
 	m := &ActiveMessage{Previous: prev, Records: frames, Last: end}
 	if way != nil {
 		m.Trace = new(way.Context())

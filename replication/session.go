@@ -33,7 +33,7 @@ type session struct {
 	tell atomic.Bool
 	// polls is set while the sender looks for a new commit LSN by itself.
 	polls atomic.Bool
-	// sender is set before the session is registered.
+	// sender is set by the handshake, unless the standby needs a snapshot.
 	sender *sender
 	// heard is set by each message that arrives.
 	heard atomic.Bool
@@ -90,8 +90,8 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	if welcome.SnapshotRequired {
 		return s.sendToSnapshot(welcome)
 	}
-	s.sender = &sender{s: s, p: p, cursor: welcome.ResumeAfter}
 	if err := p.register(s, welcome.ResumeAfter); err != nil {
+		s.sender.hold.Release()
 		s.end(err)
 		return err
 	}
@@ -175,7 +175,15 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	if err := p.refuseBehind(m.Hello); err != nil {
 		return Welcome{}, err
 	}
-	return matchLogs(p.o.Store, m.Hello), nil
+	hold := p.o.Store.HoldLog(1)
+	welcome := matchLogs(p.o.Store, m.Hello)
+	if welcome.SnapshotRequired {
+		hold.Release()
+		return welcome, nil
+	}
+	hold.Advance(welcome.ResumeAfter.LSN + 1)
+	s.sender = &sender{s: s, p: p, hold: hold, cursor: welcome.ResumeAfter}
+	return welcome, nil
 }
 
 // refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13): to make

@@ -227,13 +227,37 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 		err = send(&SnapshotChunk{Offset: at, Data: data, Checksum: crc32.Checksum(data, castagnoli)})
 		offset = at + uint64(len(data))
 		if err == nil {
-			err = pacer.Did(ctx, len(data)) // what this node spares, the other one does as well
+			err = p.pause(ctx, pacer, len(data), send)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("send snapshot: %w", err)
 	}
 	return nil
+}
+
+// pause lets the pacer pause after so many bytes: what this node spares, the other one does as well. The standby is
+// told meanwhile that this node is there, since a pause may be as long as it waits for one.
+func (p *Primary) pause(ctx context.Context, pacer *pace.Pacer, bytes int, send func(*SnapshotChunk) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	paused := make(chan error, 1)
+	go func() { paused <- pacer.Did(ctx, bytes) }()
+	t := time.NewTicker(p.o.Heartbeat)
+	defer t.Stop()
+	for {
+		select {
+		case err := <-paused:
+			return err
+		case <-t.C:
+			if p.io.stalled(p.o.DiskStallTimeout) {
+				continue // a node whose disk does not answer must not look alive
+			}
+			if err := send(&SnapshotChunk{}); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // goOn returns an error when a transfer must end.

@@ -133,7 +133,7 @@ type SnapshotChunk struct {
 	Header *SnapshotHeader
 	// Offset of Data in the page file.
 	Offset uint64
-	// Data of at most SnapshotChunkBytes.
+	// Data of at most SnapshotChunkBytes; none in the last chunk, and in those that only say that the active is there.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32

@@ -121,8 +121,7 @@ func TestVoidTailIsKeptByACut(t *testing.T) {
 // tells where that is.
 func TestVoidTailIsKeptFarBehind(t *testing.T) {
 	w := newWorld(t)
-	small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
-	a, b := w.node("a"), w.node("b", small)
+	a, b := w.node("a"), w.node("b", smallLog)
 	after := forced(a, b)
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end {
@@ -140,8 +139,7 @@ func TestVoidTailIsKeptFarBehind(t *testing.T) {
 // A standby that is only far behind has nothing that the pair lacks.
 func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	w := newWorld(t)
-	small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
-	a, b := w.node("a"), w.node("b", small)
+	a, b := w.node("a"), w.node("b", smallLog)
 	b.lead(1, 1, nil)
 	a.follow(b)
 	b.createQueue()

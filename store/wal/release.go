@@ -22,13 +22,15 @@ func (l *Log) Hold(record uint64) *Hold {
 	return h
 }
 
-// Advance moves the hold up: the record and all that follow it are kept from now on.
+// Advance moves the hold up: the record and all that follow it are kept from now on. What it kept before is removed in
+// the background.
 func (h *Hold) Advance(record uint64) {
 	h.l.mu.Lock()
-	defer h.l.mu.Unlock()
 	if at, ok := h.l.holds[h]; ok && record > at {
 		h.l.holds[h] = record
 	}
+	h.l.mu.Unlock()
+	wake(h.l.wakeTrim)
 }
 
 // Release ends the hold. What it kept is removed in the background. It may be called more than once.

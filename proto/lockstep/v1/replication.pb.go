@@ -828,7 +828,7 @@ type FetchSnapshotResponse struct {
 	Header *SnapshotHeader `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	// Offset of `data` in the page file. Free extents are left out.
 	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Bytes of the page file.
+	// Bytes of the page file; none in the last response, and in those that only say that the active is there.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// CRC32C of `data`.
 	Checksum uint32 `protobuf:"fixed32,4,opt,name=checksum,proto3" json:"checksum,omitempty"`
