@@ -170,7 +170,8 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	case strings.HasPrefix(key, c.rundir):
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
-			c.runs[key] = twins.Entry{Live: l, Seq: kv.ModRevision}
+			// An announcement and its repetition may come at once, and that of a twin between them tells that it runs.
+			c.runs[key] = twins.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}
 }

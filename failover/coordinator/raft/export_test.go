@@ -32,3 +32,9 @@ func (v *Voter) Greeted(from string, votedTerm uint64) error {
 func (v *Voter) GreetedBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
+
+// KnownToHave is the last entry that this voter knows another one to have promised.
+func (v *Voter) KnownToHave(id string) (uint64, error) {
+	s, err := v.seen.of(id)
+	return s.Acked, err
+}

@@ -44,16 +44,34 @@ func (c *cluster) awaitFenced(name string) {
 	require.False(c.t, c.voters[name].Status().Member)
 }
 
-// awaitSame waits until all voters that run have the same log.
+// awaitSame waits until all voters that run have the same log, and another one knows that of each: what a voter wrote
+// and nobody was told of, because it was stopped before its answer arrived, is no promise, and nobody misses it.
 func (c *cluster) awaitSame() {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool {
 		last := make(map[uint64]bool)
 		for _, v := range c.voters {
-			last[v.Status().LastIndex] = true
+			s := v.Status()
+			last[s.LastIndex] = true
+			if !c.isKnownToHave(s.ID, s.LastIndex) {
+				return false
+			}
 		}
 		return len(last) == 1
 	}), "the voters' logs differ")
+}
+
+// isKnownToHave tells whether some voter knows that the one with this id has an entry.
+func (c *cluster) isKnownToHave(id string, index uint64) bool {
+	c.t.Helper()
+	for _, v := range c.voters {
+		known, err := v.KnownToHave(id)
+		require.NoError(c.t, err)
+		if known >= index && v.ID() != id {
+			return true
+		}
+	}
+	return false
 }
 
 // awaitNotice waits until a node is told something about a voter.

@@ -15,6 +15,8 @@ type Entry struct {
 	Live failover.Live `json:"live"`
 	// Seq grows with each announcement that the same source has heard, of whatever process.
 	Seq int64 `json:"seq"`
+	// First is the Seq of the first announcement of the process; 0: the source tells only the latest, and repeats it.
+	First int64 `json:"first,omitempty"`
 }
 
 // Tracker tells which of the announcements are a twin's. The zero Tracker is one of a process that has not announced
@@ -23,7 +25,7 @@ type Tracker struct {
 	own    failover.Live
 	on     bool
 	epoch  uint64
-	first  int64           // Seq of this process's first announcement that was seen in the epoch; 0: none was
+	first  int64           // Seq of this process's first announcement in the epoch, as far as it was seen; 0: none was
 	proven map[string]bool // processes that announced themselves after that, as long as they are seen
 	known  map[string]bool // processes that Strangers has told of
 }
@@ -57,7 +59,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	var twins []failover.Twin
 	for _, e := range all {
 		if t.first == 0 && e.Live.Node.ID == t.own.Node.ID && e.Live.Process == t.own.Process {
-			t.first = e.Seq
+			t.first = cmp.Or(e.First, e.Seq)
 		}
 	}
 	for _, e := range all {

@@ -41,6 +41,12 @@ func TestTracker(t *testing.T) {
 	} {
 		require.Equal(t, step.want, tr.See(step.epoch, step.seen), "step %d", i)
 	}
+	tr.Begin(at("own", 0).Live)
+	again := at("own", 7)
+	again.First = 4
+	require.Equal(t, stale("p"), tr.See(0, []Entry{at("p", 3), again}))
+	require.Equal(t, alive("p"), tr.See(0, []Entry{at("p", 5), again}), "between two announcements of this process")
+	tr.Begin(at("own", 0).Live)
 	require.True(t, tr.Unknown([]Entry{at("p", 1)}))
 	require.False(t, tr.Unknown([]Entry{at("p", 1), elsewhere, at("own", 1)}))
 	tr.End()

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+)
+
+// TestTwinBetweenTwoAnnouncements: a node's process has announced itself twice, its twin once in between, and the watch
+// tells of all three at once. The twin runs: it has announced itself after this process had.
+func TestTwinBetweenTwoAnnouncements(t *testing.T) {
+	c := open(t, etcd.Options{Endpoints: []string{"127.0.0.1:1"}, Prefix: "/p", RequestTimeout: time.Minute})
+	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
+	own, twin := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "twin"}
+	put := func(live failover.Live, created, modified int64) *clientv3.Event {
+		value, err := json.Marshal(live)
+		require.NoError(t, err)
+		return &clientv3.Event{Type: mvccpb.PUT, Kv: &mvccpb.KeyValue{
+			Key: []byte("/p/run/" + node.ID.String() + "/" + live.Process), Value: value, CreateRevision: created,
+			ModRevision: modified,
+		}}
+	}
+	seen := func() failover.Observation {
+		return coordtest.Await(t, c, "a twin", func(o failover.Observation) bool { return o.Twin != nil })
+	}
+	c.Begin(own)
+	c.Apply([]*clientv3.Event{put(twin, 5, 5)})
+	require.True(t, seen().Twin.Stale, "it may have been killed before this process began")
+	c.Apply([]*clientv3.Event{put(own, 10, 10), put(twin, 5, 11), put(own, 10, 12)})
+	require.Equal(t, failover.Twin{Live: twin}, *seen().Twin)
+}
