@@ -279,5 +279,5 @@ func (l *Link) NewStream(
 		defer l.running.Done()
 		c.finish(m.Handler(s.impl, (*handlerEnd)(c)))
 	}()
-	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams}, nil
+	return &callerEnd{call: c, outer: ctx, options: o, single: !desc.ServerStreams, lone: !desc.ClientStreams}, nil
 }

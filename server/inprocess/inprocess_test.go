@@ -122,19 +122,28 @@ type answer struct {
 // overBoth calls a service over a link and over a connection, and requires that the caller notices the same.
 func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) answer) answer {
 	t.Helper()
+	return servedBoth(t, func(r grpc.ServiceRegistrar) { pb.RegisterQueueServiceServer(r, q) },
+		func(conn grpc.ClientConnInterface) answer { return call(pb.NewQueueServiceClient(conn)) })
+}
+
+// servedBoth is overBoth for any services.
+func servedBoth(
+	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) answer,
+) answer {
+	t.Helper()
 	link := inprocess.New(limits)
-	pb.RegisterQueueServiceServer(link, q)
+	register(link)
 	defer link.Close(0)
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer(append(codec.MarkingServerOptions(), grpc.MaxRecvMsgSize(limits.RequestBytes))...)
-	pb.RegisterQueueServiceServer(server, q)
+	register(server)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	conn, err := grpc.NewClient("passthrough:///", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	want, got := call(pb.NewQueueServiceClient(conn)), call(pb.NewQueueServiceClient(link))
+	want, got := call(conn), call(link)
 	want.text = strings.TrimPrefix(want.text, "grpc: ")
 	require.Equal(t, want, got)
 	return got
@@ -421,6 +430,37 @@ func TestHandlerEnds(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		require.Equal(t, []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, got)
 	})
+}
+
+// TestEndsBeforeTheRequest: a call that is refused before its request has come tells why when the answer is received. A
+// caller that is to send several is told of the end when it sends; one that is to send one is not, since generated
+// clients would ask no further.
+func TestEndsBeforeTheRequest(t *testing.T) {
+	for _, desc := range []grpc.StreamDesc{
+		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
+	} {
+		t.Run(desc.StreamName, func(t *testing.T) {
+			desc.Handler = func(any, grpc.ServerStream) error { return detailed(t) }
+			register := func(r grpc.ServiceRegistrar) {
+				r.RegisterService(&grpc.ServiceDesc{ServiceName: "refused", Streams: []grpc.StreamDesc{desc}}, nil)
+			}
+			got := servedBoth(t, register, func(conn grpc.ClientConnInterface) answer {
+				s, err := conn.NewStream(t.Context(), &desc, "/refused/"+desc.StreamName)
+				require.NoError(t, err)
+				_, err = s.Header()
+				require.Condition(t, func() bool { return err == nil || status.Code(err) == codes.Aborted })
+				err = s.SendMsg(&pb.BrowseRequest{})
+				if desc.ClientStreams {
+					require.ErrorIs(t, err, io.EOF)
+				} else {
+					require.NoError(t, err)
+				}
+				return answerOf(s.RecvMsg(&pb.BrowseResponse{}), nil, nil)
+			})
+			require.Equal(t, codes.Aborted, got.code)
+			require.Equal(t, 1, got.details)
+		})
+	}
 }
 
 // TestStuckHandler: who calls with a deadline is answered in time, even if the handler does not look at it.

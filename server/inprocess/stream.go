@@ -77,6 +77,7 @@ type callerEnd struct {
 	outer   context.Context //nolint:containedctx // the caller's
 	options options
 	single  bool // there is one response
+	lone    bool // there is one request
 }
 
 // Context is the caller's.
@@ -108,11 +109,12 @@ func (e *callerEnd) CloseSend() error {
 }
 
 // SendMsg passes a request on, and waits while several have not been received; io.EOF when the call has ended, and
-// RecvMsg tells why.
+// RecvMsg tells why. It is no error for a call's only request: generated clients give that to their caller and do not
+// ask RecvMsg any more.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {
-		return io.EOF
+		return e.sentTooLate()
 	}
 	select {
 	case <-c.half:
@@ -133,8 +135,16 @@ func (e *callerEnd) SendMsg(v any) error {
 	case c.up <- out:
 		return nil
 	case <-c.ctx.Done():
-		return io.EOF
+		return e.sentTooLate()
 	}
+}
+
+// sentTooLate is what SendMsg returns once the call has ended.
+func (e *callerEnd) sentTooLate() error {
+	if e.lone {
+		return nil
+	}
+	return io.EOF
 }
 
 // RecvMsg receives a response; io.EOF when the call has ended well, or the status that it has ended with.
