@@ -124,7 +124,7 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 		incoming.Begin()
 		defer incoming.End()
 		c, _ := requests.Get().(*checkedRequest)
-		c.dec = dec
+		c.dec, c.incoming = dec, incoming
 		var began time.Time
 		if audited {
 			began = time.Now()
@@ -133,7 +133,7 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 		if audited || err != nil {
 			r.Gate.Left(ctx, m.name, c.request, began, err)
 		}
-		c.dec, c.request = nil, nil
+		c.dec, c.request, c.incoming = nil, nil, nil
 		requests.Put(c)
 		return resp, err
 	}
@@ -175,12 +175,15 @@ type checkedRequest struct {
 	dec     func(any) error
 	check   func(any) error // decode
 	request any             // what was decoded
+	// incoming is what the client sends, counted.
+	incoming *admission.Incoming
 }
 
 func (r *checkedRequest) decode(v any) error {
 	if err := r.dec(v); err != nil {
 		return err
 	}
+	r.incoming.Works()
 	r.request = v
 	return checkDecoded(v)
 }

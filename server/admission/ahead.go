@@ -16,7 +16,8 @@ import (
 // for each call, and not for the thousands of calls that a connection may have. This file counts it for all calls of
 // all connections: the frames of data as they come, and the requests as the handlers are done with them. Above the
 // limit, connections from addresses that hold more than their share are not read any more, and those are closed whose
-// clients hold much and let hardly anything of it be carried out.
+// clients hold much and let hardly anything of it be carried out. A large request over a slow line is not that, as long
+// as it goes on coming, nor is one that has come whole: what it waits for then is the node.
 
 const (
 	// aheadTick is how often the connections are looked at while there is too much.
@@ -25,6 +26,13 @@ const (
 	aheadPause = 5 * time.Millisecond
 	// aheadPatience is how long a connection may hold more than what of it was carried out in that time.
 	aheadPatience = 3 * time.Second
+	// The connection that holds most is left to bring its request to its end as long as it brings aheadGrowth within
+	// aheadGrowthTime, or aheadGrowthAlone while nobody has to wait for it.
+	aheadGrowth      = 1 << 20
+	aheadGrowthAlone = 64 << 10
+	aheadGrowthTime  = time.Second
+	// aheadMuch is which part of the limit a connection must hold for others to wait for it.
+	aheadMuch = 8
 )
 
 // ahead is what all connections of a Listener have sent ahead.
@@ -41,9 +49,12 @@ type ahead struct {
 // aheadOf is what one connection has sent ahead.
 type aheadOf struct {
 	bytes atomic.Int64
+	// working is how much of them are requests that the node is carrying out.
+	working atomic.Int64
 	// taken is how much of what was sent the handlers were done with, ever.
 	taken atomic.Uint64
 	slow  atomic.Bool // it is not to be read while there is too much
+	held  atomic.Bool // it would be read now, and is not
 	// current is the call that the client has begun last; of the goroutine that reads the connection alone.
 	current uint32
 
@@ -55,6 +66,10 @@ type aheadOf struct {
 	watched   time.Time
 	least     int64
 	takenThen uint64
+	// of relieve alone: the most that it held, when it came to that, and what had been taken then
+	grown     time.Time
+	peak      int64
+	takenPeak uint64
 }
 
 // Incoming is what a client has sent of one call, and no handler is done with. It is the context of the call, too.
@@ -66,8 +81,9 @@ type Incoming struct {
 
 	// guarded by conn.ahead.mu
 	bytes    int64
-	running  bool // its handler
-	over     bool // nothing more comes of it
+	working  int64 // of them, those of a request that the node is carrying out
+	running  bool  // its handler
+	over     bool  // nothing more comes of it
 	released bool
 }
 
@@ -130,6 +146,19 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
+// Works is called when the handler of a call with one request has received it: until the handler ends, its client is
+// not to blame for what it holds.
+func (in *Incoming) Works() {
+	if in == nil {
+		return
+	}
+	a := &in.conn.ahead
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.working.Add(in.bytes - in.working)
+	in.working = in.bytes
+}
+
 // End is called when the handler of the call has ended.
 func (in *Incoming) End() {
 	if in == nil {
@@ -138,6 +167,8 @@ func (in *Incoming) End() {
 	in.conn.ahead.mu.Lock()
 	defer in.conn.ahead.mu.Unlock()
 	in.running = false
+	in.conn.ahead.working.Add(-in.working)
+	in.working = 0
 	if in.over {
 		in.release()
 	}
@@ -237,11 +268,13 @@ func (c *Conn) await() {
 	}
 	tick := time.NewTicker(aheadPause)
 	defer tick.Stop()
+	defer c.ahead.held.Store(false)
 	for {
 		total := a.total.Load()
 		if total <= a.limit || !c.ahead.slow.Load() && (total <= a.most || c.ahead.bytes.Load() == 0) {
 			return
 		}
+		c.ahead.held.Store(true)
 		select {
 		case <-tick.C:
 		case <-c.over:
@@ -287,16 +320,12 @@ func (l *Listener) relieve() {
 		return
 	}
 	share := a.limit / int64(max(1, len(bySource)))
-	var first, worst *Conn
-	for _, c := range holding {
-		if c.holdsTooMuch(now, a.since) && bySource[c.source] >= share &&
-			(worst == nil || c.holdsMoreThan(worst, bySource)) {
-			worst = c
-		}
-		if first == nil || c.holdsMoreThan(first, bySource) {
-			first = c
-		}
+	first, growth := firstOf(holding, bySource)
+	var awaited *Conn
+	if first.growsBy(now, growth) {
+		awaited = first
 	}
+	worst := l.worstOf(now, holding, bySource, awaited)
 	for _, c := range holding {
 		// The one that holds most goes on, so that a large request comes to its end.
 		c.ahead.slow.Store(c != first && bySource[c.source] > share)
@@ -305,6 +334,62 @@ func (l *Listener) relieve() {
 		worst.Hoards()
 	}
 	time.AfterFunc(aheadTick, l.relieve)
+}
+
+// worstOf returns the connection to close: the largest holder among those that hold too much, counted per connection and
+// per address; nil if no connection qualifies. awaited, if not nil, is the connection whose request is still growing:
+// neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]int64, awaited *Conn) (worst *Conn) {
+	a := &l.ahead
+	working := int64(0)
+	for _, c := range holding {
+		working += c.ahead.working.Load()
+	}
+	forNode := a.total.Load()-working <= a.limit
+	share := a.limit / int64(max(1, len(bySource)))
+	for _, c := range holding {
+		if forNode || awaited != nil && (c == awaited || c.ahead.slow.Load()) {
+			c.watch(now)
+			continue
+		}
+		if c.holdsTooMuch(now, a.since) && bySource[c.source] >= share &&
+			(worst == nil || c.holdsMoreThan(worst, bySource)) {
+			worst = c
+		}
+	}
+	return worst
+}
+
+// firstOf is the connection that holds most, and how much it has to bring so that the others are to wait for it; nil if
+// none holds anything.
+func firstOf(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
+	growth = aheadGrowthAlone
+	for _, c := range holding {
+		if first == nil || c.holdsMoreThan(first, bySource) {
+			first = c
+		}
+		if c.ahead.held.Load() {
+			growth = aheadGrowth
+		}
+	}
+	return first, growth
+}
+
+// growsBy reports whether the connection holds much and its total grew by growth bytes within aheadGrowthTime. That
+// cannot last unless the request completes, since reading stops at the limit.
+func (c *Conn) growsBy(now time.Time, growth int64) bool {
+	if c == nil {
+		return false
+	}
+	a := &c.ahead
+	bytes, taken := a.bytes.Load(), a.taken.Load()
+	switch {
+	case bytes >= a.peak+growth:
+		a.grown, a.peak, a.takenPeak = now, bytes, taken
+	case taken-a.takenPeak >= uint64(a.peak): // all of that was carried out, and another request comes
+		a.peak, a.takenPeak = bytes, taken
+	}
+	return now.Sub(a.grown) < aheadGrowthTime && bytes >= c.l.ahead.limit/aheadMuch
 }
 
 // Hoards closes the connection: its client holds memory that others need, and lets the node carry out hardly anything.
@@ -329,18 +414,26 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 // since is when relieve began to look.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.ahead
-	bytes := a.bytes.Load()
 	if a.watched.Before(since) || c.l.ahead.waiting.Load() > 0 {
-		a.watched, a.least, a.takenThen = now, bytes, a.taken.Load()
+		c.watch(now)
 	}
-	a.least = min(a.least, bytes)
+	a.least = min(a.least, c.toBlame())
 	if now.Sub(a.watched) < aheadPatience {
 		return false
 	}
 	too := a.taken.Load()-a.takenThen < uint64(a.least)
-	a.watched, a.least, a.takenThen = now, bytes, a.taken.Load()
+	c.watch(now)
 	if too {
 		a.watched = since // it stays so until it is closed
 	}
 	return too
 }
+
+// watch begins anew to look what the connection holds, and what of it is carried out.
+func (c *Conn) watch(now time.Time) {
+	a := &c.ahead
+	a.watched, a.least, a.takenThen = now, c.toBlame(), a.taken.Load()
+}
+
+// toBlame is what the connection holds without what the node is carrying out.
+func (c *Conn) toBlame() int64 { return max(0, c.ahead.bytes.Load()-c.ahead.working.Load()) }

@@ -25,7 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/admission"
 )
 
-// sink is a service whose only method takes requests as the test lets it, and answers with none.
+// sink is a service with a streaming method, which receives requests when the test allows it, and a unary one, which
+// responds when free is closed.
 type sink struct {
 	taking chan struct{}
 	// free, if not nil: the calls wait for the node until it is closed.
@@ -34,7 +35,15 @@ type sink struct {
 
 func (s *sink) desc() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
-		ServiceName: "test.Sink", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		ServiceName: "test.Sink", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+			MethodName: "Work",
+			Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				err := dec(&raw{})
+				<-s.free
+				return &raw{}, err
+			},
+		}},
+		Streams: []grpc.StreamDesc{{
 			StreamName: "Take", ClientStreams: true, ServerStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error {
 				if s.free != nil {
@@ -88,17 +97,23 @@ const aheadLimit = 4 << 20
 // serveSink serves a sink behind a Listener that lets clients send aheadLimit ahead.
 func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 	t.Helper()
+	return serveRequests(t, 1<<20)
+}
+
+// serveRequests is serveSink for requests of so many bytes.
+func serveRequests(t *testing.T, requestBytes int64) (s *sink, l *admission.Listener, address string) {
+	t.Helper()
 	port, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l = admission.New(port, admission.Options{
 		Limits: func() admission.Limits {
 			return admission.Limits{Connections: 100, PerAddress: 100, Handshakes: 100, HandshakeTimeout: time.Minute}
 		},
-		Plain: true, Logger: zap.NewNop(), AheadBytes: aheadLimit, RequestBytes: 1 << 20,
+		Plain: true, Logger: zap.NewNop(), AheadBytes: aheadLimit, RequestBytes: requestBytes,
 	})
 	s = &sink{taking: make(chan struct{})}
 	g := grpc.NewServer(append(admission.ServerOptions(), grpc.ForceServerCodec(rawCodec{}),
-		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20))...)
+		grpc.InitialWindowSize(1<<20), grpc.InitialConnWindowSize(4<<20), grpc.MaxRecvMsgSize(int(4*requestBytes)))...)
 	r := server.Registrar{Services: g}
 	r.RegisterService(s.desc(), s)
 	done := make(chan struct{})
@@ -116,15 +131,25 @@ func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 // take begins a call from an address of this machine.
 func take(t *testing.T, address, from string) grpc.ClientStream {
 	t.Helper()
+	return call(t, connect(t, address, from, nil))
+}
+
+// connect connects from an address of this machine, by a line of the test's, unless that is nil.
+func connect(t *testing.T, address, from string, line func(net.Conn) net.Conn) *grpc.ClientConn {
+	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
 		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
-			return d.DialContext(ctx, "tcp", to)
+			c, err := d.DialContext(ctx, "tcp", to)
+			if err == nil && line != nil {
+				c = line(c)
+			}
+			return c, err
 		}))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return call(t, conn)
+	return conn
 }
 
 func call(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
@@ -211,6 +236,63 @@ func TestWaitingIsNotHoarding(t *testing.T) {
 	require.Zero(t, l.Stats().Ended["hoarding"])
 	close(s.free)
 	require.Eventually(t, func() bool { return l.Stats().Ended["hoarding"] == 1 }, 30*time.Second, time.Millisecond)
+}
+
+// TestWorkIsNotHoarding: a client is not closed for requests that have come whole, however long the node takes to carry
+// them out.
+func TestWorkIsNotHoarding(t *testing.T) {
+	t.Parallel()
+	s, l, address := serveSink(t)
+	s.free = make(chan struct{})
+	conn := connect(t, address, "127.0.0.2", nil)
+	const calls = 5 // more than are read, with what the others hold
+	answers := make(chan error, calls)
+	for range calls {
+		go func() { answers <- conn.Invoke(t.Context(), "/test.Sink/Work", &raw{1 << 20}, &raw{}) }()
+	}
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes > aheadLimit }, 10*time.Second, time.Millisecond)
+	<-time.After(5 * time.Second)
+	close(s.free)
+	for range calls {
+		require.NoError(t, <-answers)
+	}
+	require.Zero(t, l.Stats().Ended["hoarding"])
+	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// slowLine lets bytes through without a delay, and what comes after them slowly.
+type slowLine struct {
+	net.Conn
+
+	fast, perSecond int
+}
+
+func (l *slowLine) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var w int
+		if l.fast <= 0 {
+			<-time.After(50 * time.Millisecond)
+		}
+		w, err = l.Conn.Write(b[n:min(len(b), n+max(l.fast, l.perSecond/20))])
+		l.fast -= w
+		n += w
+	}
+	return n, err
+}
+
+// TestSlowRequestIsNotHoarding: a request that is larger than what clients may send ahead arrives over a slow line.
+func TestSlowRequestIsNotHoarding(t *testing.T) {
+	t.Parallel()
+	s, l, address := serveRequests(t, 2*aheadLimit)
+	stream := call(t, connect(t, address, "127.0.0.2", func(c net.Conn) net.Conn {
+		return &slowLine{Conn: c, fast: aheadLimit + 256<<10, perSecond: 256 << 10}
+	}))
+	go func() { _ = stream.SendMsg(&raw{aheadLimit + 2<<20}) }()
+	s.taking <- struct{}{}
+	began := time.Now()
+	s.taking <- struct{}{} // it has come
+	require.Greater(t, time.Since(began), 5*time.Second)
+	require.Zero(t, l.Stats().Ended["hoarding"])
 }
 
 func isTimeout(err error) bool {

@@ -43,6 +43,8 @@ func (s *Service) commitInTurn(ctx context.Context, session *serving.Session, pa
 			return nil, err
 		}
 		defer done()
+		// Those that wait for this one's turn to end, or for its answer, wait for the node.
+		defer admission.IncomingOf(ctx).Waits()()
 	}
 	return session.Primary.Commit(ctx, payload)
 }
