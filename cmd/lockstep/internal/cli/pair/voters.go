@@ -3,7 +3,6 @@
 package pair
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,9 +231,13 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, err error
 				last = err
 				continue
 			}
-			if kind := st.GetPair().GetCoordinator(); kind != config.CoordinatorRaft {
-				return fmt.Errorf("the coordinator of this pair is %s, and has no voters",
-					cmp.Or(kind, "not known to its nodes"))
+			switch kind := st.GetPair().GetCoordinator(); kind {
+			case config.CoordinatorRaft:
+			case "":
+				last = fmt.Errorf("%s is no member of a pair, or has not read the pair's record yet", addr)
+				continue
+			default:
+				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", kind)
 			}
 			voters = st.GetPair().GetCoordinatorAddresses()
 			if len(voters) > 0 {
