@@ -144,9 +144,10 @@ func (x *numbered) run(
 	fault.SetHook(c.hook)
 	err = do()
 	fault.SetHook(nil)
-	c.mu.Lock() // a goroutine of the log may still be in the hook
-	defer c.mu.Unlock()
+	// A goroutine of the log may still be in the hook: Close waits for it, so nothing that it needs may be held here.
 	_ = n.s.Close() // a store that has failed says so again
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c, contents, err
 }
 

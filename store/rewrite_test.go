@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -285,7 +286,8 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	require.NoError(t, <-applied)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
-	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, phases)
+	// A phase that lasts is reported again and again.
+	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, slices.Compact(phases))
 }
 
 // TestRewriteKeepsItsRate copies no faster than it may, and gives up at once while it waits for its turn.
@@ -309,13 +311,14 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			ctx, cancel := end(context.Background())
 			defer cancel()
 			copies := make(chan struct{})
+			copying := sync.OnceFunc(func() { close(copies) })
 			result := make(chan error, 1)
 			go func() {
 				_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{
 					PageSize: 8192, BytesPerSecond: 1 << 10,
-					Progress: func(p checkpoint.Progress) {
-						if p.Phase == "copy" && p.Pages == 0 {
-							close(copies)
+					Progress: func(p checkpoint.Progress) { // a phase that is held up is told again
+						if p.Phase == "copy" {
+							copying()
 						}
 					},
 				})

@@ -105,10 +105,11 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 // callOf calls a method, and returns what it ended with; of a stream, what its first answer says.
 func callOf(
 	ctx context.Context, t *testing.T, conn grpc.ClientConnInterface, method string, m protoreflect.MethodDescriptor,
+	may bool,
 ) error {
 	t.Helper()
-	limit := 10 * time.Second
-	if m.IsStreamingServer() {
+	limit := patience
+	if m.IsStreamingServer() && may {
 		limit = 300 * time.Millisecond // who may watch hears nothing, perhaps
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -155,7 +156,7 @@ func (c *rpcCaller) check(
 	if c.shows != "" {
 		ctx = as(ctx, c.shows)
 	}
-	err := callOf(ctx, t, way.conn, method, m)
+	err := callOf(ctx, t, way.conn, method, m, c.may(method, need))
 	code := status.Code(err)
 	if m.Parent().Name() == "ReplicationService" && way.name != "over the network" { // is for the other node
 		require.Equal(t, codes.Unimplemented, code, method)

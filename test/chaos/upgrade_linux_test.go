@@ -72,8 +72,10 @@ func buildPrevious(t *testing.T) string {
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // it mostly waits
 	previous := buildPrevious(t)
-	// The names that both releases know.
-	options := cluster.Options{Settings: map[string]string{"wal.segment-bytes": "", "log.segment-bytes": "8MiB"}}
+	// The names that both releases know. Which node is active is part of each step: roles change by kills alone.
+	settings := steady()
+	settings["wal.segment-bytes"], settings["log.segment-bytes"] = "", "8MiB"
+	options := cluster.Options{Settings: settings}
 	forth, back := [2]string{previous, binary}, [2]string{binary, previous}
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()

@@ -6,7 +6,6 @@ package hostile
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -96,7 +95,7 @@ func TestHostileAMQP(t *testing.T) {
 	pause(ctx, time.Second)
 	_, quiet, n := byAMQP.all()
 	require.NotZero(t, n, "the good client of AMQP has published nothing")
-	goroutines, descriptors := gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "process_open_fds")
+	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
 
 	for i, a := range all {
 		one := assaulted.from(1 + i)
@@ -117,10 +116,5 @@ func TestHostileAMQP(t *testing.T) {
 	require.LessOrEqual(t, p99, max(20*quiet, time.Second), "p99 of the good client; without an attack it is %v", quiet)
 	require.Zero(t, byGRPC.fails)
 	require.LessOrEqual(t, peakMemory(t, active.PID()), int64(budget+budget/10), "memory")
-	require.Eventually(t, func() bool {
-		return gauge(t, metrics, "go_goroutines") <= goroutines+10 &&
-			gauge(t, metrics, "process_open_fds") <= descriptors+5
-	}, bound, 200*time.Millisecond, "goroutines and files do not come back to %v and %v", goroutines, descriptors)
-	t.Log(fmt.Sprint("goroutines and files before: ", goroutines, ", ", descriptors, "; afterwards: ",
-		gauge(t, metrics, "go_goroutines"), ", ", gauge(t, metrics, "process_open_fds")))
+	nothingStays(t, metrics, active.PID(), goroutines, files)
 }

@@ -44,7 +44,7 @@ type plan struct {
 	// From is the address that connections come from; empty: any. Anywhere: each comes from another one of 127.0.0.0/8.
 	From     string
 	Anywhere bool
-	// For is how long it takes.
+	// For is how long it takes; longer only until one attempt has ended.
 	For time.Duration
 	// Files is how many connections it may hold.
 	Files int
@@ -106,8 +106,15 @@ func runAttacker(text string) error {
 	if err := lowestPriority(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.plan.For)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go func() {
+		pause(ctx, a.plan.For)
+		for i := 0; a.idle() && i < 1000; i++ { // at the lowest priority, and perhaps behind thousands of half-open ones
+			pause(ctx, patience/1000)
+		}
+		cancel()
+	}()
 	var workers sync.WaitGroup
 	if a.plan.Attack == "" {
 		workers.Go(func() { a.holdHalfOpen(ctx) })
@@ -152,6 +159,13 @@ func (a *attacker) note(name, end string) {
 	}
 	t.Fired++
 	t.Ends[end]++
+}
+
+// idle tells whether no attempt has ended yet.
+func (a *attacker) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.tallis) == 0
 }
 
 // dial connects; what it returns is closed when ctx ends. nil if there is no connection.
