@@ -14,6 +14,7 @@ CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client
 N          ?= 20
 FUZZTIME   ?= 30s
 CHAOS      ?= 30m
+OVERLOAD   ?= 1h
 ROUNDS     ?= 3
 SEEDS      ?= 10000
 PEERS      ?= $(LOCKSTEP_PEERS)
@@ -101,6 +102,10 @@ simulate: ## Simulated pairs with faults, SEEDS (10000) of them
 .PHONY: ratios
 ratios: ## The ratios in docs/benchmarks.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
 	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test ./test/ratios -run TestRatios -count=1 -timeout 3h -v
+
+.PHONY: overload
+overload: ## A pair at work for OVERLOAD (1h) while four programs want each processor: no node may be taken for dead
+	LOCKSTEP_OVERLOAD=$(OVERLOAD) $(GO) test ./test/chaos/ -run TestOverload -count=1 -timeout 24h -v
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)

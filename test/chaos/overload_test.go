@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// overloadFactor is how many times more programs want to run than there are processors, without the pair's own.
+const overloadFactor = 4
+
+// TestOverload keeps every processor wanted by four programs that never wait, for as long as LOCKSTEP_OVERLOAD says
+// ("1h"), while a pair with the default settings works. What makes a healthy node late happens to it again and again: a
+// process is stopped for 100 ms, syncs take 300 ms for a while. Nobody may take over, and nothing that was acknowledged
+// may be lost. Standbys that are dropped are counted; that costs no client anything, but the pair is alone meanwhile.
+func TestOverload(t *testing.T) {
+	limit, err := cluster.FromEnv("LOCKSTEP_OVERLOAD", 0, time.ParseDuration)
+	require.NoError(t, err)
+	if limit == 0 {
+		t.Skip("it leaves other tests no time: LOCKSTEP_OVERLOAD=1h runs it alone")
+	}
+	s := seed(t)
+	p := start(t, cluster.Options{Disk: cluster.CanBreakDisks(binary)})
+	for range overloadFactor * runtime.GOMAXPROCS(0) {
+		spin(t)
+	}
+	o := overload{t: t, p: p, rng: rand.New(rand.NewPCG(s, 3)), longest: map[string]time.Duration{}}
+	defer func() { t.Log(o.summary()) }()
+	o.watch()
+	for round := uint64(0); o.told.lasts < limit; round++ {
+		w := work(t, p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("round-%d-", round), Seed: s + round})
+		o.round(w, min(limit-o.told.lasts, time.Minute))
+		verify(t, p, w)
+		o.watch()
+	}
+}
+
+// spin runs a program that never waits, until the test ends.
+func spin(t *testing.T) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
+	require.NoError(t, c.Start())
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+}
+
+// overload does to the pair what makes healthy nodes late, and looks whether one is taken for dead.
+type overload struct {
+	t       *testing.T
+	p       *cluster.Pair
+	rng     *rand.Rand
+	began   time.Time
+	active  *cluster.Node
+	longest map[string]time.Duration // without an acknowledgement, by what was done
+	told    struct {
+		lasts                time.Duration
+		term, config         uint64
+		stops, slow, nothing int
+	}
+}
+
+// watch requires that the role has not changed, and counts how often the record was.
+func (o *overload) watch() {
+	o.t.Helper()
+	active, _ := inSync(o.t, o.p)
+	pair := statusOf(o.t, active).GetPair()
+	if o.active == nil {
+		o.began, o.active, o.told.term, o.told.config = time.Now(), active, pair.GetTerm(), pair.GetConfig()
+	}
+	require.Equal(o.t, o.told.term, pair.GetTerm(), "%s has taken over from %s, which was not dead: %s", active.Name,
+		o.active.Name, o.summary())
+	o.told.lasts = time.Since(o.began)
+}
+
+// round works and disturbs.
+func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
+	for began := time.Now(); time.Since(began) < lasts; {
+		since := w.History().Now()
+		n := o.p.Nodes()[o.rng.IntN(2)]
+		what := "nothing"
+		switch kind := o.rng.IntN(3); {
+		case kind == 0:
+			what = "a stop of 100 ms"
+			o.told.stops++
+			require.NoError(o.t, n.Pause())
+			<-time.After(100 * time.Millisecond)
+			require.NoError(o.t, n.Wake())
+		case kind == 1 && cluster.CanBreakDisks(binary):
+			what = "syncs of 300 ms"
+			o.told.slow++
+			setDisk(o.t, n, faultdisk.State{Rules: []faultdisk.Rule{{
+				Ops: []string{"sync"}, Delay: 300 * time.Millisecond,
+			}}})
+			<-time.After(2 * time.Second)
+			setDisk(o.t, n, soundDisk)
+		default:
+			o.told.nothing++
+		}
+		<-time.After(time.Duration(1+o.rng.IntN(4)) * time.Second)
+		acked(o.t, w, ackBound)
+		o.longest[what] = max(o.longest[what], silence(w, since))
+		o.watch()
+	}
+}
+
+// silence is the longest time without an acknowledgement after a time of the history.
+func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
+	var at []time.Duration
+	for _, p := range w.History().PublishesSoFar() {
+		if p.Outcome == audit.Acked && p.Done > since {
+			at = append(at, p.Done)
+		}
+	}
+	slices.Sort(at)
+	for _, done := range at {
+		longest, since = max(longest, done-since), done
+	}
+	return longest
+}
+
+// summary tells what was done and what came of it.
+func (o *overload) summary() string {
+	config := o.told.config
+	if s, err := o.active.Status(context.WithoutCancel(o.t.Context())); err == nil {
+		config = s.GetPair().GetConfig()
+	}
+	return fmt.Sprintf("%v with %d programs for each processor: %d stops of 100 ms, %d times syncs of 300 ms, %d times "+
+		"nothing; the record was changed %d times (twice for each standby that was dropped); the "+
+		"longest time without an acknowledgement: %v", o.told.lasts.Round(time.Second), overloadFactor, o.told.stops,
+		o.told.slow, o.told.nothing, config-o.told.config, o.longest)
+}
