@@ -43,11 +43,15 @@ generate: ## Regenerate the Go code of the .proto files
 	$(BUF) generate
 
 .PHONY: check
-check: ## Everything that CI checks: format, vet, lint, buf, generated code, tests, tests with -race
+check: ## What CI runs: quick, the default tier, the race detector, a sample of the deep tier
 	.ci/run
 
+.PHONY: quick
+quick: ## Format, licences, go.mod, vet, lint, prose: before every merge
+	.ci/run quick
+
 .PHONY: static
-static: ## The part of it that needs no tests: format, vet, lint, buf, generated code
+static: ## quick, buf, generated code, other platforms, reproducible builds
 	.ci/run static
 
 .PHONY: vulnerabilities
@@ -55,8 +59,17 @@ vulnerabilities: ## govulncheck; needs its database, https://vuln.go.dev
 	.ci/run vulnerabilities
 
 .PHONY: test
-test: ## Every test, as in CI
+test: ## The default tier: unit and model tests, pairs in simulated time, smoke tests with processes
 	$(GO) test ./...
+
+.PHONY: test-deep
+test-deep: ## The deep tier: chaos, mutation table, hostile clients, long simulation, memory, foreign clients; SUITES='./test/chaos' runs some
+	test/deep.sh $(SUITES)
+
+.PHONY: measure
+measure: ## Ratios, and allocation counts that a busy machine changes: a report; needs an idle machine
+	-$(GO) test -tags measure ./test/guard -count=1 -timeout 1h -v
+	-$(MAKE) ratios
 
 .PHONY: race
 race: ## The core packages under the race detector
@@ -97,16 +110,16 @@ spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: ho
 
 .PHONY: simulate
 simulate: ## Simulated pairs with faults, SEEDS (10000) of them
-	$(GO) test ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
+	$(GO) test -tags deep ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: ratios
 ratios: ## The ratios in docs/benchmarks.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
-	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test ./test/ratios -run TestRatios -count=1 -timeout 3h -v
+	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test -tags measure ./test/ratios -run TestRatios -count=1 -timeout 3h -v
 
 .PHONY: overload
 overload: ## A pair at work for OVERLOAD (1h) while four programs want each processor: no node may be taken for dead
-	LOCKSTEP_OVERLOAD=$(OVERLOAD) $(GO) test ./test/chaos/ -run TestOverload -count=1 -timeout 24h -v
+	LOCKSTEP_OVERLOAD=$(OVERLOAD) $(GO) test -tags deep ./test/chaos/ -run TestOverload -count=1 -timeout 24h -v
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)
-	LOCKSTEP_CHAOS=$(CHAOS) $(GO) test ./test/chaos/ -run TestChaos -count=1 -timeout 24h -v
+	LOCKSTEP_CHAOS=$(CHAOS) $(GO) test -tags deep ./test/chaos/ -run TestChaos -count=1 -timeout 24h -v

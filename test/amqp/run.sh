@@ -148,7 +148,7 @@ if ((${#tests[@]} > 0)); then
   step "cases: ${tests[*]}"
   pattern=$(IFS='|'; echo "${tests[*]}")
   code=0
-  go test -count=1 -timeout 12m -v -run "^($pattern)\$" . >"$bin/out" 2>&1 || code=$?
+  go test -tags deep -count=1 -timeout 30m -v -run "^($pattern)\$" . >"$bin/out" 2>&1 || code=$?
   if ((code != 0)); then
     cat "$bin/out"
     exit 1

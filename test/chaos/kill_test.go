@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
+//go:build unix && deep
 
 package chaos
 
@@ -93,7 +93,7 @@ type killer struct {
 }
 
 // thorough tells whether the length of the run was named: then every kind of fault strikes, clocks among them, for
-// which everything is compiled anew. In go test ./... the dice choose, for a minute or two.
+// which everything is compiled again. Otherwise the seed chooses, for a minute or two.
 func thorough() bool { return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != "" }
 
 // newKiller starts a pair whose disks and clocks can be broken, as far as the program can do that.

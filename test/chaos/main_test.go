@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
+//go:build unix && deep
 
 // Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that
 // clients were told nothing but the truth. The tests are short by default; the same tests run for longer with

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
+//go:build unix && deep
 
 // Package console_test uses the console with a real browser, on a real pair that loses its nodes.
 package console_test

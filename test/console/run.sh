@@ -22,4 +22,4 @@ if [[ -z ${LOCKSTEP_BROWSER:-} ]] && ! LOCKSTEP_BROWSER=$(find_browser); then
   }
 fi
 export LOCKSTEP_BROWSER
-exec go test -count=1 -timeout 5m ./test/console
+exec go test -tags deep -count=1 -timeout 20m ./test/console

@@ -7,13 +7,12 @@ package guard
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// pollEvery is how often a condition is looked at.
-const pollEvery = 5 * time.Millisecond
+// queue is the name of the only queue of a test.
+const queue = "guard"
 
 // window is what a count may be. Below least, either a message has become cheaper, and the window is to be narrowed, or
 // something is not done any more that has to be: no syncs at all would be cheap.
@@ -54,11 +53,11 @@ func windows() map[string]window {
 		"log: bytes per message" + always5:   {15_000, 15_480}, // 15030
 		"log: bytes per message" + consumed:  {511, 543},       // 526.8: its acknowledgement is in it
 
-		"log: syncs per transaction" + off100:    {0, 0.05}, // 0.01; by the clock, so more on a busy machine
-		"log: syncs per transaction" + always100: {1, 1.02}, // 1
-		"log: syncs per transaction" + always1:   {1, 1.02}, // 1
-		"log: syncs per transaction" + always5:   {1, 1.02}, // 1
-		"log: syncs per transaction" + consumed:  {0, 0.02}, // 0.01
+		"log: syncs per transaction" + off100:    {0, 0.007}, // 2 of 300
+		"log: syncs per transaction" + always100: {1, 1.02},  // 1
+		"log: syncs per transaction" + always1:   {1, 1.02},  // 1
+		"log: syncs per transaction" + always5:   {1, 1.02},  // 1
+		"log: syncs per transaction" + consumed:  {0, 0.007}, // 2 of 300
 
 		"page.db: bytes per message" + off100:    {570, 605},       // 587.8
 		"page.db: bytes per message" + always100: {570, 605},       // 587.8

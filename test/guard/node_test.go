@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build deep || measure
+
 package guard
 
 import (
@@ -32,8 +34,12 @@ import (
 // client and the test allocate is not counted.
 const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
 
-// patience is for what must happen some time.
-const patience = 30 * time.Second
+const (
+	// patience bounds the wait for an event.
+	patience = 2 * time.Minute
+	// pollEvery is how often a condition is polled.
+	pollEvery = 5 * time.Millisecond
+)
 
 // nodeSettings are what a node of a test is told.
 type nodeSettings struct {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build deep || measure
+
 package guard
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,51 +26,9 @@ type load struct {
 
 const (
 	bodyBytes = 512
-	queue     = "guard"
 	// warmUp requests come before what is counted: connections, pools and maps grow once.
 	warmUp = 100
 )
-
-// TestServerAllocations counts what a pair allocates for each message that is published.
-func TestServerAllocations(t *testing.T) {
-	active, standby, conn := startPair(t)
-	var err error
-	next, stored := uint64(0), 0
-	for _, l := range []load{
-		{"pipelined requests of 100", 300, 100, 64, bodyBytes},
-		// One by one each request is a batch of its own, whatever the machine: no pipelining costs more than that.
-		{"100 at a time", 300, 100, 1, bodyBytes},
-		{"1 at a time", 600, 1, 1, bodyBytes},
-	} {
-		publish(t, conn, l, warmUp, &next)
-		stored += warmUp * l.messages
-		// What a node does beside is counted with it, such as to look after its peer, and on a busy machine one request
-		// after the other takes long: the least of three is what a message costs, and of more while that is too much.
-		tries, mostTries := 1, 1
-		if l.window == 1 {
-			tries, mostTries = 3, 20
-		}
-		a, b := math.Inf(1), math.Inf(1)
-		mostA := windowOf(t, "active: allocations per message, "+l.name).most
-		mostB := windowOf(t, "standby: allocations per message, "+l.name).most
-		messages := float64(l.requests * l.messages)
-		for i := 0; i < tries || i < mostTries && (a > mostA || b > mostB); i++ {
-			beforeActive, beforeStandby := active.counts(), standby.counts()
-			publish(t, conn, l, l.requests, &next)
-			a = min(a, float64(active.counts().since(beforeActive).Allocations)/messages)
-			b = min(b, float64(standby.counts().since(beforeStandby).Allocations)/messages)
-			stored += l.requests * l.messages
-		}
-		check(t, "active: allocations per message, "+l.name, a)
-		check(t, "standby: allocations per message, "+l.name, b)
-	}
-	// What was published is less than what a node writes to pages before it must.
-	before := active.counts()
-	_, err = pb.NewAdminServiceClient(conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
-	require.NoError(t, err)
-	check(t, "active: allocations per message, written to pages",
-		float64(active.counts().since(before).Allocations)/float64(stored))
-}
 
 // startPair starts a pair with a queue.
 func startPair(t *testing.T) (active, standby *process, conn *grpc.ClientConn) {

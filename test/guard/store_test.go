@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -76,29 +77,32 @@ func TestStoreWrites(t *testing.T) {
 		{"sync=always, 5 of 15000 B", wal.SyncAlways, 15000, 5, 300, false},
 		{"sync=off, 100 of 512 B, consumed", wal.SyncOff, 512, 100, 300, true},
 	} {
+		// In a bubble no time passes, so that no sync by the clock is counted.
 		t.Run(c.name, func(t *testing.T) {
-			var w written
-			s := openStore(t, &w, c.sync)
-			log, pages, syncs := w.soFar()
-			body := make([]byte, c.size)
-			for i := range c.batches {
-				publishBatch(t, s, body, c.batch)
-				if c.consumed {
-					first := uint64(i*c.batch) + 1
-					commit(t, s, func(b *txn.Builder) {
-						b.Ack(1, 1,
-							txn.Range{First: first, Last: first + uint64(c.batch) - 1})
-					})
+			synctest.Test(t, func(t *testing.T) {
+				var w written
+				s := openStore(t, &w, c.sync)
+				log, pages, syncs := w.soFar()
+				body := make([]byte, c.size)
+				for i := range c.batches {
+					publishBatch(t, s, body, c.batch)
+					if c.consumed {
+						first := uint64(i*c.batch) + 1
+						commit(t, s, func(b *txn.Builder) {
+							b.Ack(1, 1,
+								txn.Range{First: first, Last: first + uint64(c.batch) - 1})
+						})
+					}
 				}
-			}
-			messages := float64(c.batch * c.batches)
-			logAfter, _, syncsAfter := w.soFar()
-			check(t, "log: bytes per message, "+c.name, (logAfter-log)/messages)
-			check(t, "log: syncs per transaction, "+c.name, (syncsAfter-syncs)/float64(c.batches))
-			_, err := s.Checkpoint(t.Context())
-			require.NoError(t, err)
-			_, pagesAfter, _ := w.soFar()
-			check(t, "page.db: bytes per message, "+c.name, (pagesAfter-pages)/messages)
+				messages := float64(c.batch * c.batches)
+				logAfter, _, syncsAfter := w.soFar()
+				check(t, "log: bytes per message, "+c.name, (logAfter-log)/messages)
+				check(t, "log: syncs per transaction, "+c.name, (syncsAfter-syncs)/float64(c.batches))
+				_, err := s.Checkpoint(t.Context())
+				require.NoError(t, err)
+				_, pagesAfter, _ := w.soFar()
+				check(t, "page.db: bytes per message, "+c.name, (pagesAfter-pages)/messages)
+			})
 		})
 	}
 }

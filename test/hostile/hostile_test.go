@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
+//go:build unix && deep
 
 // Package hostile has a real node attacked by a process that speaks TCP and HTTP/2 as it likes, while good clients work
 // beside it. Each attack has its turn; thousands of half-open connections are there all the time. It takes about half a
 // minute by default; with
 //
-//	LOCKSTEP_HOSTILE=10m go test ./test/hostile -run 'TestHostile$' -v -timeout 30m
+//	LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //
 // the attacks last for that long, and the good client's p99 may be twice that of quiet times at most: the machine must
 // have nothing else to do then. LOCKSTEP_HOSTILE_ONLY names some of the attacks, separated by commas.

@@ -1,30 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutation proves test/MUTATIONS.md true: with what enforces an invariant switched off, the test that is named
-// there fails, and without, it passes.
+// Package mutation checks test/MUTATIONS.md: with the hook of a row switched off, the named test fails, and otherwise it
+// passes (build tag deep). That the table lists every hook is checked in the default tier.
 package mutation
 
 import (
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-const (
-	root = "../.."
-	// patience with one test. All that are named take less than a second.
-	patience = 2 * time.Minute
-)
+const root = "../.."
 
 // row of the table: with the hook, the test of the package fails and says so.
 type row struct{ hook, pkg, test, says string }
@@ -75,84 +66,4 @@ func TestTableIsComplete(t *testing.T) {
 		require.True(t, slices.ContainsFunc(listed, func(h string) bool { return strings.HasPrefix(h, "INV-"+n+"-") }),
 			"INV-%s has no hook", n)
 	}
-}
-
-// TestTableIsTrue runs each test twice.
-func TestTableIsTrue(t *testing.T) {
-	binaries := map[string]string{}
-	for _, r := range table(t) {
-		if binaries[r.pkg] == "" {
-			binaries[r.pkg] = build(t, r.pkg)
-		}
-	}
-	for _, r := range table(t) {
-		t.Run(r.hook, func(t *testing.T) {
-			t.Parallel() // some wait more than they compute
-			out, err := run(t, binaries[r.pkg], r, "")
-			require.NoError(t, err, "%s of %s fails with nothing switched off:\n%s", r.test, r.pkg, out)
-			require.NotContains(t, out, "no tests to run")
-			out, err = run(t, binaries[r.pkg], r, r.hook)
-			require.Error(t, err, "%s of %s does not notice it:\n%s", r.test, r.pkg, out)
-			require.True(t, failed(out, r.test), "it did not fail, it broke:\n%s", out)
-			require.NotEmpty(t, r.says, "the row does not tell what the test says:\n%s", out)
-			require.Contains(t, out, r.says, "it failed for another reason")
-		})
-	}
-}
-
-// failed tells whether the very test failed, or one above it before it could begin; not only another one beside it.
-func failed(out, test string) bool {
-	if strings.Contains(out, "--- FAIL: "+test+" (") {
-		return true
-	}
-	top, _, _ := strings.Cut(test, "/")
-	return strings.Contains(out, "--- FAIL: "+top+" (") && !strings.Contains(out, "--- FAIL: "+top+"/")
-}
-
-// TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes
-// and their clients, in test/simulation. Not every hook is: MUTATIONS.md says which, and why.
-func TestSimulationNotices(t *testing.T) {
-	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
-	binary := build(t, simulation.pkg)
-	for _, hook := range []string{
-		"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap",
-		"INV-10-doubt-ends-with-the-call",
-	} {
-		out, err := run(t, binary, simulation, hook)
-		require.Error(t, err, "%s", out)
-		// Since INV-13 stands behind them, the nodes often notice it themselves, and stop before anything is lost.
-		require.Regexp(t, "violations:|HISTORIES DIFFER", out)
-		require.Contains(t, out, "replay: go test ./test/simulation -run TestSimulation -seed=")
-	}
-}
-
-// build makes the test binary of a package, with the hooks.
-func build(t *testing.T, pkg string) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "package.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-tags", "mutate", "-o", name, "./"+pkg)
-	cmd.Dir = root
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return name
-}
-
-func run(t *testing.T, binary string, r row, off string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.run", pattern(r.test), "-test.failfast")
-	cmd.Dir = filepath.Join(root, filepath.FromSlash(r.pkg))
-	cmd.Env = append(os.Environ(), mutate.Variable+"="+off)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// pattern matches the test and its subtest, and no other.
-func pattern(test string) string {
-	parts := strings.Split(test, "/")
-	for i := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(parts[i]) + "$"
-	}
-	return strings.Join(parts, "/")
 }

@@ -51,7 +51,7 @@ tests() {
 }
 
 conformance() {
-  LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" timeout 300 go test -count=1 ./test/conformance
+  LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" go test -tags deep -count=1 -timeout 15m ./test/conformance
 }
 
 # The clean environment has no more than the wheel asks for: tracing is an extra.

@@ -4,7 +4,7 @@
 // docs/benchmarks.md shows: a rate says something about a machine, the ratio of two rates of one run about the program.
 // It has tests only.
 //
-//	LOCKSTEP_RATIOS=3 go test ./test/ratios -run TestRatios -v -timeout 90m
+//	LOCKSTEP_RATIOS=3 go test -tags measure ./test/ratios -run TestRatios -v -timeout 90m
 //
 // does all measurements in turn, as many rounds as LOCKSTEP_RATIOS says, takes the median of each ratio over the
 // rounds, prints a table, and fails when a ratio is below or above its range: a ratio that got better than the range

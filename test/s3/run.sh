@@ -18,4 +18,4 @@ if [ -z "${LOCKSTEP_S3_SERVER:-}" ]; then
 	fi
 fi
 export LOCKSTEP_S3_SERVER
-go test -count=1 -timeout=5m ./test/s3 "$@"
+go test -tags deep -count=1 -timeout 20m ./test/s3 "$@"

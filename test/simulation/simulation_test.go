@@ -31,8 +31,8 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of "+
-		"TestDisks, and a tenth with -short")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation and "+
+		"60 of TestDisks with -tags deep, and a fifth without")
 	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
@@ -72,8 +72,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed that is asked for, or as many as are asked for, or some by default, of which -short runs a
-// tenth.
+// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a fifth in
+// the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
 	if *seedFlag != 0 {
@@ -82,8 +82,8 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	}
 	if *seedsFlag != 0 {
 		seeds = *seedsFlag
-	} else if testing.Short() {
-		seeds /= 10
+	} else if !deep {
+		seeds /= 5
 	}
 	limit := maxFailures
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {

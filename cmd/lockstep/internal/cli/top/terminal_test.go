@@ -202,6 +202,10 @@ func (t *terminal) control(args string, final byte) {
 		t.col = max(t.col-count, 0)
 	case 'G', '`':
 		t.col = min(count, t.width) - 1
+	case 'I': // to a tab stop further right, and left
+		t.col = min((t.col/8+count)*8, t.width-1)
+	case 'Z':
+		t.col = max(((t.col+7)/8-count)*8, 0)
 	case 'd':
 		t.row = min(count, t.height) - 1
 	case 'r':

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the deep tier (build tag deep), a suite at a time, each with its own timeout, and lists those that failed.
+# LOCKSTEP_CHAOS=30m, LOCKSTEP_MATRIX=all, LOCKSTEP_SEED and the other variables of the suites apply.
+# Usage: deep.sh [SUITE...], such as `deep.sh ./test/chaos`
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+suites=(
+  "./test/mutation 60m"
+  "./test/simulation 60m"
+  "./test/guard 60m"
+  "./test/ratios 15m"
+  "./cmd/lockstep/internal/cli/bench 30m"
+  "./test/conformance 30m"
+  "./test/amqp 60m"
+  "./test/hostile 60m"
+  "./test/chaos ${CHAOS_TIMEOUT:-120m}"
+)
+# They install a foreign program, or exit with 3 and the reason.
+scripts=(test/s3/run.sh test/console/run.sh test/python/run.sh test/amqp/run.sh)
+
+failed=()
+wanted() { ((${#chosen[@]} == 0)) || [[ " ${chosen[*]} " == *" $1 "* ]]; }
+chosen=("$@")
+for suite in "${suites[@]}"; do
+  read -r package timeout <<<"$suite"
+  wanted "$package" || continue
+  printf '\n=== [%4ds] %s\n' "$SECONDS" "$package"
+  go test -tags deep -count=1 -timeout "$timeout" "$package" || failed+=("$package")
+done
+for script in "${scripts[@]}"; do
+  wanted "$script" || continue
+  printf '\n=== [%4ds] %s\n' "$SECONDS" "$script"
+  code=0
+  "$script" || code=$?
+  case $code in
+    0) ;;
+    3) echo "SKIPPED: $script cannot run here" ;;
+    *) failed+=("$script") ;;
+  esac
+done
+printf '\n=== [%4ds] done\n' "$SECONDS"
+if ((${#failed[@]} > 0)); then
+  printf 'FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build deep || measure
+
+package guard
+
+import (
+	"runtime"
+	"strings"
+)
+
+// serialSections are the functions, each in one goroutine of a node or of a queue, that no further processor helps:
+// what they do for a message is what a pair cannot go beyond, on however large a machine.
+func serialSections() map[string]string {
+	return map[string]string{
+		"commit":  "replication.(*Primary).runCommitter",
+		"send":    "replication.(*session).send",
+		"receive": "replication.(*Follower).follow",
+		"apply":   "replication.(*Follower).startApplier",
+		"deliver": "server/dispatch.(*dispatcher).deliver",
+		"settle":  "server/dispatch.(*dispatcher).settle",
+	}
+}
+
+// serialAllocations counts what each of them has allocated since the process began; nil if that is not counted.
+func serialAllocations(counted bool) map[string]int64 {
+	if !counted {
+		return nil
+	}
+	runtime.GC() // the profile is of the last collection but one
+	runtime.GC()
+	n, ok := runtime.MemProfile(nil, true)
+	var records []runtime.MemProfileRecord
+	for !ok {
+		records = make([]runtime.MemProfileRecord, n+50)
+		if n, ok = runtime.MemProfile(records, true); ok {
+			records = records[:n]
+		}
+	}
+	out := map[string]int64{}
+	for i := range records {
+		if name := sectionOf(records[i].Stack()); name != "" {
+			out[name] += records[i].AllocObjects
+		}
+	}
+	return out
+}
+
+// sectionOf is the serial section that a stack is part of; empty if it is of none.
+func sectionOf(stack []uintptr) string {
+	for frames := runtime.CallersFrames(stack); ; {
+		f, more := frames.Next()
+		for name, function := range serialSections() {
+			if strings.HasSuffix(f.Function, function) || strings.Contains(f.Function, function+".") {
+				return name
+			}
+		}
+		if !more {
+			return ""
+		}
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ratchet
+
+import (
+	"go/scanner"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// literary lists words and phrases, of up to three words, that readers of this field do not search for. What to write
+// instead is in CONTRIBUTING.md.
+func literary() map[string]bool {
+	phrases := map[string]bool{}
+	for _, list := range []string{
+		"tell tells telling told say says saying said mend mends mended mending anew whoever whosoever whomever whatever",
+		"whichever whose nobody everybody beside besides whenever aside meanwhile harm vain knock knocks knocked twin twins",
+		"stranger strangers gossip sighting sightings leisure hurry dice reign wish wishes",
+	} {
+		for _, word := range strings.Fields(list) {
+			phrases[word] = true
+		}
+	}
+	for _, phrase := range []string{
+		"goes on", "go on", "going on", "went on", "give back", "gives back", "given back", "gave back", "give up",
+		"gives up", "given up", "put back", "puts back", "taken back", "by itself", "by themselves", "of its own",
+		"of their own", "look after", "looks after", "looked after", "look again", "looks again", "looked again", "look at",
+		"looks at", "looked at", "at once", "for good", "all the same", "hear of", "hears of", "heard of", "heard from",
+		"no more", "any more", "once more", "again and again", "stands still", "stand still", "stood still", "is over",
+		"are over", "was over", "is none", "are none", "is to be", "are to be", "has to be", "have to be",
+	} {
+		phrases[phrase] = true
+	}
+	for _, verb := range strings.Fields("is was are it they the he one has had comes came wait waits happens remains goes " +
+		"can cannot may must needs no") {
+		phrases["what "+verb] = true
+	}
+	for _, verb := range strings.Fields("may can is are has had does call calls waits reads asks wants needs runs uses " +
+		"knows looks") {
+		phrases["who "+verb] = true
+	}
+	return phrases
+}
+
+var wordPattern = regexp.MustCompile(`[A-Za-z]+`)
+
+// literaryIn returns the phrases that a text has.
+func literaryIn(phrases map[string]bool, text string) (found []string) {
+	words := wordPattern.FindAllString(strings.ToLower(text), -1)
+	for i := range words {
+		for n := 1; n <= 3 && i+n <= len(words); n++ {
+			if phrase := strings.Join(words[i:i+n], " "); phrases[phrase] {
+				found = append(found, phrase)
+			}
+		}
+	}
+	return found
+}
+
+// TestProse: no file gets more literary words in comments, strings and documents than it has.
+func TestProse(t *testing.T) {
+	found, phrases := map[string][]finding{}, literary()
+	for _, name := range files(t) {
+		if strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go") || name == "CHANGELOG.md" ||
+			strings.HasPrefix(name, "test/ratchet/") {
+			continue
+		}
+		var lines map[int]string
+		switch filepath.Ext(name) {
+		case ".go":
+			lines = goProse(t, name)
+		case ".md":
+			lines = markdownProse(t, name)
+		case ".proto":
+			lines = protoProse(t, name)
+		}
+		for line, text := range lines {
+			for _, phrase := range literaryIn(phrases, text) {
+				found[name] = append(found[name], finding{line, phrase})
+			}
+		}
+	}
+	require.NotEmpty(t, found)
+	check(t, "prose.txt", found)
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root, name))
+	require.NoError(t, err)
+	return string(data)
+}
+
+// goProse returns comments and string literals by line.
+func goProse(t *testing.T, name string) map[int]string {
+	t.Helper()
+	source := []byte(read(t, name))
+	lines := map[int]string{}
+	fset := token.NewFileSet()
+	file := fset.AddFile(name, fset.Base(), len(source))
+	var s scanner.Scanner
+	s.Init(file, source, nil, scanner.ScanComments)
+	for {
+		pos, tok, text := s.Scan()
+		switch tok {
+		case token.EOF:
+			return lines
+		case token.COMMENT:
+		case token.STRING:
+			if unquoted, err := strconv.Unquote(text); err == nil {
+				text = unquoted
+			}
+			if !strings.Contains(text, " ") {
+				continue
+			}
+		default:
+			continue
+		}
+		lines[fset.Position(pos).Line] += " " + text
+	}
+}
+
+// markdownProse returns the lines outside of code.
+func markdownProse(t *testing.T, name string) map[int]string {
+	t.Helper()
+	lines, n, code := map[int]string{}, 0, false
+	for line := range strings.Lines(read(t, name)) {
+		n++
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+		} else if !code {
+			lines[n] = line
+		}
+	}
+	return lines
+}
+
+// protoProse returns the comments.
+func protoProse(t *testing.T, name string) map[int]string {
+	t.Helper()
+	lines, n := map[int]string{}, 0
+	for line := range strings.Lines(read(t, name)) {
+		n++
+		if _, comment, ok := strings.Cut(line, "//"); ok {
+			lines[n] = comment
+		}
+	}
+	return lines
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build deep || measure
+
+package ratios
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCommands: the program takes the commands and their flags; none is run.
+func TestCommands(t *testing.T) {
+	binary := program(t)
+	for _, r := range expected(t).Runs {
+		out, err := exec.CommandContext(t.Context(), binary, helpOf(r)...).CombinedOutput()
+		require.NoError(t, err, "%s: %s", r.Name, out)
+		require.Contains(t, string(out), "lockstep bench "+strings.Fields(r.Command)[0])
+	}
+	out, err := exec.CommandContext(t.Context(), binary, helpOf(run{Command: "publish --nonsense"})...).CombinedOutput()
+	require.Error(t, err, "%s", out)
+}
+
+// helpOf asks for the help of a command: the flags before that must be right.
+func helpOf(r run) []string {
+	return slices.Concat([]string{"bench"}, strings.Fields(r.Command), []string{"--output", "json", "--help"})
+}
+
+// program returns the path of the program that is measured.
+func program(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("LOCKSTEP_BINARY"); path != "" {
+		path, err := filepath.Abs(path)
+		require.NoError(t, err)
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "lockstep")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
+		"github.com/lockstep-mq/lockstep/cmd/lockstep").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return path
+}
