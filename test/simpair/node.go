@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
@@ -43,8 +45,9 @@ type Node struct {
 	conn        *grpc.ClientConn
 }
 
-// Launch starts a node on the host of its listen address, and does not wait for it. It fills in what Options leave
-// open: the disk and the environment.
+// Launch starts a node on the host of its listen address, and waits until it listens or has ended. It fills in what
+// Options leave open: the disk, which is that of the operating system if the data directory is not one of World.Dir, and
+// the environment.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)
@@ -56,6 +59,9 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	}
 	if o.FS == nil {
 		o.FS = w.Disk
+		if !strings.HasPrefix(c.Data.Dir, dirPrefix) {
+			o.FS = vfs.OS()
+		}
 	}
 	disk := faultfs.New(o.FS)
 	disk.SetHook(func(faultfs.Op) error {
@@ -97,7 +103,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// Start starts a node and waits until it listens.
+// Start starts a node, which must listen then.
 func (w *World) Start(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	n := w.Launch(c, o)
@@ -120,7 +126,7 @@ func (w *World) awaitKilled(dir string) {
 func (n *Node) connectCoordinator(failover.NodeInfo) (failover.Coordinator, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.coordinator = n.w.Coordinator.Connect()
+	n.coordinator = n.w.CoordinatorOf(&n.Config).Connect()
 	return n.coordinator, nil
 }
 

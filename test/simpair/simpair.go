@@ -3,7 +3,7 @@
 // Package simpair runs whole nodes in simulated time, for tests.
 //
 // Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store, replication,
-// failover and all services. Simulated are the network (test/simnet, without latency unless a test sets one), the disk
+// failover and all services. Simulated are the network (test/simnet), the disk
 // (store/vfs/memfs), the coordinator (failover/coordinator/memory) and the clock. A bound in simulated time is exact and
 // does not depend on the machine.
 //
@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,11 +55,13 @@ const Patience = time.Minute
 // Poll is how often a condition is checked, in simulated time.
 const Poll = time.Millisecond
 
+// Latency of a message in the network. It is not 0, so that a client that retries in a loop does not stop the clock.
+const Latency = time.Millisecond
+
 // World is what the nodes and clients of one test share.
 type World struct {
-	T           *testing.T
-	Net         *simnet.Network
-	Coordinator *memory.Server
+	T   *testing.T
+	Net *simnet.Network
 	// Disk holds the data directories of all nodes that are started without an FS of their own.
 	Disk *memfs.FS
 
@@ -68,6 +71,8 @@ type World struct {
 	hosts map[string]string
 	nodes []*Node
 	dirs  int
+	// coordinators by endpoints and prefix
+	coordinators map[string]*memory.Server
 }
 
 var worlds sync.Map // *testing.T → *World
@@ -77,8 +82,8 @@ func Test(t *testing.T, f func(t *testing.T, w *World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &World{
-			T: t, Net: simnet.New(simnet.Options{}), Coordinator: memory.NewServer(0), Disk: memfs.New(),
-			hosts: map[string]string{},
+			T: t, Net: simnet.New(simnet.Options{Delay: Latency}), Disk: memfs.New(),
+			hosts: map[string]string{}, coordinators: map[string]*memory.Server{},
 		}
 		w.clients = w.Net.NewProcess(w.Host("client"))
 		worlds.Store(t, w)
@@ -105,12 +110,15 @@ func (w *World) Host(name string) string {
 	return w.hosts[name]
 }
 
+// dirPrefix is how the names of data directories on Disk begin.
+const dirPrefix = "/simulated-data-"
+
 // Dir returns the name of a new data directory.
 func (w *World) Dir() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dirs++
-	return fmt.Sprintf("/data-%d", w.dirs)
+	return fmt.Sprint(dirPrefix, w.dirs)
 }
 
 // Config returns the settings of a node without a coordinator, on the host of the same name.
@@ -130,8 +138,24 @@ func (w *World) Config(name string) config.Config {
 func (w *World) PairConfig(name string) config.Config {
 	c := w.Config(name)
 	c.Coordinator.Type = config.CoordinatorEtcd
-	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"} // Coordinator takes its place
+	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"} // see CoordinatorOf
 	return c
+}
+
+// CoordinatorOf returns the coordinator that the settings of a node of a pair name: one for each endpoint and prefix.
+func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
+	key := strings.Join(c.Coordinator.Etcd.Endpoints, ",") + " " + c.Coordinator.Etcd.Prefix
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.coordinators[key] == nil {
+		w.coordinators[key] = memory.NewServer(0)
+	}
+	return w.coordinators[key]
+}
+
+// Listen binds an address as a process that is no node.
+func (w *World) Listen(ctx context.Context, address string) (net.Listener, error) {
+	return w.clients.Listen(ctx, address)
 }
 
 // Dial connects to an address as a client.
