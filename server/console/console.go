@@ -40,6 +40,8 @@ var ErrNotForwarded = errors.New("the other node wants a certificate of whoever 
 type Options struct {
 	// Address to listen on, host:port; port 0 takes a free one.
 	Address string
+	// Listen binds the address; nil means a TCP port of the machine.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// TLS of the port; nil: none.
 	TLS *tls.Config
 	// Node is the name of this node.
@@ -91,7 +93,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s.http, err = httpport.Listen(ctx, httpport.Options{
-		Address: o.Address, TLS: o.TLS, Handler: s.handler(), Connections: maxConnections,
+		Address: o.Address, Listen: o.Listen, TLS: o.TLS, Handler: s.handler(), Connections: maxConnections,
 		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: zap.NewStdLog(o.Logger.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),

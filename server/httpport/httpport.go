@@ -23,6 +23,8 @@ const stopLimit = 500 * time.Millisecond
 type Options struct {
 	// Address to listen on, host:port; port 0 takes a free one.
 	Address string
+	// Listen binds the address; nil means a TCP port of the machine.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// TLS of the port; nil: none.
 	TLS *tls.Config
 	// Handler of all requests.
@@ -47,7 +49,10 @@ type Port struct {
 
 // Listen binds the address. Run must be called, or Close.
 func Listen(ctx context.Context, o Options) (*Port, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
+	if o.Listen == nil {
+		o.Listen = listenTCP
+	}
+	l, err := o.Listen(ctx, o.Address)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // the caller says which port it is
 	}
@@ -59,6 +64,10 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 		Handler: o.Handler, ReadHeaderTimeout: o.ReadHeaderTimeout, ReadTimeout: o.ReadTimeout,
 		WriteTimeout: o.WriteTimeout, IdleTimeout: o.IdleTimeout, MaxHeaderBytes: o.MaxHeaderBytes, ErrorLog: o.ErrorLog,
 	}}, nil
+}
+
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }
 
 // Address that it is bound to, host:port.

@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"regexp"
@@ -120,6 +121,8 @@ type Options struct {
 	Store *store.Store
 	// Address to listen on, host:port; port 0 takes a free one.
 	Address string
+	// Listen binds the address; nil means a TCP port of the machine.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Queues is how many queues are told of, those with the most messages first; 0: none.
 	Queues int
 	// Latencies of the node; nil: none.
@@ -162,7 +165,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		mux.Handle("/debug/pprof/"+path, allowed(o.MayProfile, serve))
 	}
 	port, err := httpport.Listen(ctx, httpport.Options{
-		Address: o.Address, TLS: o.TLS, Handler: mux, Connections: maxConnections,
+		Address: o.Address, Listen: o.Listen, TLS: o.TLS, Handler: mux, Connections: maxConnections,
 		ConnectionsPerAddress: maxConnectionsPerAddress, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
 		IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeaderBytes,
 	})

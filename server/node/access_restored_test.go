@@ -17,7 +17,9 @@ import (
 
 // TestRestoredRules: rules, roles, tokens and quotas are in a backup that a node makes, as they were then, and hold on
 // the node that is started from it; what was changed later is not there.
-func TestRestoredRules(t *testing.T) {
+func TestRestoredRules(t *testing.T) { simulated(t, testRestoredRules) }
+
+func testRestoredRules(t *testing.T) {
 	sets := t.TempDir()
 	n := startNamedAlone(t, func(c *config.Config) { c.Backup.Path = sets })
 	root := as(t.Context(), "root")

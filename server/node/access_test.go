@@ -119,7 +119,9 @@ func denied(t *testing.T, err error, says ...string) {
 }
 
 // TestRules: who has a right may, who has none may not, from the first rule on.
-func TestRules(t *testing.T) {
+func TestRules(t *testing.T) { simulated(t, testRules) }
+
+func testRules(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("alice", "orders.eu"), "open")
 	require.NoError(t, n.createAs("alice", "dead"), "open")
@@ -185,7 +187,9 @@ func TestRules(t *testing.T) {
 }
 
 // TestPreparedRights: who may decide over a prepared transaction.
-func TestPreparedRights(t *testing.T) {
+func TestPreparedRights(t *testing.T) { simulated(t, testPreparedRights) }
+
+func testPreparedRights(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("root", "q"))
 	n.grant("bank", "q", mayPublish)
@@ -208,7 +212,9 @@ func TestPreparedRights(t *testing.T) {
 
 // TestLostRightEndsStreams: within a second, streams that use a right that was revoked end, and those that do not go
 // on.
-func TestLostRightEndsStreams(t *testing.T) {
+func TestLostRightEndsStreams(t *testing.T) { simulated(t, testLostRightEndsStreams) }
+
+func testLostRightEndsStreams(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	for _, q := range []string{"a", "b"} {
 		require.NoError(t, n.createAs("root", q))
@@ -278,8 +284,10 @@ func TestLostRightEndsStreams(t *testing.T) {
 }
 
 // TestLockOut: nobody takes its own right to operate away unless it says so.
-func TestLockOut(t *testing.T) {
-	n := startNamedAlone(t, func(c *config.Config) { c.Access.Operators = nil })
+func TestLockOut(t *testing.T) { simulated(t, testLockOut) }
+
+func testLockOut(t *testing.T) {
+	n := startNamedAlone(t, func(c *config.Config) { c.Access.Operators, c.Data.Dir = nil, t.TempDir() })
 	grant := func(who string, rule *pb.AccessRule, lockOut bool) error {
 		_, err := n.access().Grant(as(t.Context(), who), &pb.GrantRequest{Rule: rule, LockOut: lockOut})
 		return err
@@ -331,7 +339,9 @@ func TestLockOut(t *testing.T) {
 }
 
 // TestAccessRequests: what makes no sense is refused with a reason, and what is repeated is done once.
-func TestAccessRequests(t *testing.T) {
+func TestAccessRequests(t *testing.T) { simulated(t, testAccessRequests) }
+
+func testAccessRequests(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	ctx := as(t.Context(), "root")
 	require.NoError(t, n.createAs("root", "q"))
@@ -451,7 +461,9 @@ func grantOf(ctx context.Context, n *testNode, rule *pb.AccessRule) func() error
 }
 
 // TestTestAccess answers "who may publish to orders.eu?" and "may X publish to Y?".
-func TestTestAccess(t *testing.T) {
+func TestTestAccess(t *testing.T) { simulated(t, testTestAccess) }
+
+func testTestAccess(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	ctx := as(t.Context(), "root")
 	ask := func(req *pb.TestAccessRequest) *pb.TestAccessResponse {
@@ -489,7 +501,9 @@ func TestTestAccess(t *testing.T) {
 
 // TestRulesOfAPair: rules are the same on both nodes, survive a switchover and a restart, hold on the standby, and the
 // nodes go on working with each other.
-func TestRulesOfAPair(t *testing.T) {
+func TestRulesOfAPair(t *testing.T) { simulated(t, testRulesOfAPair) }
+
+func testRulesOfAPair(t *testing.T) {
 	etcd := startEtcd(t)
 	var nodes []*testNode
 	for _, name := range []string{"a", "b"} {
@@ -553,7 +567,9 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 }
 
 // TestOpenIsTold: a node that everybody can reach and use says so, until there is a rule.
-func TestOpenIsTold(t *testing.T) {
+func TestOpenIsTold(t *testing.T) { simulated(t, testOpenIsTold) }
+
+func testOpenIsTold(t *testing.T) {
 	n := startNamedAlone(
 		t,
 		func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true },
@@ -567,7 +583,9 @@ func TestOpenIsTold(t *testing.T) {
 }
 
 // TestDenyWithoutRules: with access.mode deny only the operators may do anything.
-func TestDenyWithoutRules(t *testing.T) {
+func TestDenyWithoutRules(t *testing.T) { simulated(t, testDenyWithoutRules) }
+
+func testDenyWithoutRules(t *testing.T) {
 	c := settings(t, "a")
 	c.Access = config.Access{Mode: "deny", Operators: []string{"root"}}
 	n := startNamed(t, c)

@@ -13,7 +13,9 @@ import (
 
 // TestActivity: the status says what a node does, without metrics being served: rates, latencies and the standby's lag
 // can be told from it.
-func TestActivity(t *testing.T) {
+func TestActivity(t *testing.T) { simulated(t, testActivity) }
+
+func testActivity(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -28,7 +28,7 @@ type amqpPort struct {
 
 // listenAMQP binds the port, and tells the other node of it.
 func (n *node) listenAMQP(ctx context.Context) error {
-	l, err := listen(ctx, n.cfg.AMQP.Listen)
+	l, err := n.environment.listen(ctx, n.cfg.AMQP.Listen)
 	if err != nil {
 		return fmt.Errorf("amqp.listen: %w", err)
 	}

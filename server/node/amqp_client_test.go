@@ -29,7 +29,7 @@ func withAMQP(c *config.Config) { c.AMQP.Listen = "127.0.0.1:0" }
 
 func dialAMQP(t *testing.T, address string) *amqpPeer {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
+	conn, err := dialer(t)(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))

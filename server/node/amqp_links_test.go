@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAMQPBrowseAfterAcknowledge: a browser does not show what another connection has acknowledged before, without
+// TestAMQPBrowseAfterAcknowledge has real sockets, since the kernel reports what has arrived on a connection: a browser does not show what another connection has acknowledged before, without
 // waiting for an answer.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
@@ -40,7 +40,9 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 
 // TestAMQPStolen: a durable subscription is that of the link that was attached last, on whichever connection of its
 // container, and what it has stays.
-func TestAMQPStolen(t *testing.T) {
+func TestAMQPStolen(t *testing.T) { simulated(t, testAMQPStolen) }
+
+func testAMQPStolen(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	durable := func() *wire.Source {
 		return &wire.Source{

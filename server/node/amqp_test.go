@@ -30,7 +30,9 @@ func isEmpty(q *pb.Queue) bool { return q.GetMessages() == 0 }
 
 // TestAMQPOutcomes: what a client says of a message is what becomes of it, and what is published by one protocol is
 // consumed by the other.
-func TestAMQPOutcomes(t *testing.T) {
+func TestAMQPOutcomes(t *testing.T) { simulated(t, testAMQPOutcomes) }
+
+func testAMQPOutcomes(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
 	require.Nil(t, p.sender(0, targetNode("orders"))) // made on demand
@@ -87,7 +89,9 @@ func TestAMQPOutcomes(t *testing.T) {
 }
 
 // TestAMQPPipelined: many messages that are sent without waiting are stored once each and in their order.
-func TestAMQPPipelined(t *testing.T) {
+func TestAMQPPipelined(t *testing.T) { simulated(t, testAMQPPipelined) }
+
+func testAMQPPipelined(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
 	require.Nil(t, p.sender(0, targetNode("")))
@@ -111,7 +115,9 @@ func TestAMQPPipelined(t *testing.T) {
 }
 
 // TestAMQPRefusals: what cannot be done is refused with a condition and a text that says why.
-func TestAMQPRefusals(t *testing.T) {
+func TestAMQPRefusals(t *testing.T) { simulated(t, testAMQPRefusals) }
+
+func testAMQPRefusals(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { withAMQP(c); c.AMQP.AutoCreate = false })
 	n.createQueue("q")
 	selector := func(text string) wire.Map {
@@ -137,7 +143,7 @@ func TestAMQPRefusals(t *testing.T) {
 		"topic none":     {&wire.Source{Address: "none", Capabilities: []wire.Symbol{"topic"}}, "amqp:not-found", `"none"`},
 		"no such sub":    {nil, "amqp:not-found", "there is no durable subscription"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			p := openAMQP(t, n)
 			var err *wire.Error
 			if c.source != nil && c.source.DistributionMode == "copy" {
@@ -176,7 +182,9 @@ func (p *amqpPeer) lateRefusal(source *wire.Source) *wire.Error {
 }
 
 // TestAMQPSignIn: a client has the rights of the token that it shows, and no others.
-func TestAMQPSignIn(t *testing.T) {
+func TestAMQPSignIn(t *testing.T) { simulated(t, testAMQPSignIn) }
+
+func testAMQPSignIn(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	access := n.access()
@@ -229,7 +237,9 @@ func TestAMQPSignIn(t *testing.T) {
 }
 
 // TestAMQPTransactions: what is done in a transaction is done with it or not at all.
-func TestAMQPTransactions(t *testing.T) {
+func TestAMQPTransactions(t *testing.T) { simulated(t, testAMQPTransactions) }
+
+func testAMQPTransactions(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("in")
 	n.createQueue("out")
@@ -286,7 +296,9 @@ func TestAMQPTransactions(t *testing.T) {
 }
 
 // TestAMQPSubscriptions: durable subscriptions outlast their links, and volatile ones go with them.
-func TestAMQPSubscriptions(t *testing.T) {
+func TestAMQPSubscriptions(t *testing.T) { simulated(t, testAMQPSubscriptions) }
+
+func testAMQPSubscriptions(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	topic := func(durable bool, capabilities ...wire.Symbol) *wire.Source {
 		s := &wire.Source{Address: "news", Capabilities: append([]wire.Symbol{"topic"}, capabilities...)}
@@ -341,7 +353,9 @@ func TestAMQPSubscriptions(t *testing.T) {
 }
 
 // TestAMQPDynamic: a queue that is made for a link goes with the link or with its connection, and is removed once.
-func TestAMQPDynamic(t *testing.T) {
+func TestAMQPDynamic(t *testing.T) { simulated(t, testAMQPDynamic) }
+
+func testAMQPDynamic(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
 	source := &wire.Source{Dynamic: true, ExpiryPolicy: wire.ExpiryLinkDetach}
@@ -392,7 +406,9 @@ func TestAMQPDynamic(t *testing.T) {
 }
 
 // TestAMQPDrain: a client that drains a link hears that there is nothing more.
-func TestAMQPDrain(t *testing.T) {
+func TestAMQPDrain(t *testing.T) { simulated(t, testAMQPDrain) }
+
+func testAMQPDrain(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	n.publish("q", "x")
@@ -409,7 +425,9 @@ func TestAMQPDrain(t *testing.T) {
 }
 
 // TestAMQPPair: the standby sends clients to the active, and so does a node that hands over or stops.
-func TestAMQPPair(t *testing.T) {
+func TestAMQPPair(t *testing.T) { simulated(t, testAMQPPair) }
+
+func testAMQPPair(t *testing.T) {
 	etcd := startEtcd(t)
 	nodes := make([]*testNode, 2)
 	for i, name := range []string{"a", "b"} {

@@ -50,7 +50,9 @@ func (n *testNode) publishSome(queue string, messages int) {
 }
 
 // TestMoveMessages: chosen messages are moved with all that they have, each once, however often it is asked for.
-func TestMoveMessages(t *testing.T) {
+func TestMoveMessages(t *testing.T) { simulated(t, testMoveMessages) }
+
+func testMoveMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
@@ -134,6 +136,10 @@ func TestMoveMessages(t *testing.T) {
 // TestMoveMessagesOfManySubscriptions: from all of them a message is moved once; from one of them the others keep
 // theirs.
 func TestMoveMessagesOfManySubscriptions(t *testing.T) {
+	simulated(t, testMoveMessagesOfManySubscriptions)
+}
+
+func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createWithSubs("from", "a", "b", "c")
 	n.createQueue("to")
@@ -176,7 +182,9 @@ func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 }
 
 // TestMoveWhatIsPrepared: what a prepared transaction holds stays.
-func TestMoveWhatIsPrepared(t *testing.T) {
+func TestMoveWhatIsPrepared(t *testing.T) { simulated(t, testMoveWhatIsPrepared) }
+
+func testMoveWhatIsPrepared(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
@@ -199,7 +207,9 @@ func TestMoveWhatIsPrepared(t *testing.T) {
 
 // TestMoveRacesConsumers: while one subscription acknowledges and several callers move the same messages, each message
 // is in the target or was acknowledged by all, and never twice.
-func TestMoveRacesConsumers(t *testing.T) {
+func TestMoveRacesConsumers(t *testing.T) { simulated(t, testMoveRacesConsumers) }
+
+func testMoveRacesConsumers(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createWithSubs("from", "a", "b")
 	n.createQueue("to")

@@ -14,7 +14,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
@@ -27,18 +26,20 @@ func (n *testNode) tryPublish(queue, body string) {
 
 // ofPairAndAlone runs a test with the settings of a node of a pair and with those of one that stands alone.
 func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
-	t.Run("pair", func(t *testing.T) { test(t, settingsOfPair(t, "a", startEtcd(t))) })
-	t.Run("alone", func(t *testing.T) { test(t, settings(t, "a")) })
+	t.Helper()
+	t.Run("pair", func(t *testing.T) {
+		simulated(t, func(t *testing.T) { test(t, settingsOfPair(t, "a", startEtcd(t))) })
+	})
+	t.Run("alone", func(t *testing.T) { simulated(t, func(t *testing.T) { test(t, settings(t, "a")) }) })
 }
 
 // A disk whose syncs take long is told while something is written, and is over with the cause.
 func TestConditionSyncSlow(t *testing.T) {
-	t.Parallel() // it mostly waits
 	ofPairAndAlone(t, syncSlow)
 }
 
 func syncSlow(t *testing.T, c config.Config) {
-	disk := faultfs.New(vfs.OS())
+	disk := faultfs.New(diskOf(t))
 	n := startOn(t, c, disk)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
@@ -68,7 +69,7 @@ func syncSlow(t *testing.T, c config.Config) {
 func TestConditionDiskStalled(t *testing.T) { ofPairAndAlone(t, diskStalled) }
 
 func diskStalled(t *testing.T, c config.Config) {
-	disk := faultfs.New(vfs.OS())
+	disk := faultfs.New(diskOf(t))
 	c.Disk.StallTimeout = config.Duration(200 * time.Millisecond)
 	n := startOn(t, c, disk)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -93,7 +94,9 @@ func diskStalled(t *testing.T, c config.Config) {
 }
 
 // An archive that is not there any more hides nothing else from an operator: the status is answered.
-func TestStatusWithoutItsArchive(t *testing.T) {
+func TestStatusWithoutItsArchive(t *testing.T) { simulated(t, testStatusWithoutItsArchive) }
+
+func testStatusWithoutItsArchive(t *testing.T) {
 	c := settingsOfPair(t, "a", startEtcd(t))
 	c.WAL.Archive = filepath.Join(t.TempDir(), "archive")
 	n := start(t, c)
@@ -109,7 +112,9 @@ func TestStatusWithoutItsArchive(t *testing.T) {
 }
 
 // A switchover that failed is told by the node that was asked, until one succeeds.
-func TestConditionSwitchoverFailed(t *testing.T) {
+func TestConditionSwitchoverFailed(t *testing.T) { simulated(t, testConditionSwitchoverFailed) }
+
+func testConditionSwitchoverFailed(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -33,7 +33,9 @@ func (n *testNode) tells(k conditions.Kind, node string, want bool) {
 }
 
 // A pair on one leg says so, with words and in the health service, and stops saying so when it has two again.
-func TestConditionsOfOneLeg(t *testing.T) {
+func TestConditionsOfOneLeg(t *testing.T) { simulated(t, testConditionsOfOneLeg) }
+
+func testConditionsOfOneLeg(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -59,7 +61,9 @@ func TestConditionsOfOneLeg(t *testing.T) {
 }
 
 // What is the matter with one node is told by the other one, too, whichever is asked.
-func TestConditionsOfTheOtherNode(t *testing.T) {
+func TestConditionsOfTheOtherNode(t *testing.T) { simulated(t, testConditionsOfTheOtherNode) }
+
+func testConditionsOfTheOtherNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -81,7 +85,9 @@ func TestConditionsOfTheOtherNode(t *testing.T) {
 }
 
 // A standby that does not see the active says that instead of passing on what it heard last.
-func TestConditionsWithoutTheActive(t *testing.T) {
+func TestConditionsWithoutTheActive(t *testing.T) { simulated(t, testConditionsWithoutTheActive) }
+
+func testConditionsWithoutTheActive(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	_, err := b.admin.SetPaused(t.Context(), &pb.SetPausedRequest{Paused: true, Reason: "test"})

@@ -35,7 +35,8 @@ func (n *node) listenConsole(ctx context.Context) error {
 	link := n.insideLink().link
 	var err error
 	p.server, err = console.Listen(ctx, console.Options{
-		Address: n.cfg.Console.Listen, TLS: portTLS(n.secrets.console), Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
+		Address: n.cfg.Console.Listen, Listen: n.environment.Listen, TLS: portTLS(n.secrets.console),
+		Node: n.cfg.Node.Name, Logger: n.log.Named("console"),
 		Link: link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
@@ -82,7 +83,8 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	if n.secrets.own != nil {
 		secure = n.secrets.own.CheckOnly()
 	}
-	c, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(secure))
+	c, err := grpc.NewClient("passthrough:///"+address,
+		n.environment.dialOptions([]grpc.DialOption{grpc.WithTransportCredentials(secure)})...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the other node at %s: %w", address, err)
 	}

@@ -19,7 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-func TestConsume(t *testing.T) {
+func TestConsume(t *testing.T) { simulated(t, testConsume) }
+
+func testConsume(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.publish("q", "1", "2", "3", "4")
@@ -50,7 +52,9 @@ func TestConsume(t *testing.T) {
 }
 
 // TestConsumeHalfClose: a client that is done sending is still told what is committed.
-func TestConsumeHalfClose(t *testing.T) {
+func TestConsumeHalfClose(t *testing.T) { simulated(t, testConsumeHalfClose) }
+
+func testConsumeHalfClose(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.publish("q", "1")
@@ -65,7 +69,9 @@ func TestConsumeHalfClose(t *testing.T) {
 	require.ErrorContains(t, err, "EOF")
 }
 
-func TestConsumeRefusals(t *testing.T) {
+func TestConsumeRefusals(t *testing.T) { simulated(t, testConsumeRefusals) }
+
+func testConsumeRefusals(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Limits.Outstanding = 100 })
 	n.createQueue("q")
 	open := func(requests ...*pb.ConsumeRequest) error {
@@ -99,7 +105,9 @@ func TestConsumeRefusals(t *testing.T) {
 }
 
 // TestConsumeDeletedQueue: the consumers of a queue that is deleted are told so.
-func TestConsumeDeletedQueue(t *testing.T) {
+func TestConsumeDeletedQueue(t *testing.T) { simulated(t, testConsumeDeletedQueue) }
+
+func testConsumeDeletedQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	c := n.consume("q", 1)
@@ -110,7 +118,9 @@ func TestConsumeDeletedQueue(t *testing.T) {
 	require.ErrorContains(t, err, `"q"`)
 }
 
-func TestBrowse(t *testing.T) {
+func TestBrowse(t *testing.T) { simulated(t, testBrowse) }
+
+func testBrowse(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	_, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "other"}})
@@ -159,7 +169,9 @@ func TestBrowse(t *testing.T) {
 }
 
 // TestLargeMessages: the largest message goes in and out.
-func TestLargeMessages(t *testing.T) {
+func TestLargeMessages(t *testing.T) { simulated(t, testLargeMessages) }
+
+func testLargeMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	body := strings.Repeat("0123456789abcdef", 4<<20) // 64 MiB

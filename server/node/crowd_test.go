@@ -156,6 +156,10 @@ func (c *crowd) restart(place int) {
 // TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, and both nodes are restarted in
 // between. Nothing that was acknowledged is lost, nothing is there twice, and both stores end alike.
 func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
+	simulated(t, testPublishersAndConsumersAcrossRoles)
+}
+
+func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	a, b := startPair(t, startEtcd(t))
 	_, err := a.queues.CreateQueue(t.Context(),
 		&pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "work"}})

@@ -53,8 +53,10 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 
 // TestDamagedMessagesAlone: a node that stands alone has no node to repair from. Browsing steps over what is damaged,
 // verify lists it, and it can be given up.
-func TestDamagedMessagesAlone(t *testing.T) {
-	n := startAlone(t, func(c *config.Config) { c.Memory.Budget = 32 << 20 })
+func TestDamagedMessagesAlone(t *testing.T) { simulated(t, testDamagedMessagesAlone) }
+
+func testDamagedMessagesAlone(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
 	n.createQueue("orders")
 	var bodies []string
 	for _, name := range []string{"first", "second", "third", "fourth", "fifth"} {
@@ -102,9 +104,12 @@ func TestDamagedMessagesAlone(t *testing.T) {
 
 // TestFlushArchive: what was acknowledged is in the archive as soon as it is asked for, and a node that was wiped
 // begins another archive beside the one that it finds.
-func TestFlushArchive(t *testing.T) {
+func TestFlushArchive(t *testing.T) { simulated(t, testFlushArchive) }
+
+func testFlushArchive(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "archive")
 	n := startAlone(t, func(c *config.Config) {
+		c.Data.Dir = t.TempDir()
 		c.WAL.Archive, c.WAL.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
 	})
 	n.createQueue("orders")

@@ -69,7 +69,9 @@ func (c *consumer) answer(req *pb.ConsumeRequest) {
 
 // TestDeadLetters: a message that is given back too often, and one that is rejected, are in the dead-letter queue,
 // once, with where they come from; they go back where they came from.
-func TestDeadLetters(t *testing.T) {
+func TestDeadLetters(t *testing.T) { simulated(t, testDeadLetters) }
+
+func testDeadLetters(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("dead")
 	require.NoError(t, n.createWith("orders", &pb.QueueConfig{MaxDeliveries: 2, DeadLetter: "dead"}))
@@ -134,7 +136,9 @@ func TestDeadLetters(t *testing.T) {
 }
 
 // TestDroppedLetters: without a dead-letter queue, what no consumer can deal with is gone.
-func TestDroppedLetters(t *testing.T) {
+func TestDroppedLetters(t *testing.T) { simulated(t, testDroppedLetters) }
+
+func testDroppedLetters(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("orders", &pb.QueueConfig{MaxDeliveries: 1}))
 	n.publish("orders", "poison", "bad", "good")
@@ -149,7 +153,9 @@ func TestDroppedLetters(t *testing.T) {
 
 // TestDeadLetterConfig: what cannot be is refused with a reason, and nothing is changed; a change leaves alone what it
 // does not name.
-func TestDeadLetterConfig(t *testing.T) {
+func TestDeadLetterConfig(t *testing.T) { simulated(t, testDeadLetterConfig) }
+
+func testDeadLetterConfig(t *testing.T) {
 	n := startAlone(t, nil)
 	for _, name := range []string{"a", "b", "c"} {
 		require.NoError(t, n.createWith(name, &pb.QueueConfig{MaxMessages: 100}))
@@ -191,7 +197,9 @@ func TestDeadLetterConfig(t *testing.T) {
 }
 
 // TestFullDeadLetterQueue: what has no room there stays where it is, and goes once there is room.
-func TestFullDeadLetterQueue(t *testing.T) {
+func TestFullDeadLetterQueue(t *testing.T) { simulated(t, testFullDeadLetterQueue) }
+
+func testFullDeadLetterQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("dead", &pb.QueueConfig{MaxMessages: 1}))
 	require.NoError(t, n.createWith("orders", &pb.QueueConfig{DeadLetter: "dead"}))

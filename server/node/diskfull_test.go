@@ -17,6 +17,10 @@ import (
 // TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of
 // it; the active goes on and knows. The standby can be restarted meanwhile, and comes back when there is room.
 func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
+	simulated(t, testStandbyLeavesBeforeItsDiskIsFull)
+}
+
+func testStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -20,7 +20,7 @@ import (
 // Environment is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
 // rest of a node can be run as it is. What is not set is real.
 type Environment struct {
-	// Listen binds the node's port.
+	// Listen binds the ports of the node: those for gRPC, AMQP, the console and the metrics.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Dial connects to a port of the other node. An error that is syscall.ECONNREFUSED says that its process is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)

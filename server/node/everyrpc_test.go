@@ -175,7 +175,9 @@ func (c *rpcCaller) check(
 // TestEveryRPC calls every RPC of every service, as their descriptors name them, as every kind of caller, on a real
 // node, over the network and as the console and the port for AMQP do. A new RPC is in the table by itself; one without
 // a declared right fails.
-func TestEveryRPC(t *testing.T) {
+func TestEveryRPC(t *testing.T) { simulated(t, testEveryRPC) }
+
+func testEveryRPC(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "peer-token")
 	require.NoError(t, os.WriteFile(secret, []byte(strings.Repeat("s", 64)), 0o600))
 	etcd := startEtcd(t)

@@ -15,7 +15,9 @@ import (
 
 // TestFailback: the preferred node comes back, and gets the role when it has been in sync for the delay; not while the
 // pair is paused, nor while it rewrites its page file. The status of the active says when.
-func TestFailback(t *testing.T) {
+func TestFailback(t *testing.T) { simulated(t, testFailback) }
+
+func testFailback(t *testing.T) {
 	p := startUpkeepPair(t)
 	for _, n := range p.nodes {
 		n.config.Failover.FailbackDelay = config.Duration(2 * time.Second)

@@ -3,7 +3,6 @@
 package node_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -20,28 +19,30 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
-	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
 // fails runs a node that cannot run and returns its error.
 func fails(t *testing.T, c config.Config) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	err := node.Run(ctx, c, zap.NewNop(), node.Options{})
+	if w := simpair.Of(t); w != nil {
+		err := w.Launch(c, node.Options{}).Err()
+		require.Error(t, err)
+		return err
+	}
+	err := node.Run(t.Context(), c, zap.NewNop(), node.Options{})
 	require.Error(t, err)
-	require.NoError(t, ctx.Err(), "it should fail by itself")
 	return err
 }
 
+// Real sockets: the errors are those of the operating system.
 func TestPortInUse(t *testing.T) {
 	taken := freePort(t)
 	c := settings(t, "a")
@@ -54,6 +55,7 @@ func TestPortInUse(t *testing.T) {
 	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
 }
 
+// Real sockets: the error is that of the operating system.
 func TestAddressOfAnotherMachine(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
@@ -62,7 +64,9 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	require.ErrorContains(t, err, "set listen to one of its own")
 }
 
-func TestDataInUse(t *testing.T) {
+func TestDataInUse(t *testing.T) { simulated(t, testDataInUse) }
+
+func testDataInUse(t *testing.T) {
 	n := startAlone(t, nil)
 	c := n.config
 	c.Listen = "127.0.0.1:0"
@@ -72,8 +76,10 @@ func TestDataInUse(t *testing.T) {
 	n.createQueue("q") // the first one does not mind
 }
 
-func TestNewerFormat(t *testing.T) {
-	n := startAlone(t, nil)
+func TestNewerFormat(t *testing.T) { simulated(t, testNewerFormat) }
+
+func testNewerFormat(t *testing.T) {
+	n := start(t, settingsOnDisk(t, "alone"))
 	n.stop()
 	name := datadir.PageFile(n.config.Data.Dir)
 	raw, err := os.ReadFile(name)
@@ -86,8 +92,10 @@ func TestNewerFormat(t *testing.T) {
 	require.ErrorContains(t, err, "start that one")
 }
 
-func TestNotAStore(t *testing.T) {
-	c := settings(t, "a")
+func TestNotAStore(t *testing.T) { simulated(t, testNotAStore) }
+
+func testNotAStore(t *testing.T) {
+	c := settingsOnDisk(t, "a")
 	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
 	err := fails(t, c)
 	require.ErrorIs(t, err, store.ErrIdentityLost)
@@ -95,7 +103,9 @@ func TestNotAStore(t *testing.T) {
 }
 
 // TestOtherPairsData: the store of one pair under the prefix of another.
-func TestOtherPairsData(t *testing.T) {
+func TestOtherPairsData(t *testing.T) { simulated(t, testOtherPairsData) }
+
+func testOtherPairsData(t *testing.T) {
 	etcd := startEtcd(t)
 	first := start(t, settingsOfPair(t, "a", etcd))
 	first.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -119,13 +129,16 @@ func TestOtherPairsData(t *testing.T) {
 }
 
 // TestPairsDataAlone: a node of a pair must not be served without the coordinator by mistake.
-func TestPairsDataAlone(t *testing.T) {
+func TestPairsDataAlone(t *testing.T) { simulated(t, testPairsDataAlone) }
+
+func testPairsDataAlone(t *testing.T) {
 	etcd := startEtcd(t)
-	n := start(t, settingsOfPair(t, "a", etcd))
+	c := settingsOfPair(t, "a", etcd)
+	c.Data.Dir = t.TempDir()
+	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	n.stop()
-	c := n.config
 	c.Coordinator.Type = config.CoordinatorNone
 	err := fails(t, c)
 	require.ErrorIs(t, err, node.ErrStandaloneData)
@@ -138,7 +151,7 @@ func TestPairsDataAlone(t *testing.T) {
 	alone.publish("q", "x")
 }
 
-// TestCoordinatorComesLater: a node whose etcd cannot be reached waits, says so, and goes on by itself.
+// TestCoordinatorComesLater has a real etcd, which is what comes later: a node whose etcd cannot be reached waits, says so, and goes on by itself.
 func TestCoordinatorComesLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()
@@ -158,19 +171,22 @@ func TestCoordinatorComesLater(t *testing.T) {
 }
 
 // TestCoordinatorGone: with both nodes up, the loss of etcd costs no write.
-func TestCoordinatorGone(t *testing.T) {
-	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
-	require.NoError(t, err)
+func TestCoordinatorGone(t *testing.T) { simulated(t, testCoordinatorGone) }
+
+func testCoordinatorGone(t *testing.T) {
+	etcd := startEtcd(t)
 	active, _ := startPair(t, etcd)
 	active.createQueue("q")
-	require.NoError(t, etcd.Close())
+	simpair.Of(t).CoordinatorOf(&active.config).SetDown(true)
 	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, patience,
 		10*time.Millisecond)
 	active.publish("q", "x")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
 }
 
-func TestWrongSettings(t *testing.T) {
+func TestWrongSettings(t *testing.T) { simulated(t, testWrongSettings) }
+
+func testWrongSettings(t *testing.T) {
 	c := settings(t, "a")
 	c.PageSize = 1000
 	require.ErrorIs(t, fails(t, c), config.ErrInvalid)
@@ -186,7 +202,9 @@ func TestWrongSettings(t *testing.T) {
 }
 
 // TestStopsOnStopRequest: Run returns nil when it was asked to stop, with consumers and watchers attached.
-func TestStopsOnRequest(t *testing.T) {
+func TestStopsOnRequest(t *testing.T) { simulated(t, testStopsOnRequest) }
+
+func testStopsOnRequest(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.consume("q", 1)
@@ -199,9 +217,11 @@ func TestStopsOnRequest(t *testing.T) {
 
 // TestFailedSync is INV-7: the node stops with an error, nothing of the failed write is acknowledged, and the other
 // node takes over with everything that was.
-func TestFailedSync(t *testing.T) {
+func TestFailedSync(t *testing.T) { simulated(t, testFailedSync) }
+
+func testFailedSync(t *testing.T) {
 	etcd := startEtcd(t)
-	faults := faultfs.New(vfs.OS())
+	faults := faultfs.New(diskOf(t))
 	a := startOn(t, settingsOfPair(t, "a", etcd), faults)
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b := start(t, settingsOfPair(t, "b", etcd))
@@ -221,14 +241,9 @@ func TestFailedSync(t *testing.T) {
 		Queue: "q", Messages: batch("two"), Producer: &pb.Producer{Id: "p", Sequence: 1},
 	})
 	require.Error(t, err)
-	select {
-	case <-a.done:
-	case <-time.After(patience):
-		t.Fatal("the node goes on after a failed fsync")
-	}
-	require.ErrorIs(t, a.err, failover.ErrFailed)
-	require.ErrorIs(t, a.err, broken)
-	a.stopped.Do(func() {}) // its error is what was wanted
+	require.ErrorIs(t, a.failure(), failover.ErrFailed)
+	require.ErrorIs(t, a.failure(), broken)
+	a.failed = true
 
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	_, err = b.queues.Publish(t.Context(), &pb.PublishRequest{
@@ -240,8 +255,9 @@ func TestFailedSync(t *testing.T) {
 
 // TestSilentConnection: a client that connects and says nothing, or only half of what makes a connection, is cut off
 // after a few seconds.
-func TestSilentConnection(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestSilentConnection(t *testing.T) { simulated(t, testSilentConnection) }
+
+func testSilentConnection(t *testing.T) {
 	n := startAlone(t, nil)
 	silent := map[string]string{
 		"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n",
@@ -249,7 +265,7 @@ func TestSilentConnection(t *testing.T) {
 	}
 	open := make(map[string]net.Conn)
 	for name, sent := range silent {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", n.ready.Address)
+		conn, err := dialer(t)(t.Context(), "tcp", n.ready.Address)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err = conn.Write([]byte(sent))

@@ -73,7 +73,9 @@ func (n *testNode) publishRegions(queue string, count int) {
 
 // TestFilteredSubscription: a subscription gets what matches, the rest is acknowledged for it; others are not
 // concerned; the filter is there after a failover and a restart.
-func TestFilteredSubscription(t *testing.T) {
+func TestFilteredSubscription(t *testing.T) { simulated(t, testFilteredSubscription) }
+
+func testFilteredSubscription(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("orders")
 	require.NoError(t, active.subscribe("orders", "eu", `properties.region == "eu" && properties.number < 150`))
@@ -112,7 +114,9 @@ func TestFilteredSubscription(t *testing.T) {
 }
 
 // TestBadFilters: each is refused with a reason and a place, and nothing is made.
-func TestBadFilters(t *testing.T) {
+func TestBadFilters(t *testing.T) { simulated(t, testBadFilters) }
+
+func testBadFilters(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for name, c := range map[string]struct{ filter, text string }{
@@ -136,7 +140,9 @@ func TestBadFilters(t *testing.T) {
 
 // TestFilteredConsumers: a consumer gets what it wants and leaves the rest to the others; what no consumer wants waits
 // for one; a failover changes nothing of that.
-func TestFilteredConsumers(t *testing.T) {
+func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
+
+func testFilteredConsumers(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("orders")
 	active.publishRegions("orders", 100)

@@ -62,7 +62,9 @@ func openWatches() []openWatch {
 
 // TestLostRightEndsWatches: each stream that is neither a publisher's nor a consumer's ends, too, when its caller loses
 // the right to it, within a second; those of others go on.
-func TestLostRightEndsWatches(t *testing.T) {
+func TestLostRightEndsWatches(t *testing.T) { simulated(t, testLostRightEndsWatches) }
+
+func testLostRightEndsWatches(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("root", "q"))
 	for range 64 { // far more than a connection holds for a client that does not read
@@ -74,7 +76,7 @@ func TestLostRightEndsWatches(t *testing.T) {
 		}}
 	}
 	for _, w := range openWatches() {
-		t.Run(w.name, func(t *testing.T) {
+		section(t, w.name, func(t *testing.T) {
 			for _, who := range []string{"alice", "bob"} {
 				_, err := n.access().Grant(as(t.Context(), "root"), &pb.GrantRequest{Rule: all(who)})
 				require.NoError(t, err)

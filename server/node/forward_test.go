@@ -32,7 +32,9 @@ func (n *testNode) bodies(queue string) (all []string) {
 
 // TestForwards: what is published, by any of the three ways, goes where the rules say, once, also when it is repeated;
 // and the rules outlive the active.
-func TestForwards(t *testing.T) {
+func TestForwards(t *testing.T) { simulated(t, testForwards) }
+
+func testForwards(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	for _, name := range []string{"orders", "audit", "eu"} {
 		active.createQueue(name)
@@ -88,7 +90,9 @@ func TestForwards(t *testing.T) {
 }
 
 // TestBadForwards: what cannot be is refused with a reason, and nothing is changed or stored.
-func TestBadForwards(t *testing.T) {
+func TestBadForwards(t *testing.T) { simulated(t, testBadForwards) }
+
+func testBadForwards(t *testing.T) {
 	n := startAlone(t, nil)
 	for _, name := range []string{"a", "b", "c"} {
 		n.createQueue(name)

@@ -36,13 +36,23 @@ import (
 // believing has a node believe an issuer.
 func believing(c config.Config, i *issuer.Issuer) config.Config {
 	c.Auth.JWT.Issuer, c.Auth.JWT.Audience, c.Auth.JWT.ClockSkew = i.URL, issuer.Audience, 0
+	if i.Offline() {
+		c.Auth.JWT.KeysFile = i.KeysFile("")
+	}
 	return c
+}
+
+// anotherConn makes another connection to the node.
+func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+n.ready.Address,
+		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 }
 
 // askStatus calls GetStatus with a header.
 func askStatus(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
 	t.Helper()
-	cc, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+	cc, err := grpc.NewClient("passthrough:///"+address,
+		append(clientOptions(t), grpc.WithTransportCredentials(creds))...)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cc.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -54,7 +64,7 @@ func askStatus(t *testing.T, address, authorization string, creds credentials.Tr
 	return err
 }
 
-// TestTokensOverTheWire: what is shown decides whether a call is let in, as unary call and as stream.
+// TestTokensOverTheWire has real sockets, since the node fetches the keys over HTTP: what is shown decides whether a call is let in, as unary call and as stream.
 func TestTokensOverTheWire(t *testing.T) {
 	t.Parallel() // it mostly waits
 	i := issuer.New(t)
@@ -94,7 +104,7 @@ func TestTokensOverTheWire(t *testing.T) {
 			err := askStatus(t, n.ready.Address, tt.shown, insecure.NewCredentials())
 			require.Equal(t, tt.code, status.Code(err), err)
 
-			cc, err := grpc.NewClient(n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			cc, err := n.anotherConn()
 			require.NoError(t, err)
 			defer func() { require.NoError(t, cc.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -112,7 +122,9 @@ func TestTokensOverTheWire(t *testing.T) {
 
 // TestTokensOfThePair: one that was made for somebody is that one until it expires or is revoked, on both nodes; a
 // stream ends within a second then.
-func TestTokensOfThePair(t *testing.T) {
+func TestTokensOfThePair(t *testing.T) { simulated(t, testTokensOfThePair) }
+
+func testTokensOfThePair(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -120,7 +132,7 @@ func TestTokensOfThePair(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	addresses := []string{a.ready.Address, b.ready.Address}
-	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses})
+	everyone, err := client.Open(t.Context(), client.Options{Addresses: addresses, DialOptions: clientOptions(t)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, everyone.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,7 +149,9 @@ func TestTokensOfThePair(t *testing.T) {
 		_, err := everyone.CreateToken(ctx, tokens[name], info)
 		require.NoError(t, err)
 	}
-	robot, err := client.Open(ctx, client.Options{Addresses: addresses, Token: tokens["good"]})
+	robot, err := client.Open(ctx, client.Options{
+		Addresses: addresses, Token: tokens["good"], DialOptions: clientOptions(t),
+	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, robot.Close()) }()
 	who, err := robot.WhoAmI(ctx)
@@ -146,7 +160,7 @@ func TestTokensOfThePair(t *testing.T) {
 	require.Equal(t, []string{"machines"}, who.GetGroups())
 	require.Equal(t, "token", who.GetMethod())
 
-	cc, err := grpc.NewClient(a.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := a.anotherConn()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cc.Close()) }()
 	stream, err := pb.NewAdminServiceClient(cc).WatchStatus(metadata.AppendToOutgoingContext(ctx, "authorization",
@@ -180,12 +194,14 @@ func TestTokensOfThePair(t *testing.T) {
 }
 
 // TestStreamsEndWithTheirToken: within a second.
-func TestStreamsEndWithTheirToken(t *testing.T) {
-	i := issuer.New(t)
+func TestStreamsEndWithTheirToken(t *testing.T) { simulated(t, testStreamsEndWithTheirToken) }
+
+func testStreamsEndWithTheirToken(t *testing.T) {
+	i := issuer.NewOffline(t)
 	n := start(t, believing(settings(t, "a"), i))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
-	cc, err := grpc.NewClient(n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := n.anotherConn()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cc.Close()) }()
 	ends := time.Unix(time.Now().Unix()+2, 0)
@@ -225,7 +241,9 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 }
 
 // TestCertificatesOverTheWire: with client-auth require.
-func TestCertificatesOverTheWire(t *testing.T) {
+func TestCertificatesOverTheWire(t *testing.T) { simulated(t, testCertificatesOverTheWire) }
+
+func testCertificatesOverTheWire(t *testing.T) {
 	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
 	n := start(t, secured(t, settings(t, "a"), ca))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -250,7 +268,7 @@ func TestCertificatesOverTheWire(t *testing.T) {
 			}), codes.Unavailable,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			err := askStatus(t, n.ready.Address, "", credentials.NewTLS(&tls.Config{
 				RootCAs: ca.Pool(), Certificates: []tls.Certificate{tt.cert}, MinVersion: tls.VersionTLS12,
 			}))
@@ -265,9 +283,10 @@ func TestCertificatesOverTheWire(t *testing.T) {
 
 // TestClientRenewsItsToken over a failover: publishes and deliveries go on over expiring tokens and a change of the
 // active node, and nothing is lost or doubled.
-func TestClientRenewsItsToken(t *testing.T) {
-	t.Parallel() // it mostly waits
-	i := issuer.New(t)
+func TestClientRenewsItsToken(t *testing.T) { simulated(t, testClientRenewsItsToken) }
+
+func testClientRenewsItsToken(t *testing.T) {
+	i := issuer.NewOffline(t)
 	etcd := startEtcd(t)
 	a := start(t, believing(settingsOfPair(t, "a", etcd), i))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -278,7 +297,7 @@ func TestClientRenewsItsToken(t *testing.T) {
 
 	var tokens atomic.Int64
 	c, err := client.Open(t.Context(), client.Options{
-		Addresses: []string{a.ready.Address, b.ready.Address},
+		Addresses: []string{a.ready.Address, b.ready.Address}, DialOptions: clientOptions(t),
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)
 			ends := time.Now().Add(2 * time.Second)

@@ -49,7 +49,9 @@ func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
 }
 
 // TestSeek: a queue with a retention is read again from each kind of place, by new subscriptions, too.
-func TestSeek(t *testing.T) {
+func TestSeek(t *testing.T) { simulated(t, testSeek) }
+
+func testSeek(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 1000}))
 	n.publish("log", "1", "2", "3")
@@ -101,7 +103,9 @@ func TestSeek(t *testing.T) {
 }
 
 // TestSeekOnce: a request that comes again is answered as before, and moves nothing.
-func TestSeekOnce(t *testing.T) {
+func TestSeekOnce(t *testing.T) { simulated(t, testSeekOnce) }
+
+func testSeekOnce(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionAge: durationpb.New(time.Hour)}))
 	n.publish("log", "1", "2", "3")
@@ -129,7 +133,9 @@ func TestSeekOnce(t *testing.T) {
 }
 
 // TestBadPlaces: what is no place is refused with a reason that says what to do, and nothing is moved.
-func TestBadPlaces(t *testing.T) {
+func TestBadPlaces(t *testing.T) { simulated(t, testBadPlaces) }
+
+func testBadPlaces(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
 	n.publish("log", "1", "2", "3")
@@ -204,7 +210,9 @@ func TestBadPlaces(t *testing.T) {
 }
 
 // TestDropHead: a full queue takes what is new and lets go of what is old.
-func TestDropHead(t *testing.T) {
+func TestDropHead(t *testing.T) { simulated(t, testDropHead) }
+
+func testDropHead(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{MaxMessages: 3, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD}))
 	for i := range 10 {
@@ -238,8 +246,9 @@ func (n *testNode) drain(queue string, messages int) {
 
 // TestRetention: acknowledged messages are kept as long as the queue says, by number, bytes and age, and no message
 // goes that a subscription has still to acknowledge.
-func TestRetention(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestRetention(t *testing.T) { simulated(t, testRetention) }
+
+func testRetention(t *testing.T) {
 	n := startAlone(t, nil)
 	hundred := make([]string, 100)
 	for i := range hundred {
@@ -274,7 +283,9 @@ func TestRetention(t *testing.T) {
 
 // TestRetentionOverFailover: what is retained survives the loss of the active, is read again from the new one, and goes
 // there when its time has come.
-func TestRetentionOverFailover(t *testing.T) {
+func TestRetentionOverFailover(t *testing.T) { simulated(t, testRetentionOverFailover) }
+
+func testRetentionOverFailover(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	require.NoError(t, active.createWith("log", &pb.QueueConfig{RetentionMessages: 20}))
 	for i := range 50 {
@@ -299,7 +310,9 @@ func TestRetentionOverFailover(t *testing.T) {
 
 // TestDeadLetterHead: the oldest messages of a queue that is over its limit are dead letters a moment later, once for
 // each subscription that needs them; while there is no room for them, the queue refuses what would take it too far.
-func TestDeadLetterHead(t *testing.T) {
+func TestDeadLetterHead(t *testing.T) { simulated(t, testDeadLetterHead) }
+
+func testDeadLetterHead(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("dead", &pb.QueueConfig{MaxMessages: 8}))
 	_, err := n.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{

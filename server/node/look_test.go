@@ -30,7 +30,9 @@ func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (
 
 // TestVerifyBackup: a node tells a save-set that can be restored from one that cannot, and from one that it cannot
 // read; it stays within the place of save-sets.
-func TestVerifyBackup(t *testing.T) {
+func TestVerifyBackup(t *testing.T) { simulated(t, testVerifyBackup) }
+
+func testVerifyBackup(t *testing.T) {
 	c := settings(t, "a")
 	dir := filepath.Join(t.TempDir(), "sets")
 	c.Backup.Path, c.WAL.Archive = dir, filepath.Join(t.TempDir(), "log")
@@ -82,7 +84,9 @@ func TestVerifyBackup(t *testing.T) {
 }
 
 // TestVerifyEncrypted: a node has no key for its own save-sets, and says what has one.
-func TestVerifyEncrypted(t *testing.T) {
+func TestVerifyEncrypted(t *testing.T) { simulated(t, testVerifyEncrypted) }
+
+func testVerifyEncrypted(t *testing.T) {
 	c := settings(t, "a")
 	c.Backup.Path = filepath.Join(t.TempDir(), "sets")
 	c.Backup.Recipients = []string{"age1lggyhqrw2nlhcxprm67z43rta597azn8gknawjehu9d9dl0jq3yqqvfafg"}
@@ -103,7 +107,9 @@ func TestVerifyEncrypted(t *testing.T) {
 }
 
 // TestPageMapCall: the map of a node adds up, and is bounded.
-func TestPageMapCall(t *testing.T) {
+func TestPageMapCall(t *testing.T) { simulated(t, testPageMapCall) }
+
+func testPageMapCall(t *testing.T) {
 	n := start(t, settings(t, "a"))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")

@@ -16,7 +16,6 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
@@ -29,8 +28,9 @@ type gate struct {
 	reached chan struct{}
 }
 
-func newGate() *gate {
-	g := &gate{fs: faultfs.New(vfs.OS()), open: make(chan struct{}), reached: make(chan struct{})}
+func newGate(t *testing.T) *gate {
+	t.Helper()
+	g := &gate{fs: faultfs.New(diskOf(t)), open: make(chan struct{}), reached: make(chan struct{})}
 	close(g.open)
 	g.fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
@@ -77,7 +77,7 @@ type upkeepPair struct {
 func startUpkeepPair(t *testing.T) *upkeepPair {
 	t.Helper()
 	etcd := startEtcd(t)
-	p := &upkeepPair{t: t, gates: [2]*gate{newGate(), newGate()}}
+	p := &upkeepPair{t: t, gates: [2]*gate{newGate(t), newGate(t)}}
 	for i, name := range []string{"a", "b"} {
 		c := settingsOfPair(t, name, etcd)
 		c.Backup.Path = t.TempDir()

@@ -35,7 +35,9 @@ func (n *testNode) run(job string) *pb.JobRun {
 }
 
 // TestJobs: jobs run where they should, are remembered by both nodes, and survive a takeover.
-func TestJobs(t *testing.T) {
+func TestJobs(t *testing.T) { simulated(t, testJobs) }
+
+func testJobs(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
@@ -104,7 +106,9 @@ func TestJobs(t *testing.T) {
 }
 
 // TestJobWhileRewriting: what cannot run beside a rewrite is skipped, and says so.
-func TestJobWhileRewriting(t *testing.T) {
+func TestJobWhileRewriting(t *testing.T) { simulated(t, testJobWhileRewriting) }
+
+func testJobWhileRewriting(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
@@ -124,7 +128,9 @@ func TestJobWhileRewriting(t *testing.T) {
 }
 
 // TestResizeOnStartupAlone: what was asked for the next start is done before the node serves, once.
-func TestResizeOnStartupAlone(t *testing.T) {
+func TestResizeOnStartupAlone(t *testing.T) { simulated(t, testResizeOnStartupAlone) }
+
+func testResizeOnStartupAlone(t *testing.T) {
 	c := settings(t, "alone")
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -170,7 +176,9 @@ func TestResizeOnStartupAlone(t *testing.T) {
 }
 
 // TestResizeOnStartupPair: each node does it at its own next start as a standby; then the flag clears itself.
-func TestResizeOnStartupPair(t *testing.T) {
+func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
+
+func testResizeOnStartupPair(t *testing.T) {
 	p := startUpkeepPair(t)
 	want := p.nodes[0].scan().GetRecommended()
 	_, err := p.nodes[0].upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
@@ -197,7 +205,9 @@ func TestResizeOnStartupPair(t *testing.T) {
 }
 
 // TestVerifyUnderLoad: the digests of both nodes are taken at one record, however fast the log goes on.
-func TestVerifyUnderLoad(t *testing.T) {
+func TestVerifyUnderLoad(t *testing.T) { simulated(t, testVerifyUnderLoad) }
+
+func testVerifyUnderLoad(t *testing.T) {
 	p := startUpkeepPair(t)
 	_, err := p.nodes[0].upkeep.PutJob(t.Context(),
 		&pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})

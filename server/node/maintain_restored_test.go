@@ -16,7 +16,9 @@ import (
 // TestRestoredStore: a backup that a job made in the middle of a plan begins a pair, or serves alone. The plan is ended
 // there, the job's run, which the backup holds as one under way, is closed, and the flags and messages are those of the
 // backup.
-func TestRestoredStore(t *testing.T) {
+func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
+
+func testRestoredStore(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	reached := p.gates[1].shut()

@@ -22,7 +22,9 @@ import (
 
 // TestSettingsSurviveFailover: settings are the pair's: asked of any node, there on both, and after a takeover and a
 // restart.
-func TestSettingsSurviveFailover(t *testing.T) {
+func TestSettingsSurviveFailover(t *testing.T) { simulated(t, testSettingsSurviveFailover) }
+
+func testSettingsSurviveFailover(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	before, err := a.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
@@ -74,7 +76,9 @@ func TestSettingsSurviveFailover(t *testing.T) {
 
 // TestStandbyRewrites: the standby that rewrites stays in sync under load; meanwhile no second rewrite, no switchover,
 // and none at all on the active.
-func TestStandbyRewrites(t *testing.T) {
+func TestStandbyRewrites(t *testing.T) { simulated(t, testStandbyRewrites) }
+
+func testStandbyRewrites(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
@@ -139,7 +143,9 @@ func TestStandbyRewrites(t *testing.T) {
 
 // TestTakeoverDuringRewrite: the active goes away while its standby rewrites. The rewrite is dropped and the standby
 // takes over.
-func TestTakeoverDuringRewrite(t *testing.T) {
+func TestTakeoverDuringRewrite(t *testing.T) { simulated(t, testTakeoverDuringRewrite) }
+
+func testTakeoverDuringRewrite(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	stop := p.load()
@@ -170,7 +176,9 @@ func TestTakeoverDuringRewrite(t *testing.T) {
 }
 
 // TestCancelRewrite: when the caller goes away, the rewrite is dropped and the standby catches up.
-func TestCancelRewrite(t *testing.T) {
+func TestCancelRewrite(t *testing.T) { simulated(t, testCancelRewrite) }
+
+func testCancelRewrite(t *testing.T) {
 	p := startUpkeepPair(t)
 	b := p.nodes[1]
 	reached := p.gates[1].shut()
@@ -195,7 +203,9 @@ func TestCancelRewrite(t *testing.T) {
 }
 
 // TestRollingResize: both nodes get the recommended page size under load, and the roles are as before.
-func TestRollingResize(t *testing.T) {
+func TestRollingResize(t *testing.T) { simulated(t, testRollingResize) }
+
+func testRollingResize(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
@@ -247,7 +257,9 @@ func TestRollingResize(t *testing.T) {
 
 // TestPlanSurvivesRestarts: the standby is stopped in the middle of its rewrite, and later the active in the middle of
 // the other's.
-func TestPlanSurvivesRestarts(t *testing.T) {
+func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesRestarts) }
+
+func testPlanSurvivesRestarts(t *testing.T) {
 	p := startUpkeepPair(t)
 	reached := p.gates[1].shut()
 	started, err := p.nodes[0].upkeep.StartPlan(t.Context(),
@@ -280,7 +292,9 @@ func TestPlanSurvivesRestarts(t *testing.T) {
 }
 
 // TestCancelPlan: the rewrite that is under way is dropped, and another plan can begin.
-func TestCancelPlan(t *testing.T) {
+func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
+
+func testCancelPlan(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	reached := p.gates[1].shut()

@@ -66,7 +66,7 @@ func (n *node) activity() state.Activity {
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
 		State: n.state, More: n.more, Store: n.store, Latencies: n.latencies,
-		Address: n.cfg.Metrics.Listen, Queues: n.cfg.Metrics.Queues,
+		Address: n.cfg.Metrics.Listen, Listen: n.environment.Listen, Queues: n.cfg.Metrics.Queues,
 		TLS: portTLS(n.secrets.metrics), MayRead: n.mayRead, MayProfile: n.mayProfile,
 	}
 }

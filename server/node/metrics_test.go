@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net/http"
 	"strconv"
@@ -17,12 +18,20 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
+// httpClient returns a client of the ports for HTTP.
+func httpClient(t *testing.T, secure *tls.Config) *http.Client {
+	t.Helper()
+	transport := &http.Transport{DialContext: dialer(t), TLSClientConfig: secure}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
 // scrape reads the metrics of a node: the value of each series, and the types of the names.
 func scrape(t *testing.T, address string) (values map[string]float64, types map[string]string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+address+"/metrics", nil)
 	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := httpClient(t, nil).Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
@@ -46,7 +55,9 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 
 // TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/metrics.md says, no more and
 // no less, and the counters count.
-func TestMetricsOfAPair(t *testing.T) {
+func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
+
+func testMetricsOfAPair(t *testing.T) {
 	etcd := startEtcd(t)
 	addresses := make([]string, 2)
 	nodes := make([]*testNode, 2)

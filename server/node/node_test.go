@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,12 +24,43 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-const patience = 15 * time.Second
+// patience is how long a test waits for a condition: in simulated time, but for the few tests on real sockets.
+const patience = time.Minute
 
-// startEtcd starts an etcd that lives as long as the test.
-func startEtcd(t *testing.T) *embedded.Server {
+// simulated runs a test in simulated time: its nodes have an in-memory network, disk and coordinator.
+func simulated(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
+}
+
+// section runs a part of a simulated test, in which t.Run is not allowed.
+func section(t *testing.T, name string, part func(t *testing.T)) {
+	t.Helper()
+	t.Log("section:", name)
+	part(t)
+}
+
+// coordinatorServer is what the nodes of a pair coordinate through.
+type coordinatorServer interface{ Endpoints() []string }
+
+// simulatedEtcd is the endpoint of a coordinator of simpair.
+type simulatedEtcd string
+
+func (e simulatedEtcd) Endpoints() []string { return []string{string(e)} }
+
+// startEtcd returns a new coordinator for a simulated test.
+func startEtcd(t *testing.T) simulatedEtcd {
+	t.Helper()
+	w := simpair.Of(t)
+	require.NotNil(t, w, "the test is not simulated")
+	return simulatedEtcd("etcd" + strings.ReplaceAll(w.Dir(), "/", "-") + ":1")
+}
+
+// startRealEtcd starts an etcd that lives as long as the test.
+func startRealEtcd(t *testing.T) *embedded.Server {
 	t.Helper()
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
@@ -42,7 +73,11 @@ func settings(t *testing.T, name string) config.Config {
 	t.Helper()
 	c := config.Default()
 	c.Node.Name = name
-	c.Data.Dir = t.TempDir()
+	if w := simpair.Of(t); w != nil {
+		c.Data.Dir = w.Dir()
+	} else {
+		c.Data.Dir = t.TempDir()
+	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
 	c.WAL.SegmentBytes = 4 << 20
@@ -51,8 +86,16 @@ func settings(t *testing.T, name string) config.Config {
 	return c
 }
 
+// settingsOnDisk has the data directory on the disk of the operating system, for tests that change its files.
+func settingsOnDisk(t *testing.T, name string) config.Config {
+	t.Helper()
+	c := settings(t, name)
+	c.Data.Dir = t.TempDir()
+	return c
+}
+
 // settingsOfPair for a node of a pair.
-func settingsOfPair(t *testing.T, name string, etcd *embedded.Server) config.Config {
+func settingsOfPair(t *testing.T, name string, etcd coordinatorServer) config.Config {
 	t.Helper()
 	c := settings(t, name)
 	c.Coordinator.Type = config.CoordinatorEtcd
@@ -66,13 +109,13 @@ type testNode struct {
 	config  config.Config
 	ready   node.Ready
 	cancel  context.CancelFunc
-	done    chan struct{}
-	err     error // set before done is closed
+	done    <-chan struct{}
+	failure func() error // waits for done
 	conn    *grpc.ClientConn
 	queues  pb.QueueServiceClient
 	admin   pb.AdminServiceClient
 	upkeep  pb.MaintenanceServiceClient
-	stopped sync.Once
+	failed  bool // its error is expected
 }
 
 // start runs a node until the test ends or stop is called.
@@ -90,56 +133,96 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 // startIn runs it with more options of the test's.
 func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	n := &testNode{t: t, config: c, cancel: cancel, done: make(chan struct{})}
-	ready := make(chan node.Ready, 1)
-	logger := zap.NewNop()
-	if os.Getenv("LOCKSTEP_TEST_LOGS") != "" {
-		logger = zaptest.NewLogger(t).Named(c.Node.Name)
+	n := &testNode{t: t, config: c}
+	if w := simpair.Of(t); w != nil {
+		launched := w.Launch(c, o)
+		n.ready, n.cancel, n.done, n.failure = launched.Ready, launched.Shutdown, launched.Done(), launched.Err
+	} else {
+		n.launch(o)
 	}
-	go func() {
-		defer close(n.done)
-		o.Version, o.OnReady = "test", func(r node.Ready) { ready <- r }
-		n.err = node.Run(ctx, c, logger, o)
-	}()
+	if n.ready.Address == "" {
+		require.NoError(t, n.failure())
+		t.Fatal("the node stopped immediately")
+	}
 	t.Cleanup(n.stop)
-	select {
-	case n.ready = <-ready:
-	case <-n.done:
-		require.NoError(t, n.err)
-		t.Fatal("the node stopped at once")
-	case <-time.After(patience):
-		t.Fatal("the node is not ready")
-	}
-	creds := insecure.NewCredentials()
-	if c.TLS.On() {
-		source, err := tlsfiles.Open(tlsfiles.Options{Files: c.TLS.Files()})
-		require.NoError(t, err)
-		creds = source.Credentials(nil)
-	}
-	var err error
-	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))
-	require.NoError(t, err)
-	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)
-	n.upkeep = pb.NewMaintenanceServiceClient(n.conn)
+	n.dial()
 	return n
 }
 
-// stop stops the node and waits for it.
+// launch runs a node on real sockets and waits until it listens, or has ended.
+func (n *testNode) launch(o node.Options) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	var err error
+	n.cancel, n.done, n.failure = cancel, done, func() error { <-done; return err }
+	ready := make(chan node.Ready, 1)
+	logger := zap.NewNop()
+	if os.Getenv("LOCKSTEP_TEST_LOGS") != "" {
+		logger = zaptest.NewLogger(n.t).Named(n.config.Node.Name)
+	}
+	go func() {
+		defer close(done)
+		o.Version, o.OnReady = "test", func(r node.Ready) { ready <- r }
+		err = node.Run(ctx, n.config, logger, o)
+	}()
+	select {
+	case n.ready = <-ready:
+	case <-done:
+	}
+}
+
+// dial connects to the node.
+func (n *testNode) dial() {
+	n.t.Helper()
+	creds := insecure.NewCredentials()
+	if n.config.TLS.On() {
+		source, err := tlsfiles.Open(tlsfiles.Options{Files: n.config.TLS.Files()})
+		require.NoError(n.t, err)
+		creds = source.Credentials(nil)
+	}
+	var err error
+	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, append(clientOptions(n.t),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))...)
+	require.NoError(n.t, err)
+	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)
+	n.upkeep = pb.NewMaintenanceServiceClient(n.conn)
+}
+
+// clientOptions returns the options by which a gRPC client of the test reaches nodes.
+func clientOptions(t *testing.T) []grpc.DialOption {
+	t.Helper()
+	if w := simpair.Of(t); w != nil {
+		return w.ClientOptions()
+	}
+	return nil
+}
+
+// dialer connects to ports of nodes.
+func dialer(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
+	t.Helper()
+	if w := simpair.Of(t); w != nil {
+		return func(ctx context.Context, _, address string) (net.Conn, error) { return w.Dial(ctx, address) }
+	}
+	return (&net.Dialer{}).DialContext
+}
+
+// diskOf returns the disk that nodes of the test have by default.
+func diskOf(t *testing.T) vfs.FS {
+	t.Helper()
+	if w := simpair.Of(t); w != nil {
+		return w.Disk
+	}
+	return vfs.OS()
+}
+
+// stop stops the node and waits for it. It may be called more than once.
 func (n *testNode) stop() {
-	n.stopped.Do(func() {
-		n.cancel()
-		select {
-		case <-n.done:
-			require.NoError(n.t, n.err)
-		case <-time.After(patience):
-			n.t.Error("the node does not stop")
-		}
-		if n.conn != nil {
-			_ = n.conn.Close()
-		}
-	})
+	n.cancel()
+	if err := n.failure(); !n.failed {
+		require.NoError(n.t, err)
+	}
+	_ = n.conn.Close()
 }
 
 func (n *testNode) role() pb.Role {
@@ -178,7 +261,7 @@ func startAlone(t *testing.T, change func(*config.Config)) *testNode {
 }
 
 // startPair starts two nodes and waits until the second is in sync.
-func startPair(t *testing.T, etcd *embedded.Server) (active, standby *testNode) {
+func startPair(t *testing.T, etcd coordinatorServer) (active, standby *testNode) {
 	t.Helper()
 	active = start(t, settingsOfPair(t, "a", etcd))
 	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -273,7 +356,9 @@ func span(first, last uint64) []*pb.SequenceRange {
 	return []*pb.SequenceRange{{First: first, Last: last}}
 }
 
-func TestAlonePublishConsume(t *testing.T) {
+func TestAlonePublishConsume(t *testing.T) { simulated(t, testAlonePublishConsume) }
+
+func testAlonePublishConsume(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("orders")
 	for i := range 10 {
@@ -291,7 +376,9 @@ func TestAlonePublishConsume(t *testing.T) {
 }
 
 // TestRestartAlone: what was acknowledged is there after a restart, and the port is free again.
-func TestRestartAlone(t *testing.T) {
+func TestRestartAlone(t *testing.T) { simulated(t, testRestartAlone) }
+
+func testRestartAlone(t *testing.T) {
 	c := settings(t, "alone")
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -305,8 +392,9 @@ func TestRestartAlone(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(n.consume("orders", 10).take(2)))
 }
 
+// TestTakeover has a real etcd and real sockets: it shows that they work for a pair as the simulated ones do.
 func TestTakeover(t *testing.T) {
-	active, standby := startPair(t, startEtcd(t))
+	active, standby := startPair(t, startRealEtcd(t))
 	active.createQueue("orders")
 	active.publish("orders", "one", "two")
 	active.stop()
@@ -321,8 +409,13 @@ func TestTakeover(t *testing.T) {
 
 func freePort(t *testing.T) net.Listener {
 	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	listen := func(ctx context.Context, address string) (net.Listener, error) {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
+	if w := simpair.Of(t); w != nil {
+		listen = w.Listen
+	}
+	l, err := listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l

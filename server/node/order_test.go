@@ -39,7 +39,9 @@ func grouped(g string) *pb.Message  { return &pb.Message{Group: g} }
 
 // TestPriorities: a message of a high priority is the next delivered, whatever backlog is before it, also by the next
 // active node. LOCKSTEP_BACKLOG is how many there are.
-func TestPriorities(t *testing.T) {
+func TestPriorities(t *testing.T) { simulated(t, testPriorities) }
+
+func testPriorities(t *testing.T) {
 	backlog := 3000
 	if env := os.Getenv("LOCKSTEP_BACKLOG"); env != "" {
 		var err error
@@ -76,7 +78,9 @@ func TestPriorities(t *testing.T) {
 }
 
 // TestGroupsAcrossTakeover: a group goes on where it was, with one message at a time, when the active node changes.
-func TestGroupsAcrossTakeover(t *testing.T) {
+func TestGroupsAcrossTakeover(t *testing.T) { simulated(t, testGroupsAcrossTakeover) }
+
+func testGroupsAcrossTakeover(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	x, y := active.consume("q", 10), active.consume("q", 10)
@@ -100,7 +104,9 @@ func TestGroupsAcrossTakeover(t *testing.T) {
 
 // TestSingleActiveConsumer: one consumer gets the messages, the next in line takes over when it leaves, and that can be
 // altered at any time.
-func TestSingleActiveConsumer(t *testing.T) {
+func TestSingleActiveConsumer(t *testing.T) { simulated(t, testSingleActiveConsumer) }
+
+func testSingleActiveConsumer(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{Exclusive: true}))
 	n.publish("q", "1", "2", "3")
@@ -118,7 +124,9 @@ func TestSingleActiveConsumer(t *testing.T) {
 }
 
 // TestOrderRefusals: what no message and no queue may ask for is refused with a reason, and nothing is stored.
-func TestOrderRefusals(t *testing.T) {
+func TestOrderRefusals(t *testing.T) { simulated(t, testOrderRefusals) }
+
+func testOrderRefusals(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for name, c := range map[string]struct {

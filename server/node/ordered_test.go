@@ -28,7 +28,9 @@ func (n *testNode) list(req *pb.ListQueuesRequest) (names []string, total uint32
 }
 
 // TestListQueuesInOrder: the node searches, sorts and pages.
-func TestListQueuesInOrder(t *testing.T) {
+func TestListQueuesInOrder(t *testing.T) { simulated(t, testListQueuesInOrder) }
+
+func testListQueuesInOrder(t *testing.T) {
 	n := startAlone(t, nil)
 	for i, messages := range []int{3, 0, 5, 1} {
 		name := fmt.Sprintf("q/%c", 'a'+i)
@@ -69,7 +71,9 @@ func TestListQueuesInOrder(t *testing.T) {
 }
 
 // TestQueueActivity: rates come from what happened between two looks, and the age from the oldest message.
-func TestQueueActivity(t *testing.T) {
+func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
+
+func testQueueActivity(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.createQueue("idle")
@@ -105,7 +109,9 @@ func TestQueueActivity(t *testing.T) {
 }
 
 // TestConnections: who is connected, what goes over it, and an end to it.
-func TestConnections(t *testing.T) {
+func TestConnections(t *testing.T) { simulated(t, testConnections) }
+
+func testConnections(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.publish("q", make([]string, 30)...)

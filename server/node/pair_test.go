@@ -39,7 +39,9 @@ func (n *testNode) status() *pb.GetStatusResponse {
 }
 
 // TestStandbySendsClientsAway: whatever a client asks of the standby, it is told where the active is.
-func TestStandbySendsClientsAway(t *testing.T) {
+func TestStandbySendsClientsAway(t *testing.T) { simulated(t, testStandbySendsClientsAway) }
+
+func testStandbySendsClientsAway(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	q, ctx := standby.queues, t.Context()
@@ -118,7 +120,7 @@ func TestStandbySendsClientsAway(t *testing.T) {
 	const ofAccess = 2 // a change and a look stand for the others
 	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+ofAccess)
 	for name, call := range calls {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			err := call()
 			require.Equal(t, codes.FailedPrecondition, status.Code(err))
 			var notActive *wire.NotActiveError
@@ -131,7 +133,9 @@ func TestStandbySendsClientsAway(t *testing.T) {
 	}
 }
 
-func TestHealthAndReflection(t *testing.T) {
+func TestHealthAndReflection(t *testing.T) { simulated(t, testHealthAndReflection) }
+
+func testHealthAndReflection(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	const queues = "lockstep.v1.QueueService"
 	require.Equal(t, healthpb.HealthCheckResponse_SERVING, active.health(""))
@@ -161,7 +165,9 @@ func TestHealthAndReflection(t *testing.T) {
 		patience, 5*time.Millisecond)
 }
 
-func TestStatus(t *testing.T) {
+func TestStatus(t *testing.T) { simulated(t, testStatus) }
+
+func testStatus(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	active.publish("q", "x")
@@ -188,7 +194,9 @@ func TestStatus(t *testing.T) {
 }
 
 // TestRoleLoss: a client that is attached to a node that gives up its role is sent to the new active at once.
-func TestRoleLoss(t *testing.T) {
+func TestRoleLoss(t *testing.T) { simulated(t, testRoleLoss) }
+
+func testRoleLoss(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	active.publish("q", "1", "2")
@@ -232,7 +240,9 @@ func TestRoleLoss(t *testing.T) {
 }
 
 // TestRetryAcrossTakeover is INV-10 across nodes: the new active knows what the old one committed.
-func TestRetryAcrossTakeover(t *testing.T) {
+func TestRetryAcrossTakeover(t *testing.T) { simulated(t, testRetryAcrossTakeover) }
+
+func testRetryAcrossTakeover(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	req := &pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p", Sequence: 1}}
@@ -247,7 +257,9 @@ func TestRetryAcrossTakeover(t *testing.T) {
 	require.Equal(t, first.GetLsn(), again.GetLsn())
 }
 
-func TestMaintenanceCalls(t *testing.T) {
+func TestMaintenanceCalls(t *testing.T) { simulated(t, testMaintenanceCalls) }
+
+func testMaintenanceCalls(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	for i := range 100 {
@@ -276,7 +288,9 @@ func TestMaintenanceCalls(t *testing.T) {
 	}
 }
 
-func TestSwitchoverRefused(t *testing.T) {
+func TestSwitchoverRefused(t *testing.T) { simulated(t, testSwitchoverRefused) }
+
+func testSwitchoverRefused(t *testing.T) {
 	n := startAlone(t, nil)
 	_, err := n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.ErrorIs(t, kind(err), failover.ErrSwitchover)
@@ -293,7 +307,9 @@ func TestSwitchoverRefused(t *testing.T) {
 }
 
 // TestTwoRequired: with min_in_sync 2 a node alone refuses to write and says why; it serves as soon as there are two.
-func TestTwoRequired(t *testing.T) {
+func TestTwoRequired(t *testing.T) { simulated(t, testTwoRequired) }
+
+func testTwoRequired(t *testing.T) {
 	etcd := startEtcd(t)
 	two := func(name string) config.Config {
 		c := settingsOfPair(t, name, etcd)

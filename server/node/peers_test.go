@@ -97,7 +97,8 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 		require.NoError(t, err)
 		creds = source.Credentials(nil)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		append(clientOptions(t), grpc.WithTransportCredentials(creds))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -111,7 +112,9 @@ func issued(t *testing.T, ca *certs.Authority, name string, template x509.Certif
 }
 
 // A certificate of the pair's authority is not enough to speak as the other node: it has to carry a name of the pair's.
-func TestOnlyThePeer(t *testing.T) {
+func TestOnlyThePeer(t *testing.T) { simulated(t, testOnlyThePeer) }
+
+func testOnlyThePeer(t *testing.T) {
 	ca, etcd := certs.New(t, "ours"), startEtcd(t)
 	client := issued(t, ca, "client", x509.Certificate{DNSNames: []string{"client.test"}})
 	robot, err := url.Parse("spiffe://pair/node")
@@ -137,7 +140,9 @@ func TestOnlyThePeer(t *testing.T) {
 }
 
 // The node that connects looks at the names, too: a process that has a certificate for the address is not enough.
-func TestOnlyToThePeer(t *testing.T) {
+func TestOnlyToThePeer(t *testing.T) { simulated(t, testOnlyToThePeer) }
+
+func testOnlyToThePeer(t *testing.T) {
 	ca, etcd := certs.New(t, "ours"), startEtcd(t)
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -149,7 +154,9 @@ func TestOnlyToThePeer(t *testing.T) {
 }
 
 // Without TLS, both nodes have a secret; who does not know it is no peer. The file is read again when it changes.
-func TestPeerToken(t *testing.T) {
+func TestPeerToken(t *testing.T) { simulated(t, testPeerToken) }
+
+func testPeerToken(t *testing.T) {
 	etcd := startEtcd(t)
 	const secret, wrong = "the-secret-of-this-pair", "the-secret-of-others-"
 	file := func(content string) string {
@@ -188,7 +195,9 @@ func TestPeerToken(t *testing.T) {
 }
 
 // What the port of metrics shows to whom.
-func TestMetricsRights(t *testing.T) {
+func TestMetricsRights(t *testing.T) { simulated(t, testMetricsRights) }
+
+func testMetricsRights(t *testing.T) {
 	ca := certs.New(t, "ours")
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("the-secret-of-metrics"), 0o600))
@@ -217,14 +226,14 @@ func TestMetricsRights(t *testing.T) {
 			func(c *config.Config) { c.Metrics.TLS.Own = true }, "https", "", &operator, open, open,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			c := secured(t, settings(t, "a"), ca)
 			l := freePort(t)
 			c.Metrics.Listen = l.Addr().String()
 			require.NoError(t, l.Close())
 			tt.change(&c)
 			start(t, c)
-			transport := &http.Transport{}
+			transport := &http.Transport{DialContext: dialer(t)}
 			if tt.shows != nil {
 				source, err := tlsfiles.Open(tlsfiles.Options{Files: *tt.shows})
 				require.NoError(t, err)
@@ -254,7 +263,9 @@ func TestMetricsRights(t *testing.T) {
 }
 
 // A certificate that is replaced is used by new connections, and those that are open go on; a broken one is refused.
-func TestCertificatesChange(t *testing.T) {
+func TestCertificatesChange(t *testing.T) { simulated(t, testCertificatesChange) }
+
+func testCertificatesChange(t *testing.T) {
 	ca := certs.New(t, "ours")
 	c := secured(t, settings(t, "a"), ca)
 	n := start(t, c)
@@ -265,12 +276,12 @@ func TestCertificatesChange(t *testing.T) {
 		if err != nil { // it is the broken one
 			return ""
 		}
-		conn, err := tls.Dial("tcp", n.ready.Address, func() *tls.Config {
-			d := source.Dial()
-			d.ServerName, d.NextProtos = "127.0.0.1", []string{"h2"}
-			return d
-		}())
+		raw, err := dialer(t)(t.Context(), "tcp", n.ready.Address)
 		require.NoError(t, err)
+		d := source.Dial()
+		d.ServerName, d.NextProtos = "127.0.0.1", []string{"h2"}
+		conn := tls.Client(raw, d)
+		require.NoError(t, conn.HandshakeContext(t.Context()))
 		defer conn.Close()
 		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
@@ -300,7 +311,9 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // A client whose certificate has ended is not let in.
-func TestExpiredClient(t *testing.T) {
+func TestExpiredClient(t *testing.T) { simulated(t, testExpiredClient) }
+
+func testExpiredClient(t *testing.T) {
 	ca := certs.New(t, "ours")
 	n := start(t, secured(t, settings(t, "a"), ca))
 	ended := issued(t, ca, "ended", x509.Certificate{
@@ -308,7 +321,7 @@ func TestExpiredClient(t *testing.T) {
 	})
 	c, err := client.Open(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, FailFast: true,
-		TLSFiles: client.TLSFiles{CA: ended.CA, Cert: ended.Cert, Key: ended.Key},
+		DialOptions: clientOptions(t), TLSFiles: client.TLSFiles{CA: ended.CA, Cert: ended.Cert, Key: ended.Key},
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
@@ -320,7 +333,9 @@ func TestExpiredClient(t *testing.T) {
 
 // Where it is meant that other machines reach a node without TLS, the node says so for as long as that is the case; and
 // nothing tells the other node from others there.
-func TestInsecureIsTold(t *testing.T) {
+func TestInsecureIsTold(t *testing.T) { simulated(t, testInsecureIsTold) }
+
+func testInsecureIsTold(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "0.0.0.0:0", true
 	n := start(t, c)

@@ -49,7 +49,9 @@ func (n *testNode) listPrepared() *pb.ListPreparedResponse {
 }
 
 // TestPrepared: what is prepared is hidden and out of delivery, and both ends when it is decided.
-func TestPrepared(t *testing.T) {
+func TestPrepared(t *testing.T) { simulated(t, testPrepared) }
+
+func testPrepared(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("in")
 	n.createQueue("out")
@@ -90,7 +92,9 @@ func TestPrepared(t *testing.T) {
 }
 
 // TestPreparedLimits: bad input has a reason and a text, and nothing is stored.
-func TestPreparedLimits(t *testing.T) {
+func TestPreparedLimits(t *testing.T) { simulated(t, testPreparedLimits) }
+
+func testPreparedLimits(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	require.NoError(t, n.createWith("small", &pb.QueueConfig{MaxMessages: 2}))
@@ -124,7 +128,7 @@ func TestPreparedLimits(t *testing.T) {
 			codes.InvalidArgument, "to be prepared, the limit is",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			err := n.prepare(c.xid, c.ops...)
 			require.Equal(t, c.code, status.Code(err), "%v", err)
 			require.ErrorContains(t, err, c.says)
@@ -160,7 +164,9 @@ func TestPreparedLimits(t *testing.T) {
 }
 
 // TestPreparedHeuristics: a coordinator is told what an operator has decided, also when it is the same.
-func TestPreparedHeuristics(t *testing.T) {
+func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
+
+func testPreparedHeuristics(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for _, xid := range []string{"a", "b"} {
@@ -180,7 +186,9 @@ func TestPreparedHeuristics(t *testing.T) {
 }
 
 // TestPreparedRetry: a Prepare that is repeated is answered as it was, and another one under its sequence is refused.
-func TestPreparedRetry(t *testing.T) {
+func TestPreparedRetry(t *testing.T) { simulated(t, testPreparedRetry) }
+
+func testPreparedRetry(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	req := &pb.PrepareRequest{
@@ -206,7 +214,9 @@ func TestPreparedRetry(t *testing.T) {
 }
 
 // TestPreparedSurvives: a failover between the phases, and a restart of both nodes.
-func TestPreparedSurvives(t *testing.T) {
+func TestPreparedSurvives(t *testing.T) { simulated(t, testPreparedSurvives) }
+
+func testPreparedSurvives(t *testing.T) {
 	etcd := startEtcd(t)
 	active, standby := startPair(t, etcd)
 	active.createQueue("in")
@@ -244,7 +254,9 @@ func TestPreparedSurvives(t *testing.T) {
 }
 
 // TestPreparedTimeout: a transaction that is not decided in time is rolled back, and its coordinator is told.
-func TestPreparedTimeout(t *testing.T) {
+func TestPreparedTimeout(t *testing.T) { simulated(t, testPreparedTimeout) }
+
+func testPreparedTimeout(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Txn.PreparedTimeout = config.Duration(time.Second) })
 	n.createQueue("q")
 	n.publish("q", "1")
@@ -276,7 +288,9 @@ func (c *consumer) acknowledge(n int) (got []string) {
 
 // TestPreparedOfOtherQueues: also of a queue with priorities, and of one with groups, what is rolled back is delivered
 // once.
-func TestPreparedOfOtherQueues(t *testing.T) {
+func TestPreparedOfOtherQueues(t *testing.T) { simulated(t, testPreparedOfOtherQueues) }
+
+func testPreparedOfOtherQueues(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("priorities", &pb.QueueConfig{Priorities: true}))
 	n.createQueue("groups")
@@ -284,7 +298,7 @@ func TestPreparedOfOtherQueues(t *testing.T) {
 		"priorities": func(i int) *pb.Message { return &pb.Message{Body: []byte{byte('0' + i)}, Priority: new(uint32(i))} },
 		"groups":     func(i int) *pb.Message { return &pb.Message{Body: []byte{byte('0' + i)}, Group: "g"} },
 	} {
-		t.Run(queue, func(t *testing.T) {
+		section(t, queue, func(t *testing.T) {
 			var messages []*pb.Message
 			for i := range 5 {
 				messages = append(messages, message(i))

@@ -18,7 +18,9 @@ import (
 )
 
 // TestPublishRefusals: what is wrong is refused before it reaches the log, and the message says what and how much.
-func TestPublishRefusals(t *testing.T) {
+func TestPublishRefusals(t *testing.T) { simulated(t, testPublishRefusals) }
+
+func testPublishRefusals(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) {
 		c.Limits.MessageBytes, c.Limits.TransactionBytes = 1<<20, 2<<20
 	})
@@ -100,7 +102,7 @@ func TestPublishRefusals(t *testing.T) {
 			txn.ErrMalformed, "begins at 1",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			_, err := n.queues.Publish(t.Context(), tc.req)
 			require.ErrorIs(t, kind(err), tc.want)
 			require.ErrorContains(t, err, tc.text)
@@ -113,7 +115,9 @@ func TestPublishRefusals(t *testing.T) {
 }
 
 // TestRetries is INV-10 as a client sees it.
-func TestRetries(t *testing.T) {
+func TestRetries(t *testing.T) { simulated(t, testRetries) }
+
+func testRetries(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	n.createQueue("q")
@@ -180,7 +184,9 @@ func releaseOp(queue string, first, last uint64) *pb.Operation {
 	}}}
 }
 
-func TestCommit(t *testing.T) {
+func TestCommit(t *testing.T) { simulated(t, testCommit) }
+
+func testCommit(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	n.createQueue("in")
@@ -224,12 +230,16 @@ func TestCommit(t *testing.T) {
 
 func TestPublishStream(t *testing.T) {
 	for _, together := range []uint64{1, 7} {
-		t.Run(fmt.Sprint(together, " together"), func(t *testing.T) { testPublishStream(t, together) })
+		t.Run(fmt.Sprint(together, " together"), func(t *testing.T) {
+			simulated(t, func(t *testing.T) { testPublishStream(t, together) })
+		})
 	}
 }
 
 // TestPublishStreamRefuses: what cannot come together ends the stream, and nothing of it was committed.
-func TestPublishStreamRefuses(t *testing.T) {
+func TestPublishStreamRefuses(t *testing.T) { simulated(t, testPublishStreamRefuses) }
+
+func testPublishStreamRefuses(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	one := func() *pb.PublishStreamRequest {

@@ -17,7 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-func TestQueueAdministration(t *testing.T) {
+func TestQueueAdministration(t *testing.T) { simulated(t, testQueueAdministration) }
+
+func testQueueAdministration(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Limits.Queues = 5 })
 	ctx := t.Context()
 	created, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
@@ -61,7 +63,9 @@ func TestQueueAdministration(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrTooManyQueues)
 }
 
-func TestListQueues(t *testing.T) {
+func TestListQueues(t *testing.T) { simulated(t, testListQueues) }
+
+func testListQueues(t *testing.T) {
 	n := startAlone(t, nil)
 	for i := range 7 {
 		n.createQueue(fmt.Sprintf("a/%d", i))
@@ -86,7 +90,9 @@ func TestListQueues(t *testing.T) {
 	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 }
 
-func TestSubscriptions(t *testing.T) {
+func TestSubscriptions(t *testing.T) { simulated(t, testSubscriptions) }
+
+func testSubscriptions(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	n.createQueue("events")
@@ -130,7 +136,9 @@ func TestSubscriptions(t *testing.T) {
 	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 }
 
-func TestQueueLimits(t *testing.T) {
+func TestQueueLimits(t *testing.T) { simulated(t, testQueueLimits) }
+
+func testQueueLimits(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	_, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "few", Config: &pb.QueueConfig{MaxMessages: 2}})
@@ -152,7 +160,9 @@ func TestQueueLimits(t *testing.T) {
 }
 
 // TestDiskLow: publishes are refused, acknowledgements are not, and a retry of what was committed is still answered.
-func TestDiskLow(t *testing.T) {
+func TestDiskLow(t *testing.T) { simulated(t, testDiskLow) }
+
+func testDiskLow(t *testing.T) {
 	c := settings(t, "alone")
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -57,7 +57,9 @@ func exceeded(t *testing.T, err error, says ...string) {
 }
 
 // TestQuotas: each bound refuses what is beyond it, with words that name it, and lets go on what is within it.
-func TestQuotas(t *testing.T) {
+func TestQuotas(t *testing.T) { simulated(t, testQuotas) }
+
+func testQuotas(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	n.quota(&pb.AccessQuota{Queue: "team-a/*", Queues: 2, Bytes: 64 << 10, Connections: 2})
 	require.NoError(t, n.createAs("alice", "team-a/1"))
@@ -104,7 +106,9 @@ func TestQuotas(t *testing.T) {
 }
 
 // TestRateQuota: who publishes faster than the quota is slowed down to it, and refused when it is far ahead.
-func TestRateQuota(t *testing.T) {
+func TestRateQuota(t *testing.T) { simulated(t, testRateQuota) }
+
+func testRateQuota(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("root", "q"))
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 200})

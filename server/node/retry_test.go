@@ -27,7 +27,10 @@ func settled(err error) bool {
 
 // TestRetryIsDecidedByTheLog: a request that says that it was sent before may be in the log by now, so that a look at
 // the queue proves nothing. What refuses it is kept: no attempt with that sequence is carried out any more.
-func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
+// TestRetryIsDecidedByTheLog is INV-10.
+func TestRetryIsDecidedByTheLog(t *testing.T) { simulated(t, testRetryIsDecidedByTheLog) }
+
+func testRetryIsDecidedByTheLog(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	publish := func(queue string, sequence uint64, retry bool) error {
@@ -71,7 +74,7 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 			txn.ErrSubscriptionNotFound,
 		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		section(t, c.name, func(t *testing.T) {
 			err := c.send(1, false)
 			require.ErrorIs(t, kind(err), c.want)
 			require.False(t, settled(err), "the log was not asked")
@@ -110,7 +113,10 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 
 // TestAdministrationIsRepeated: a repetition is answered with the original result, whatever has happened since, and
 // changes nothing of it.
-func TestAdministrationIsRepeated(t *testing.T) { // INV-10
+// TestAdministrationIsRepeated is INV-10.
+func TestAdministrationIsRepeated(t *testing.T) { simulated(t, testAdministrationIsRepeated) }
+
+func testAdministrationIsRepeated(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
@@ -206,7 +212,9 @@ func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 // TestRetryWithAnotherBody: a request with the sequence of another one is refused, and not answered with the other
 // one's result; nothing of it is stored. What differs from attempt to attempt by itself, such as the time, is no
 // difference.
-func TestRetryWithAnotherBody(t *testing.T) {
+func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
+
+func testRetryWithAnotherBody(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	n.createQueue("q")
@@ -214,7 +222,7 @@ func TestRetryWithAnotherBody(t *testing.T) {
 	sequence := uint64(0)
 	// both sends one request and its repetition, and then another one under the same sequence.
 	both := func(name string, send func(p *pb.Producer, other bool) error) {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			sequence++
 			require.NoError(t, send(&pb.Producer{Id: "p", Sequence: sequence}, false))
 			for _, retry := range []bool{false, true} {
@@ -296,6 +304,10 @@ func TestRetryWithAnotherBody(t *testing.T) {
 
 // TestRetryWithAnotherBodyAfterARestart: the checksums in memory are gone, and the log still has what was asked for.
 func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
+	simulated(t, testRetryWithAnotherBodyAfterARestart)
+}
+
+func testRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	publish := func(n *testNode, body string) (*pb.PublishResponse, error) {
@@ -320,7 +332,9 @@ func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
 
 // TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name
 // now.
-func TestAcksOfAnotherQueue(t *testing.T) {
+func TestAcksOfAnotherQueue(t *testing.T) { simulated(t, testAcksOfAnotherQueue) }
+
+func testAcksOfAnotherQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	n.createQueue("q")

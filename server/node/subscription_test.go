@@ -38,7 +38,9 @@ func (n *testNode) alterSubscription(
 // TestSubscriptionPolicy: what a subscription has for itself holds instead of its queue's: for how often a message is
 // delivered, where it goes then, also when it expires, and when it comes again; over a failover, too. What it does not
 // have follows the queue.
-func TestSubscriptionPolicy(t *testing.T) {
+func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
+
+func testSubscriptionPolicy(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	for _, name := range []string{"dead", "own.dead"} {
 		active.createQueue(name)
@@ -94,7 +96,9 @@ func TestSubscriptionPolicy(t *testing.T) {
 
 // TestAlterFilter: a filter that is altered holds for what is published from then on, also for a consumer that is
 // attached; what did not match before does not come back.
-func TestAlterFilter(t *testing.T) {
+func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
+
+func testAlterFilter(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("orders")
 	require.NoError(t, n.subscribe("orders", "s", `properties.region == "eu"`))
@@ -119,7 +123,9 @@ func TestAlterFilter(t *testing.T) {
 }
 
 // TestBadSubscriptionPolicies: each is refused with its reason, and nothing is changed.
-func TestBadSubscriptionPolicies(t *testing.T) {
+func TestBadSubscriptionPolicies(t *testing.T) { simulated(t, testBadSubscriptionPolicies) }
+
+func testBadSubscriptionPolicies(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("end")
 	require.NoError(t, n.createWith("middle", &pb.QueueConfig{}))
@@ -184,7 +190,9 @@ func TestBadSubscriptionPolicies(t *testing.T) {
 }
 
 // TestActiveConsumer: of an exclusive queue it can be seen which consumer gets messages, and since when.
-func TestActiveConsumer(t *testing.T) {
+func TestActiveConsumer(t *testing.T) { simulated(t, testActiveConsumer) }
+
+func testActiveConsumer(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{Exclusive: true}))
 	require.Nil(t, n.subscription("q", "default").GetActiveConsumer())

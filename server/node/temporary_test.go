@@ -23,7 +23,9 @@ func (n *testNode) gone(name string) bool {
 
 // TestTemporaryQueue: a temporary queue stays while it has a consumer, and after a failover for its grace, in which its
 // consumer can come back; then it goes, on both nodes. One that is made durable stays.
-func TestTemporaryQueue(t *testing.T) {
+func TestTemporaryQueue(t *testing.T) { simulated(t, testTemporaryQueue) }
+
+func testTemporaryQueue(t *testing.T) {
 	const grace = 2 * time.Second
 	active, standby := startPair(t, startEtcd(t))
 	temporary := &pb.QueueConfig{TemporaryGrace: durationpb.New(grace)}

@@ -37,7 +37,9 @@ func (n *testNode) says(texts ...string) {
 // TestThirdNode: a node that was given the prefix of a healthy pair is told that the pair has its two nodes, and so is
 // an operator who looks at the active. Neither advises to force anything. When one of the two has left, the third takes
 // that one's place.
-func TestThirdNode(t *testing.T) {
+func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
+
+func testThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	c := start(t, settingsOfPair(t, "c", etcd))
@@ -58,7 +60,9 @@ func TestThirdNode(t *testing.T) {
 // TestWipedActive: the data directory of the only node in sync is gone, and an empty node starts in its place. Neither
 // node may act, and each says what fits its own place; the force that the other one then needs is refused for as long
 // as the empty node runs, with the reason.
-func TestWipedActive(t *testing.T) {
+func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
+
+func testWipedActive(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	a.createQueue("q")

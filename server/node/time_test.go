@@ -28,7 +28,9 @@ func (n *testNode) queue(name string) *pb.Queue {
 
 // TestDelay: messages come when they are due, not before, in the order of their times; the default of the queue is for
 // those that say nothing, in a transaction, too.
-func TestDelay(t *testing.T) {
+func TestDelay(t *testing.T) { simulated(t, testDelay) }
+
+func testDelay(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{Delay: in(3 * time.Second)}))
 	begin := time.Now()
@@ -54,7 +56,9 @@ func TestDelay(t *testing.T) {
 }
 
 // TestExpiry: by their own time and by the queue's TTL, messages are gone; what a consumer has stays with it.
-func TestExpiry(t *testing.T) {
+func TestExpiry(t *testing.T) { simulated(t, testExpiry) }
+
+func testExpiry(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{}))
 	c := n.consume("q", 1)
@@ -76,7 +80,9 @@ func TestExpiry(t *testing.T) {
 
 // TestManyExpireAtOnce: all that are over at the same moment go, also when there are more of them than are taken up at
 // once, and when others come in between that are over earlier; what becomes due meanwhile is delivered.
-func TestManyExpireAtOnce(t *testing.T) {
+func TestManyExpireAtOnce(t *testing.T) { simulated(t, testManyExpireAtOnce) }
+
+func testManyExpireAtOnce(t *testing.T) {
 	const each, times = 5000, 5
 	n := startAlone(t, nil)
 	for _, name := range []string{"a", "b", "due"} {
@@ -108,7 +114,9 @@ func TestManyExpireAtOnce(t *testing.T) {
 
 // TestExpiredDeadLetters: with dead_letter_expired, expired messages of each subscription are moved, once; while the
 // dead-letter queue has no room they stay, and are not delivered.
-func TestExpiredDeadLetters(t *testing.T) {
+func TestExpiredDeadLetters(t *testing.T) { simulated(t, testExpiredDeadLetters) }
+
+func testExpiredDeadLetters(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("dead", &pb.QueueConfig{MaxMessages: 3}))
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{
@@ -139,7 +147,9 @@ func TestExpiredDeadLetters(t *testing.T) {
 }
 
 // TestNackDelay: a consumer can have a message wait; an impossible delay ends the stream, and nothing is given back.
-func TestNackDelay(t *testing.T) {
+func TestNackDelay(t *testing.T) { simulated(t, testNackDelay) }
+
+func testNackDelay(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("q", &pb.QueueConfig{RedeliveryDelay: in(time.Hour)}))
 	n.publish("q", "1", "2")
@@ -162,7 +172,9 @@ func TestNackDelay(t *testing.T) {
 }
 
 // TestDelaySurvivesFailover: what is delayed or expires is known to the other node, and happens there.
-func TestDelaySurvivesFailover(t *testing.T) {
+func TestDelaySurvivesFailover(t *testing.T) { simulated(t, testDelaySurvivesFailover) }
+
+func testDelaySurvivesFailover(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	messages := make([]*pb.Message, 200)
@@ -190,7 +202,9 @@ func TestDelaySurvivesFailover(t *testing.T) {
 
 // TestDueIsPrompt measures how late messages are delivered that become due at a steady rate, on a pair.
 // LOCKSTEP_DUE_RATE is how many a second; it lasts for 5 s, and for 1 s by default.
-func TestDueIsPrompt(t *testing.T) {
+func TestDueIsPrompt(t *testing.T) { simulated(t, testDueIsPrompt) }
+
+func testDueIsPrompt(t *testing.T) {
 	rate, seconds := 500, 1
 	if env := os.Getenv("LOCKSTEP_DUE_RATE"); env != "" {
 		var err error

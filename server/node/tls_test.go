@@ -27,7 +27,9 @@ func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 
 // Clients, and the nodes among themselves, show each other certificates; one that has none, or one of another
 // authority, is not let in, not even as the other node.
-func TestMutualTLS(t *testing.T) {
+func TestMutualTLS(t *testing.T) { simulated(t, testMutualTLS) }
+
+func testMutualTLS(t *testing.T) {
 	etcd := startEtcd(t)
 	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
@@ -58,10 +60,10 @@ func TestMutualTLS(t *testing.T) {
 		"trusts another authority":   {strange.File, certFile, keyFile, false},
 		"no TLS (and none expected)": {"", "", "", false},
 	} {
-		t.Run(name, func(t *testing.T) {
+		section(t, name, func(t *testing.T) {
 			c, err := client.Open(t.Context(), client.Options{
 				Addresses: []string{a.ready.Address, b.ready.Address},
-				TLSFiles:  client.TLSFiles{CA: tt.ca, Cert: tt.cert, Key: tt.key},
+				TLSFiles:  client.TLSFiles{CA: tt.ca, Cert: tt.cert, Key: tt.key}, DialOptions: clientOptions(t),
 			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close()) }()
@@ -83,7 +85,9 @@ func TestMutualTLS(t *testing.T) {
 }
 
 // Without tls.client-auth require, any client may connect, but over TLS.
-func TestTLSWithoutClientCertificates(t *testing.T) {
+func TestTLSWithoutClientCertificates(t *testing.T) { simulated(t, testTLSWithoutClientCertificates) }
+
+func testTLSWithoutClientCertificates(t *testing.T) {
 	ca := certs.New(t, "ours")
 	c := secured(t, settings(t, "a"), ca)
 	c.TLS.ClientAuth = config.ClientAuthNone
@@ -91,6 +95,7 @@ func TestTLSWithoutClientCertificates(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	cl, err := client.Open(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address}, TLSFiles: client.TLSFiles{CA: ca.File},
+		DialOptions: clientOptions(t),
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cl.Close()) }()
@@ -100,7 +105,9 @@ func TestTLSWithoutClientCertificates(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWrongTLSFiles(t *testing.T) {
+func TestWrongTLSFiles(t *testing.T) { simulated(t, testWrongTLSFiles) }
+
+func testWrongTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	for want, spoil := range map[string]func(*config.NodeTLS){
 		"tls.cert: cert and key go together":   func(s *config.NodeTLS) { s.Key = "" },

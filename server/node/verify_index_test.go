@@ -36,8 +36,17 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 
 // TestVerifyWhileIndexIsReplaced: a deep comparison that finds the standby's index damaged waits until the standby has
 // another store, and then compares.
-func TestVerifyWhileIndexIsReplaced(t *testing.T) {
-	active, standby := startPair(t, startEtcd(t))
+func TestVerifyWhileIndexIsReplaced(t *testing.T) { simulated(t, testVerifyWhileIndexIsReplaced) }
+
+func testVerifyWhileIndexIsReplaced(t *testing.T) {
+	etcd := startEtcd(t)
+	active := start(t, settingsOfPair(t, "a", etcd))
+	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	c := settingsOfPair(t, "b", etcd)
+	c.Data.Dir = t.TempDir()
+	standby := start(t, c)
+	standby.waitFor(pb.Role_ROLE_STANDBY)
+	active.waitFor(pb.Role_ROLE_ACTIVE)
 	active.createQueue("orders")
 	active.publish("orders", "one", strings.Repeat("two", 3000), "three")
 	for _, n := range []*testNode{active, standby} {

@@ -47,7 +47,9 @@ func falsify(t *testing.T, dir string, queue uint64) {
 
 // TestVerify compares two nodes that hold the same, and then two that do not: that is an alarm in status, health and on
 // schedule, until they do again.
-func TestVerify(t *testing.T) {
+func TestVerify(t *testing.T) { simulated(t, testVerify) }
+
+func testVerify(t *testing.T) {
 	etcd := startEtcd(t)
 	often := func(name string) config.Config {
 		c := settingsOfPair(t, name, etcd)
@@ -59,6 +61,7 @@ func TestVerify(t *testing.T) {
 	_, err := active.admin.Verify(t.Context(), &pb.VerifyRequest{})
 	require.ErrorIs(t, kind(err), maintenance.ErrNoPartner)
 	standbyConfig := often("b")
+	standbyConfig.Data.Dir = t.TempDir()
 	standby := start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)

@@ -29,7 +29,9 @@ func (garbage) Marshal(any) (mem.BufferSlice, error) {
 }
 
 // TestUndecodable: a request that is no protobuf is the client's fault, in a call and in a stream.
-func TestUndecodable(t *testing.T) {
+func TestUndecodable(t *testing.T) { simulated(t, testUndecodable) }
+
+func testUndecodable(t *testing.T) {
 	n := startAlone(t, nil)
 	send := grpc.ForceCodecV2(garbage{encoding.GetCodecV2(proto.Name)})
 	_, unary := n.queues.Publish(t.Context(), &pb.PublishRequest{}, send)
@@ -52,7 +54,9 @@ func TestUndecodable(t *testing.T) {
 }
 
 // TestBrowseLimit is TestConsumeLimit for browsing.
-func TestBrowseLimit(t *testing.T) {
+func TestBrowseLimit(t *testing.T) { simulated(t, testBrowseLimit) }
+
+func testBrowseLimit(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	n.publish("q", slices.Repeat([]string{string(bytes.Repeat([]byte("x"), 9<<10))}, 100)...)
@@ -90,7 +94,9 @@ func TestBrowseLimit(t *testing.T) {
 
 // TestConsumeLimit: what is larger together than the consumer can receive comes in several responses; what is larger by
 // itself is an error that says what to do, instead of one of the consumer's own gRPC library.
-func TestConsumeLimit(t *testing.T) {
+func TestConsumeLimit(t *testing.T) { simulated(t, testConsumeLimit) }
+
+func testConsumeLimit(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for range 6 {

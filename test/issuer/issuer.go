@@ -45,6 +45,14 @@ type Issuer struct {
 	down    bool
 }
 
+// NewOffline creates an issuer with one key that serves nothing: verifiers read its keys from KeysFile.
+func NewOffline(t *testing.T) *Issuer {
+	t.Helper()
+	i := &Issuer{URL: "http://issuer.test", t: t}
+	i.Rotate()
+	return i
+}
+
 // New makes an issuer with one key, which serves until the test ends.
 func New(t *testing.T) *Issuer {
 	t.Helper()
@@ -82,6 +90,9 @@ func (i *Issuer) serve(what func() any) http.HandlerFunc {
 		_ = json.NewEncoder(w).Encode(what()) // the client is gone if it fails
 	}
 }
+
+// Offline reports whether the issuer was created by NewOffline.
+func (i *Issuer) Offline() bool { return i.server == nil }
 
 // KeysURL is where the keys are.
 func (i *Issuer) KeysURL() string { return i.URL + "/keys" }

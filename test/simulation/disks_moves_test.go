@@ -314,7 +314,7 @@ func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other
 		return err
 	}
 	sleep(ctx, leaseOver)
-	w.net.resetLink(original.name, clientHost) // or it would be asked now what clients have sent meanwhile
+	w.net.ResetLink(original.name, clientHost) // or it would be asked now what clients have sent meanwhile
 	w.authority.setSilent(original.name, false)
 	w.authority.notice(original.name, true)
 	w.setApart(original, other, false)

@@ -11,7 +11,7 @@
 // services, and the client package. A simulation is one testing/synctest bubble, so that a timeout of a second costs
 // nothing. Of a test's own are
 //
-//	net_test.go          TCP: connections with latency, one-way cuts, silence, resets and refusals
+//	test/simnet          TCP: connections with latency, one-way cuts, silence, resets and refusals
 //	disk_test.go         the disk: memfs.FS, which loses what was not synced when the power fails; slow, hanging, failing
 //	coordinator_test.go  the way to the coordinator, failover/coordinator/memory: silence, outages, swaps with an
 //	                     unknown outcome

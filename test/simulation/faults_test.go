@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
 // switchoverLimit is how long an operator waits for a switchover.
@@ -251,27 +252,27 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 			return alive()
 		}
 	}
-	cut := func(ways ...way) (begin func() bool, end func()) {
+	cut := func(ways ...simnet.Way) (begin func() bool, end func()) {
 		return strike(func() { w.setCut(true, ways...) }), func() { w.setCut(false, ways...) }
 	}
 	switch f.Kind {
 	case partition:
-		return cut(both(h.name, other.name)...)
+		return cut(simnet.Both(h.name, other.name)...)
 	case oneWay:
-		return cut(way{h.name, other.name})
+		return cut(simnet.Way{From: h.name, To: other.name})
 	case clientCut:
-		return cut(both(h.name, clientHost)...)
+		return cut(simnet.Both(h.name, clientHost)...)
 	case clientOneWay:
-		return cut(both(h.name, clientHost)[f.Dice%2])
+		return cut(simnet.Both(h.name, clientHost)[f.Dice%2])
 	case reset:
-		return strike(func() { w.net.resetLink(h.name, other.name) }), nil
+		return strike(func() { w.net.ResetLink(h.name, other.name) }), nil
 	case clientReset:
-		return strike(func() { w.net.resetLink(h.name, clientHost) }), nil
+		return strike(func() { w.net.ResetLink(h.name, clientHost) }), nil
 	default: // slowLink
 		slow := func(delay, jitter time.Duration) func() {
 			return func() {
-				for _, x := range both(h.name, other.name) {
-					w.net.change(x, func(l *link) { l.delay, l.jitter = delay, jitter })
+				for _, x := range simnet.Both(h.name, other.name) {
+					w.net.Change(x, func(l *simnet.Link) { l.Delay, l.Jitter = delay, jitter })
 				}
 			}
 		}
@@ -281,25 +282,22 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 }
 
 // setApart cuts the hosts off from each other, or undoes that.
-func (w *world) setApart(a, b *host, apart bool) { w.setCut(apart, both(a.name, b.name)...) }
+func (w *world) setApart(a, b *host, apart bool) { w.setCut(apart, simnet.Both(a.name, b.name)...) }
 
 // setAlone cuts a host off from all others, or undoes that.
 func (w *world) setAlone(h *host, alone bool) {
 	for _, name := range []string{w.hosts[0].name, w.hosts[1].name, clientHost} {
 		if name != h.name {
-			w.setCut(alone, both(h.name, name)...)
+			w.setCut(alone, simnet.Both(h.name, name)...)
 		}
 	}
 }
 
-func (w *world) setCut(on bool, ways ...way) {
+func (w *world) setCut(on bool, ways ...simnet.Way) {
 	for _, x := range ways {
-		w.net.change(x, func(l *link) { l.cut = on })
+		w.net.Change(x, func(l *simnet.Link) { l.Cut = on })
 	}
 }
-
-// both are the two directions between two hosts.
-func both(a, b string) []way { return []way{{a, b}, {b, a}} }
 
 // switchOver asks a node for it, as an operator does who does not wait for the answer here.
 func (w *world) switchOver(ctx context.Context, h *host) {
@@ -433,7 +431,7 @@ func (w *world) operator(ctx context.Context) {
 
 // heal ends what is left of all faults.
 func (w *world) heal() {
-	w.net.heal()
+	w.net.Heal()
 	w.authority.server.SetDown(false)
 	for _, h := range w.hosts {
 		w.authority.fate(h.name, swapNormal)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
 // clientHost is where the clients run.
@@ -43,7 +44,7 @@ type host struct {
 
 // run is one process.
 type run struct {
-	net      *process
+	net      *simnet.Process
 	disk     *disk
 	cancel   context.CancelFunc
 	killed   bool          // it has no network, coordinator and disk any more; guarded by host.mu
@@ -89,7 +90,7 @@ func (h *host) startLocked() {
 	h.down = false
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &run{
-		net: h.w.net.process(h.name), disk: newDisk(h.vol.mem, h.w.rand()), cancel: cancel,
+		net: h.w.net.NewProcess(h.name), disk: newDisk(h.vol.mem, h.w.rand()), cancel: cancel,
 		done: make(chan struct{}),
 	}
 	h.run = r
@@ -99,9 +100,9 @@ func (h *host) startLocked() {
 		r.err = node.Run(ctx, cfg, log, node.Options{
 			Version: "simulation", FS: r.disk, CanRestart: true,
 			Environment: node.Environment{
-				Listen: r.net.listen, Dial: r.net.dial, BootID: boot,
+				Listen: r.net.Listen, Dial: r.net.Dial, BootID: boot,
 				Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
-					return h.w.authority.connect(h.name, r.net.dead), nil
+					return h.w.authority.connect(h.name, r.net.Dead()), nil
 				},
 			},
 		})
@@ -145,7 +146,7 @@ func (h *host) supervise(r *run) {
 // other node could hear may depend on what the disk loses.
 func (h *host) endLocked(r *run) {
 	r.killed = true
-	r.net.kill()
+	r.net.Kill()
 	h.w.authority.forsake(h.name)
 	r.cancel()
 	r.disk.change(func(d *disk) { d.dead = true })
@@ -167,7 +168,7 @@ func (h *host) kill(power bool) bool {
 	}
 	h.down, h.lost = true, power
 	if power {
-		h.w.net.power(h.name, false)
+		h.w.net.SetPower(h.name, false)
 	}
 	h.endLocked(r)
 	if power {
@@ -198,7 +199,7 @@ func (h *host) restart() {
 	if !down {
 		return
 	}
-	h.w.net.power(h.name, true)
+	h.w.net.SetPower(h.name, true)
 	if !lost {
 		<-r.done // what keeps the page cache keeps the locks of a process that is not gone yet
 	}

@@ -302,7 +302,7 @@ func (w *world) end() error {
 	}
 	w.authority.end()
 	w.running.Wait()
-	w.clients.kill()
+	w.clients.Kill()
 	for _, h := range w.hosts {
 		var report checkpoint.Report
 		err := checkpoint.ReadDir(h.vol.mem, "/data", func(c *checkpoint.Checkpoint) (err error) {

@@ -21,6 +21,13 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/simnet"
+)
+
+// Latency of a healthy link.
+const (
+	normalDelay  = 100 * time.Microsecond
+	normalJitter = 200 * time.Microsecond
 )
 
 // poll is how often a condition is looked at, in simulated time.
@@ -69,10 +76,10 @@ type world struct {
 	options   options
 	log       *zap.Logger
 	began     time.Time
-	net       *network
+	net       *simnet.Network
 	authority *authority
 	hosts     [2]*host
-	clients   *process
+	clients   *simnet.Process
 	conns     map[string]*grpc.ClientConn
 
 	running sync.WaitGroup // processes and those who watch them
@@ -125,15 +132,16 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 		conns: map[string]*grpc.ClientConn{}, identities: identities{known: map[string]uint64{}},
 	}
 	w.options = drawOptions(w.rand())
-	w.net, w.authority = newNetwork(w.rand()), newAuthority(w.rand())
+	w.net = simnet.New(simnet.Options{Delay: normalDelay, Jitter: normalJitter, Rand: w.rand()})
+	w.authority = newAuthority(w.rand())
 	w.authority.struck = func() { w.count(swapUnsettled) }
-	w.clients = w.net.process(clientHost)
+	w.clients = w.net.NewProcess(clientHost)
 	for i, name := range []string{"a", "b"} {
 		h := newHost(w, name)
 		w.hosts[i] = h
 		conn, err := grpc.NewClient("passthrough:///"+h.address,
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(w.clients.dial), grpc.WithIdleTimeout(0))
+			grpc.WithContextDialer(w.clients.Dial), grpc.WithIdleTimeout(0))
 		if err != nil {
 			return nil, fmt.Errorf("connection to %s: %w", name, err)
 		}
@@ -166,7 +174,7 @@ func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client
 	return client.Open(ctx, client.Options{
 		Addresses: w.Addresses(),
 		DialOptions: append(more,
-			grpc.WithContextDialer(w.clients.dial),
+			grpc.WithContextDialer(w.clients.Dial),
 			grpc.WithChainUnaryInterceptor(w.forget)),
 	})
 }
@@ -180,7 +188,7 @@ func (w *world) NewClientOf(ctx context.Context, address string) (*client.Client
 				if to != address {
 					return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
 				}
-				return w.clients.dial(ctx, to)
+				return w.clients.Dial(ctx, to)
 			}),
 			grpc.WithChainUnaryInterceptor(w.forget),
 		},

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simnet implements an in-memory network for tests that run in a testing/synctest bubble: gRPC and HTTP
+// clients and servers run over it in simulated time.
+//
+// Connections behave like TCP connections: bytes arrive in order, and bytes held back by a cut link arrive when it
+// heals. Links have a latency, and can be cut in one direction. A Process owns listeners and connections; killing it
+// resets them. Writes never block, so that no goroutine waits for the network with a lock held, which would stop the
+// clock of the bubble.
+//
+// A host is named by an IP address or by any other string without a colon. Create a Network inside the bubble that
+// uses it.
+package simnet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Options of a Network. The zero value is a network without latency.
+type Options struct {
+	// Delay and Jitter of a healthy link. Each message takes Delay plus a random part of Jitter.
+	Delay, Jitter time.Duration
+	// Rand is the source of the jitter; nil if Jitter is 0 on all links.
+	Rand *rand.Rand
+}
+
+// Network carries bytes between hosts.
+type Network struct {
+	o Options
+
+	mu        sync.Mutex // guards the fields below
+	links     map[Way]*Link
+	listeners map[string]*listener
+	processes map[*Process]struct{}
+	off       map[string]bool // hosts without power: they do not answer
+	lastPort  int             // last port that was assigned
+	changed   chan struct{}   // closed and replaced whenever a link or a host changes
+}
+
+// Way is a direction between two hosts.
+type Way struct{ From, To string }
+
+// Both returns the two directions between two hosts.
+func Both(a, b string) []Way { return []Way{{a, b}, {b, a}} }
+
+// Link is the state of a direction.
+type Link struct {
+	Cut           bool
+	Delay, Jitter time.Duration
+}
+
+// firstPort is where the ports begin that the network assigns.
+const firstPort = 32768
+
+// New creates a network.
+func New(o Options) *Network {
+	return &Network{
+		o: o, links: map[Way]*Link{}, listeners: map[string]*listener{}, processes: map[*Process]struct{}{},
+		off: map[string]bool{}, lastPort: firstPort - 1, changed: make(chan struct{}),
+	}
+}
+
+// linkLocked returns the state of a direction.
+func (n *Network) linkLocked(w Way) *Link {
+	l := n.links[w]
+	if l == nil {
+		l = &Link{Delay: n.o.Delay, Jitter: n.o.Jitter}
+		n.links[w] = l
+	}
+	return l
+}
+
+// Change changes the state of a direction. Bytes in flight are affected by a cut, not by a new latency.
+func (n *Network) Change(w Way, f func(*Link)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f(n.linkLocked(w))
+	n.wakeLocked()
+}
+
+// SetCut cuts both directions between two hosts, or heals them.
+func (n *Network) SetCut(a, b string, cut bool) {
+	for _, w := range Both(a, b) {
+		n.Change(w, func(l *Link) { l.Cut = cut })
+	}
+}
+
+// Heal makes all links healthy.
+func (n *Network) Heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.links)
+	n.wakeLocked()
+}
+
+// wakeLocked wakes all goroutines that wait for a change.
+func (n *Network) wakeLocked() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// passes reports whether bytes sent along w arrive now. If not, changed is closed when the caller should check again.
+func (n *Network) passes(w Way) (ok bool, changed <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.linkLocked(w).Cut && !n.off[w.From] && !n.off[w.To], n.changed
+}
+
+// latency returns how long a message along w takes.
+func (n *Network) latency(w Way) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.linkLocked(w)
+	if l.Jitter == 0 {
+		return l.Delay
+	}
+	return l.Delay + time.Duration(n.o.Rand.Int64N(int64(l.Jitter)+1))
+}
+
+// portLocked returns a port that no listener has been given.
+func (n *Network) portLocked() string {
+	n.lastPort++
+	return strconv.Itoa(n.lastPort)
+}
+
+// ResetLink resets all connections between two hosts.
+func (n *Network) ResetLink(a, b string) {
+	n.mu.Lock()
+	processes := maps.Clone(n.processes)
+	n.mu.Unlock()
+	for p := range processes {
+		switch p.host {
+		case a:
+			p.Reset(b)
+		case b:
+			p.Reset(a)
+		}
+	}
+}
+
+// SetPower turns a host off or on. Other hosts are not notified when it goes off. When it is on again, the resets that
+// Kill sent arrive.
+func (n *Network) SetPower(host string, on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.off[host] = !on
+	n.wakeLocked()
+}
+
+// Process is the owner of listeners and connections on a host.
+type Process struct {
+	n    *Network
+	host string
+	dead chan struct{} // closed by Kill
+
+	mu    sync.Mutex // guards conns
+	conns map[*conn]struct{}
+}
+
+// NewProcess creates a process on a host.
+func (n *Network) NewProcess(host string) *Process {
+	p := &Process{n: n, host: host, dead: make(chan struct{}), conns: map[*conn]struct{}{}}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.processes[p] = struct{}{}
+	return p
+}
+
+// Kill closes the listeners of the process and resets its connections. The other ends see the reset when the link lets
+// it through. Kill must be called at most once.
+func (p *Process) Kill() {
+	close(p.dead)
+	p.n.mu.Lock()
+	for at, l := range p.n.listeners {
+		if l.p == p {
+			delete(p.n.listeners, at)
+			l.shut()
+		}
+	}
+	delete(p.n.processes, p)
+	p.n.mu.Unlock()
+	p.Reset("")
+}
+
+// Dead returns a channel that Kill closes.
+func (p *Process) Dead() <-chan struct{} { return p.dead }
+
+// Reset resets the connections with a host; "" means all hosts.
+func (p *Process) Reset(host string) {
+	p.mu.Lock()
+	conns := maps.Clone(p.conns)
+	p.mu.Unlock()
+	for c := range conns {
+		if host == "" || c.out.way.To == host {
+			c.end(syscall.ECONNRESET)
+		}
+	}
+}
+
+func (p *Process) isDead() bool {
+	select {
+	case <-p.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// errDead is returned by calls of a process after Kill.
+var errDead = fmt.Errorf("simnet: the process is dead: %w", syscall.ECONNABORTED)
+
+// Listen binds an address "host:port". It assigns a port if that is 0.
+func (p *Process) Listen(_ context.Context, at string) (net.Listener, error) {
+	host, port, err := net.SplitHostPort(at)
+	if err != nil {
+		return nil, err
+	}
+	p.n.mu.Lock()
+	defer p.n.mu.Unlock()
+	if p.isDead() {
+		return nil, errDead
+	}
+	if port == "0" {
+		at = net.JoinHostPort(host, p.n.portLocked())
+	}
+	if p.n.listeners[at] != nil {
+		return nil, fmt.Errorf("listen %s: %w", at, syscall.EADDRINUSE)
+	}
+	l := &listener{p: p, at: at, queue: make(chan *conn, 64), closed: make(chan struct{})}
+	p.n.listeners[at] = l
+	return l, nil
+}
+
+// Dial connects to an address "host:port".
+func (p *Process) Dial(ctx context.Context, at string) (net.Conn, error) {
+	host, _, err := net.SplitHostPort(at)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range Both(p.host, host) {
+		if err := p.travel(ctx, w); err != nil {
+			return nil, fmt.Errorf("dial %s: %w", at, err)
+		}
+	}
+	p.n.mu.Lock()
+	defer p.n.mu.Unlock()
+	l := p.n.listeners[at]
+	if l == nil || len(l.queue) == cap(l.queue) {
+		return nil, fmt.Errorf("dial %s: %w", at, syscall.ECONNREFUSED)
+	}
+	from := net.JoinHostPort(p.host, p.n.portLocked())
+	there, back := newPipe(p.n, Way{p.host, host}), newPipe(p.n, Way{host, p.host})
+	mine := &conn{p: p, in: back, out: there, local: addr(from), remote: addr(at)}
+	theirs := &conn{p: l.p, in: there, out: back, local: addr(at), remote: addr(from)}
+	if !mine.register() || !theirs.register() {
+		return nil, errDead
+	}
+	l.queue <- theirs
+	return mine, nil
+}
+
+// travel waits until a message along w has arrived.
+func (p *Process) travel(ctx context.Context, w Way) error {
+	if d := p.n.latency(w); d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.dead:
+			return errDead
+		}
+	}
+	for {
+		ok, changed := p.n.passes(w)
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.dead:
+			return errDead
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simnet_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/simnet"
+)
+
+const at = "10.0.0.1:7420"
+
+// connect returns both ends of a connection.
+func connect(t *testing.T, from, to *simnet.Process) (client, server net.Conn) {
+	t.Helper()
+	l, err := to.Listen(t.Context(), at)
+	require.NoError(t, err)
+	client, err = from.Dial(t.Context(), at)
+	require.NoError(t, err)
+	server, err = l.Accept()
+	require.NoError(t, err)
+	return client, server
+}
+
+func TestLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		n := simnet.New(simnet.Options{Delay: time.Second})
+		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
+		require.Equal(t, 2*time.Second, time.Since(began), "a round trip")
+		_, err := client.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+		got, err := io.ReadAll(server)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(got))
+		require.Equal(t, 3*time.Second, time.Since(began))
+		require.Equal(t, client.LocalAddr(), server.RemoteAddr())
+		require.IsType(t, (*net.TCPAddr)(nil), server.RemoteAddr())
+	})
+}
+
+func TestCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(simnet.Options{})
+		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
+		n.SetCut("10.0.0.1", "10.0.0.2", true)
+		_, err := client.Write([]byte("x"))
+		require.NoError(t, err)
+		require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, err = server.Read(make([]byte, 1))
+		require.ErrorContains(t, err, "timeout")
+		n.Heal()
+		require.NoError(t, server.SetReadDeadline(time.Time{}))
+		_, err = server.Read(make([]byte, 1))
+		require.NoError(t, err)
+	})
+}
+
+func TestKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(simnet.Options{})
+		here, there := n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1")
+		client, _ := connect(t, here, there)
+		there.Kill()
+		_, err := client.Read(make([]byte, 1))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		_, err = here.Dial(t.Context(), at)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	})
+}
+
+func TestPowerLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(simnet.Options{})
+		n.SetPower("10.0.0.1", false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := n.NewProcess("10.0.0.2").Dial(ctx, at)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestAssignsPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(simnet.Options{})
+		p := n.NewProcess("10.0.0.1")
+		l, err := p.Listen(t.Context(), "10.0.0.1:0")
+		require.NoError(t, err)
+		_, err = p.Listen(t.Context(), l.Addr().String())
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		_, err = n.NewProcess("10.0.0.2").Dial(t.Context(), l.Addr().String())
+		require.NoError(t, err)
+	})
+}

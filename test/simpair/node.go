@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simpair
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/simnet"
+)
+
+// Node is a process: one call of node.Run.
+type Node struct {
+	// Config is what it was started with.
+	Config config.Config
+	// Ready is set once it listens.
+	Ready node.Ready
+
+	w       *World
+	options node.Options
+	process *simnet.Process
+	cancel  context.CancelFunc
+	killed  atomic.Bool
+	done    chan struct{} // closed when node.Run has returned
+	err     error         // set before done is closed
+	ended   sync.Once
+
+	mu          sync.Mutex // guards the fields below
+	coordinator *memory.Coordinator
+	conn        *grpc.ClientConn
+}
+
+// Launch starts a node on the host of its listen address, and waits until it listens or has ended. It fills in what
+// Options leave open: the disk, which is that of the operating system if the data directory is not one of World.Dir, and
+// the environment.
+func (w *World) Launch(c config.Config, o node.Options) *Node {
+	w.T.Helper()
+	w.awaitKilled(c.Data.Dir)
+	host, _, err := net.SplitHostPort(c.Listen)
+	require.NoError(w.T, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &Node{
+		Config: c, w: w, options: o, process: w.Net.NewProcess(host), cancel: cancel, done: make(chan struct{}),
+	}
+	if o.FS == nil {
+		o.FS = w.Disk
+		if !strings.HasPrefix(c.Data.Dir, dirPrefix) {
+			o.FS = vfs.OS()
+		}
+	}
+	disk := faultfs.New(o.FS)
+	disk.SetHook(func(faultfs.Op) error {
+		if n.killed.Load() {
+			return syscall.EIO
+		}
+		return nil
+	})
+	o.FS = disk
+	if o.Version == "" {
+		o.Version = "test"
+	}
+	e := &o.Environment
+	e.Listen, e.Dial, e.BootID = n.process.Listen, n.process.Dial, "boot"
+	if c.Coordinator.Type != config.CoordinatorNone && e.Coordinator == nil {
+		e.Coordinator = n.connectCoordinator
+	}
+	ready := make(chan node.Ready, 1)
+	onReady := o.OnReady
+	o.OnReady = func(r node.Ready) {
+		n.Ready = r
+		if onReady != nil {
+			onReady(r)
+		}
+		ready <- r
+	}
+	logger := w.Logger(c.Node.Name)
+	w.mu.Lock()
+	w.nodes = append(w.nodes, n)
+	w.mu.Unlock()
+	go func() {
+		defer close(n.done)
+		n.err = node.Run(ctx, c, logger, o)
+	}()
+	select {
+	case <-ready:
+	case <-n.done:
+	}
+	return n
+}
+
+// Start starts a node, which must listen then.
+func (w *World) Start(c config.Config, o node.Options) *Node {
+	w.T.Helper()
+	n := w.Launch(c, o)
+	require.NotEmpty(w.T, n.Ready.Address, "the node ended: %v", n.err)
+	return n
+}
+
+// awaitKilled waits for processes that were killed on a data directory: they still hold its lock.
+func (w *World) awaitKilled(dir string) {
+	w.mu.Lock()
+	nodes := slices.Clone(w.nodes)
+	w.mu.Unlock()
+	for _, n := range nodes {
+		if n.killed.Load() && n.Config.Data.Dir == dir {
+			<-n.done
+		}
+	}
+}
+
+func (n *Node) connectCoordinator(failover.NodeInfo) (failover.Coordinator, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.coordinator = n.w.CoordinatorOf(&n.Config).Connect()
+	return n.coordinator, nil
+}
+
+// SetCoordinatorReachable cuts the node off from the coordinator, or restores the connection.
+func (n *Node) SetCoordinatorReachable(reachable bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.coordinator != nil {
+		n.coordinator.SetReachable(reachable)
+	}
+}
+
+// Host returns the IP address of the node's host.
+func (n *Node) Host() string {
+	host, _, _ := net.SplitHostPort(n.Config.Listen)
+	return host
+}
+
+// Conn returns a client connection to the node, without TLS.
+func (n *Node) Conn() *grpc.ClientConn {
+	n.w.T.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.conn == nil {
+		n.conn = n.w.Connect(n.Ready.Address)
+	}
+	return n.conn
+}
+
+// Admin returns the admin service of the node.
+func (n *Node) Admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.Conn()) }
+
+// Queues returns the queue service of the node.
+func (n *Node) Queues() pb.QueueServiceClient { return pb.NewQueueServiceClient(n.Conn()) }
+
+// Role returns the role that the node reports; ROLE_UNSPECIFIED if it does not answer.
+func (n *Node) Role() pb.Role {
+	st, err := n.Admin().GetStatus(n.w.T.Context(), &pb.GetStatusRequest{})
+	if err != nil {
+		return pb.Role_ROLE_UNSPECIFIED
+	}
+	return st.GetRole()
+}
+
+// WaitFor waits until the node has a role.
+func (n *Node) WaitFor(role pb.Role) {
+	n.w.T.Helper()
+	n.w.Eventually(func() bool { return n.Role() == role }, "%s should become %s", n.Config.Node.Name, role)
+}
+
+// Done returns a channel that is closed when the node has ended.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err returns what node.Run returned. It waits for that.
+func (n *Node) Err() error {
+	<-n.done
+	return n.err
+}
+
+// Shutdown asks the node to stop, and does not wait for it.
+func (n *Node) Shutdown() { n.cancel() }
+
+// Stop stops the node and returns what node.Run returned. The error is nil after Kill.
+func (n *Node) Stop() error {
+	n.cancel()
+	<-n.done
+	n.ended.Do(n.process.Kill) // its kernel closes what it had
+	if n.killed.Load() {
+		return nil
+	}
+	return n.err
+}
+
+// Kill ends the node like SIGKILL: it loses network, disk and coordinator immediately. What it wrote stays in the page
+// cache, and its lease lasts until it expires.
+func (n *Node) Kill() {
+	n.killed.Store(true)
+	n.ended.Do(n.process.Kill)
+	n.SetCoordinatorReachable(false)
+	n.cancel()
+}
+
+// Restart stops the node if it runs, starts it again with the same settings and address, and waits until it listens.
+func (n *Node) Restart() *Node {
+	n.w.T.Helper()
+	require.NoError(n.w.T, n.Stop())
+	c := n.Config
+	c.Listen = n.Ready.Address
+	return n.w.Start(c, n.options)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simpair_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// TestKill: the standby takes over in no simulated time after the active is killed, and the killed node joins again.
+func TestKill(t *testing.T) {
+	simpair.Test(t, func(t *testing.T, w *simpair.World) {
+		a, b := w.StartPair()
+		_, err := a.Queues().CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "orders"})
+		require.NoError(t, err)
+		began := time.Now()
+		a.Kill()
+		b.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		require.Less(t, time.Since(began), 10*time.Millisecond)
+		a = a.Restart()
+		w.WaitInSync(b, a)
+		_, err = b.Queues().GetQueue(t.Context(), &pb.GetQueueRequest{Name: "orders"})
+		require.NoError(t, err)
+	})
+}
+
+// TestCut: a pair whose link is cut has one active, and is in sync again after the link heals.
+func TestCut(t *testing.T) {
+	simpair.Test(t, func(t *testing.T, w *simpair.World) {
+		a, b := w.StartPair()
+		w.Net.SetCut(a.Host(), b.Host(), true)
+		a.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		w.Net.SetCut(a.Host(), b.Host(), false)
+		w.WaitInSync(a, b)
+	})
+}
