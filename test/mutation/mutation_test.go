@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutation checks test/MUTATIONS.md: with the hook of a row switched off, the named test fails, and otherwise it
-// passes (build tag deep). That the table lists every hook is checked in the default tier.
+// Package mutation checks test/MUTATIONS.md: with the hook of a row switched off, the named test fails, and otherwise
+// it passes (build tag deep). That the table lists every hook is checked in the default tier.
 package mutation
 
 import (

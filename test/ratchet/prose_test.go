@@ -38,8 +38,8 @@ func literary() map[string]bool {
 	} {
 		phrases[phrase] = true
 	}
-	for _, verb := range strings.Fields("is was are it they the he one has had comes came wait waits happens remains goes " +
-		"can cannot may must needs no") {
+	for _, verb := range strings.Fields("is was are it they the he one has had comes came wait waits happens remains " +
+		"goes can cannot may must needs no") {
 		phrases["what "+verb] = true
 	}
 	for _, verb := range strings.Fields("may can is are has had does call calls waits reads asks wants needs runs uses " +

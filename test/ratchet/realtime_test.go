@@ -184,7 +184,7 @@ func (s *scan) startsBubble(n ast.Node) (starts bool) {
 // isRunner reports whether a call runs its last argument in a bubble.
 func (s *scan) isRunner(call *ast.CallExpr) bool {
 	switch name := callee(call); name {
-	case "synctest.Test", "simpair.Run":
+	case "synctest.Test", "simpair.Test":
 		return true
 	default:
 		_, method, _ := strings.Cut(name, ".")

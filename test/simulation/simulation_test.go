@@ -72,8 +72,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a fifth in
-// the default tier.
+// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a fifth
+// in the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
 	if *seedFlag != 0 {
