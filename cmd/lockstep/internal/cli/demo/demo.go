@@ -85,6 +85,9 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 	o.Dir, o.Settings = dir, harness.SmallNodes()
+	// Both nodes and the load share this machine: however busy it is, it must not be taken for a dead node. A killed
+	// process is found by its closed port, regardless of these.
+	o.Settings["failover.timeout"], o.Settings["failover.drop-timeout"] = "10s", "8s"
 	w := env.Stdout
 	if env.Print.JSON() {
 		w = env.Stderr
