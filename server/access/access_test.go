@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +83,28 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	return &pb.AccessRule{
 		Principal: principal, Group: group, Queue: queue, Rights: access.RightsToProto(rights), Roles: roles,
 	}
+}
+
+// TestLoadsAreInOrder: one that reads the table, and is overtaken by a change and the load of that, does not put the
+// earlier rules back.
+func TestLoadsAreInOrder(t *testing.T) {
+	var rules access.Rules
+	var version atomic.Uint64
+	read := func() (uint64, []queue.AccessEntry) { return version.Load(), nil }
+	var later sync.WaitGroup
+	require.NoError(t, rules.LoadFrom(func() (uint64, []queue.AccessEntry) {
+		before, entries := read()
+		version.Add(1)
+		loaded := make(chan error, 1)
+		later.Go(func() { loaded <- rules.LoadFrom(read) })
+		select {
+		case <-loaded: // overtaken
+		case <-time.After(50 * time.Millisecond): // it waits
+		}
+		return before, entries
+	}))
+	later.Wait()
+	require.Equal(t, version.Load(), rules.Table().Version())
 }
 
 // TestMay is a table of decisions.
