@@ -95,4 +95,3 @@ func TestEmptiedUnderAnnouncement(t *testing.T) {
 		coordtest.Await(t, c, "both processes", func(o failover.Observation) bool { return len(o.Live) == 2 })
 	}
 }
-
