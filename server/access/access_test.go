@@ -5,12 +5,14 @@ package access_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -95,11 +97,16 @@ func TestLoadsAreInOrder(t *testing.T) {
 	require.NoError(t, rules.LoadFrom(func() (uint64, []queue.AccessEntry) {
 		before, entries := read()
 		version.Add(1)
-		loaded := make(chan error, 1)
-		later.Go(func() { loaded <- rules.LoadFrom(read) })
-		select {
-		case <-loaded: // overtaken
-		case <-time.After(50 * time.Millisecond): // it waits
+		var loaded atomic.Bool
+		later.Go(func() {
+			assert.NoError(t, rules.LoadFrom(read))
+			loaded.Store(true)
+		})
+		for range 100_000 { // it waits, or overtakes this one
+			if loaded.Load() {
+				break
+			}
+			runtime.Gosched()
 		}
 		return before, entries
 	}))
