@@ -26,8 +26,8 @@ const (
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link by the records that it is just applying: the
-// loss of the active must be reported immediately. The next link's applier waits for it.
+// applier is the goroutine that applies for a link. It may outlive its link by the records that it is just applying:
+// the loss of the active must be reported immediately. The next link's applier waits for it.
 type applier struct {
 	done chan struct{} // closed when it has ended
 	err  error         // set before done is closed

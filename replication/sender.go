@@ -274,8 +274,8 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// giveFree releases the log up to what the standby has acknowledged: after a reconnect it needs what it has not, although
-// that was sent.
+// giveFree releases the log up to what the standby has acknowledged: after a reconnect it needs what it has not,
+// although that was sent.
 func (sd *sender) giveFree() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {

@@ -108,8 +108,8 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom is Load of what read returns. It calls read only while no other LoadFrom is under way: otherwise one that was
-// read earlier, and loaded later, would put rules back that were changed meanwhile.
+// LoadFrom is Load of what read returns. It calls read only while no other LoadFrom is under way: otherwise one that
+// was read earlier, and loaded later, would restore rules that were changed since.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()

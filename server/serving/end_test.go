@@ -90,7 +90,7 @@ type waitingTask struct {
 	waits string
 }
 
-var waitingTasks = []waitingTask{ //nolint:gochecknoglobals // a table
+var waitingTasks = []waitingTask{
 	{
 		name: "retention", waits: "seek retained",
 		prepare: func(f *fixture) {

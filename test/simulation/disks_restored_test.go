@@ -20,8 +20,8 @@ import (
 )
 
 // restoreBeside starts a node with a restored backup in place of its disk. A restored store is of no pair, and the
-// coordinator has the record of one: the node waits, with a condition, and the other one goes on, or waits, as if it had
-// stayed down; until the operator gives the node its own disk again.
+// coordinator has the record of one: the node waits, with a condition, and the other one goes on, or waits, as if it
+// had stayed down; until the operator gives the node its own disk again.
 func (w *world) restoreBeside(ctx context.Context, h *audit.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {

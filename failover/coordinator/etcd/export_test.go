@@ -3,7 +3,6 @@
 package etcd
 
 import (
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -14,10 +13,4 @@ import (
 func (c *Coordinator) Begin(live failover.Live) { c.track(func(t *twins.Tracker) { t.Begin(live) }) }
 
 // Apply notes changes that a watch has told of at once.
-func (c *Coordinator) Apply(events []*clientv3.Event) {
-	changes := make([]*mvccpb.Event, len(events))
-	for i, ev := range events {
-		changes[i] = (*mvccpb.Event)(ev)
-	}
-	c.apply(changes)
-}
+func (c *Coordinator) Apply(events []*clientv3.Event) { c.apply(events) }

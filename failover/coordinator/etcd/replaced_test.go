@@ -25,12 +25,13 @@ func (s *server) empty(t *testing.T) {
 // connection to it is broken, so that no request fails. The connection reports what is there as soon as it is back, and
 // what comes after. (RequestTimeout is long: nothing here may depend on a request that is not answered in time.)
 func TestReplacedWhileDisconnected(t *testing.T) {
-	for name, replace := range map[string]func(t *testing.T, s *server, image string) (fits func(failover.Observation) bool){
-		"restored": func(t *testing.T, s *server, image string) func(failover.Observation) bool {
+	type fits = func(failover.Observation) bool
+	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
+		"restored": func(t *testing.T, s *server, image string) fits {
 			s.putBack(t, image)
 			return func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" }
 		},
-		"emptied": func(t *testing.T, s *server, _ string) func(failover.Observation) bool {
+		"emptied": func(t *testing.T, s *server, _ string) fits {
 			s.empty(t)
 			return func(o failover.Observation) bool { return o.Missing && o.Record == nil && len(o.Live) == 0 }
 		},
@@ -75,8 +76,8 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	}
 }
 
-// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and a process
-// that is gone is not.
+// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and so is one
+// that comes later.
 func TestEmptiedUnderAnnouncement(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})

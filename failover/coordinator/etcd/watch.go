@@ -99,7 +99,9 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 }
 
 // openWatch opens a stream of the changes from now on. cancel ends ctx if that takes too long.
-func (c *Coordinator) openWatch(ctx context.Context, cancel context.CancelFunc) (etcdserverpb.Watch_WatchClient, error) {
+func (c *Coordinator) openWatch(
+	ctx context.Context, cancel context.CancelFunc,
+) (etcdserverpb.Watch_WatchClient, error) {
 	limit := time.AfterFunc(c.opts.RequestTimeout, cancel)
 	defer limit.Stop()
 	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
