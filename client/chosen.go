@@ -52,7 +52,7 @@ func (c *Client) MoveMessages(
 	req := &pb.MoveMessagesRequest{
 		Queue: queue, Subscription: o.Subscription, To: o.To, QueueId: o.QueueID, Sequences: rangesToProto(sequences),
 	}
-	resp, err := read(ctx, c, "move messages of "+queue, req, pb.QueueServiceClient.MoveMessages)
+	resp, err := repeat(ctx, c, "move messages of "+queue, req, pb.QueueServiceClient.MoveMessages)
 	return MoveResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
 }
 
@@ -69,7 +69,7 @@ func (c *Client) RemoveMessages(
 	req := &pb.RemoveMessagesRequest{
 		Queue: queue, Subscription: subscription, QueueId: queueID, Sequences: rangesToProto(sequences),
 	}
-	resp, err := read(ctx, c, "remove messages of "+queue, req, pb.QueueServiceClient.RemoveMessages)
+	resp, err := repeat(ctx, c, "remove messages of "+queue, req, pb.QueueServiceClient.RemoveMessages)
 	return resp.GetRemoved(), err
 }
 

@@ -56,6 +56,8 @@ type fakePair struct {
 	endConsume func(r *pb.ConsumeRequest) error
 	// altered are the requests of AlterQueue.
 	altered []*pb.AlterQueueRequest
+	// chosen decides over MoveMessages and RemoveMessages.
+	chosen func() error
 	// replay answers ReplayDeadLetters.
 	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
 	// plan is what WatchPlan tells.

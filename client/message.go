@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -111,7 +112,10 @@ func (m *Message) check(maxBody int) error {
 	if m.plain() {
 		return nil
 	}
-	total := 0
+	total := 0 // as a node counts it: with the lengths of keys and values, and their number
+	if len(m.Properties) > 0 {
+		total = protowire.SizeVarint(uint64(len(m.Properties)))
+	}
 	for k, v := range m.Properties {
 		if k == "" || len(k) > maxKeyBytes {
 			return fmt.Errorf("%w: a property's key has %d bytes, 1 to %d are allowed", ErrInvalid, len(k), maxKeyBytes)
@@ -119,7 +123,7 @@ func (m *Message) check(maxBody int) error {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
 			return fmt.Errorf("%w: property %q is not valid UTF-8; put binary data in the body", ErrInvalid, k)
 		}
-		total += len(k) + len(v)
+		total += protowire.SizeBytes(len(k)) + protowire.SizeBytes(len(v))
 	}
 	if total > maxPropertiesBytes {
 		return fmt.Errorf("%w: the properties have %d bytes, the limit is %d", ErrLimit, total, maxPropertiesBytes)

@@ -5,6 +5,7 @@ package client
 import (
 	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // TestMessageFields: what a message has is what is delivered; an int is delivered as an int64.
@@ -63,6 +65,24 @@ func TestMessageFieldLimits(t *testing.T) {
 			require.ErrorIs(t, err, ErrLimit, says)
 		} else {
 			require.ErrorIs(t, err, ErrInvalid, says)
+		}
+	}
+}
+
+// TestPropertiesLimit: the client takes exactly what a node takes.
+func TestPropertiesLimit(t *testing.T) {
+	for _, others := range []int{0, 1, 200} {
+		used := others * len("xxxother00")
+		for size := txn.MaxPropertiesBytes - used - 20; size <= txn.MaxPropertiesBytes-used+others; size++ {
+			m := Message{Properties: map[string]string{"key": strings.Repeat("x", size)}}
+			stored := []txn.Property{{Key: "key", Value: m.Properties["key"]}}
+			for i := range others {
+				key := strconv.Itoa(i)
+				m.Properties[key] = "other"
+				stored = append(stored, txn.Property{Key: key, Value: "other"})
+			}
+			err := txn.CheckMessage(nil, stored, nil)
+			require.Equal(t, err == nil, m.check(100) == nil, "%d properties, one of %d bytes: %v", others+1, size, err)
 		}
 	}
 }

@@ -396,6 +396,18 @@ func read[Req, Resp any](
 	return resp, err
 }
 
+// repeat is read for a request that changes something, and that may be carried out more than once.
+func repeat[Req, Resp any](
+	ctx context.Context, c *Client, op string, req *Req,
+	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (resp *Resp, err error) {
+	err = c.do(ctx, op, new(doubt), func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = method(queues(cc), ctx, req)
+		return err
+	})
+	return resp, err
+}
+
 func (c QueueConfig) toProto() *pb.QueueConfig {
 	out := &pb.QueueConfig{
 		MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, DeadLetter: c.DeadLetter,

@@ -87,7 +87,7 @@ func (m *machine) noRecord() {
 			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
 			m.ident.End))
 	default:
-		m.missing, m.unknown = true, false
+		m.missing, m.unknown, m.refused = true, false, nil // a restored store may have waited for that
 	}
 }
 
@@ -160,6 +160,12 @@ func (m *machine) admit(rec Record) bool {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
 			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
+	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
+		// An empty node that was started first has begun the pair. To stop would say that to no operator.
+		m.wait(fmt.Errorf("%w: the store has records up to %s, and the active of pair %s is node %s. To serve the backup, "+
+			"stop both nodes, give the other one an empty data directory, remove the record or use another key prefix, and "+
+			"start this node first; to join the pair, start this node with an empty data directory", ErrRestored,
+			m.ident.End, rec.PairID, rec.Active))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.Quarantine == "":
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an "+
 			"empty data directory",

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // Options of a Runner.
@@ -272,13 +274,14 @@ func (r *Runner) publish(s *State) {
 		rec := s.rec.Clone()
 		st.Record = &rec
 	}
+	end := r.opts.Data.Identity().End
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.status
 	st.Since = old.Since
 	if st.Role != old.Role {
 		st.Since = time.Now()
-		r.logRole(old, st)
+		r.logRole(old, st, end)
 	}
 	if sameStatus(old, st) {
 		return
@@ -288,10 +291,11 @@ func (r *Runner) publish(s *State) {
 	r.changed = make(chan struct{})
 }
 
-func (r *Runner) logRole(old, now Status) {
+// logRole logs a change of the role: test/cluster waits for it as an event.
+func (r *Runner) logRole(old, now Status, end lsn.Position) {
 	fields := []zap.Field{
 		zap.Stringer("from", old.Role), zap.Stringer("to", now.Role),
-		zap.String("reason", now.Reason),
+		zap.String("reason", now.Reason), zap.Uint64("lsn", end.LSN),
 	}
 	if now.Record != nil {
 		fields = append(fields, zap.Uint64("config", now.Record.Config), zap.Uint64("term", now.Record.Term),

@@ -13,6 +13,9 @@ import (
 var (
 	// ErrOtherPair is returned when the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("this store belongs to another pair")
+	// ErrRestored is why a node waits whose store was restored from a backup while the coordinator has the record of a
+	// pair that this store is not part of.
+	ErrRestored = errors.New("this store was restored from a backup and is not part of the coordinator's pair")
 	// ErrRecordLost is why a node waits whose store has been part of a pair while the coordinator has no record of one
 	// (INV-9).
 	ErrRecordLost = errors.New("the coordinator has no record of the pair, but this node's store is not empty")
@@ -115,7 +118,7 @@ type Status struct {
 	// Reason why it is in that role or cannot serve, in words.
 	Reason string
 	// Refused is set while the node waits for an operator, because it must not use what the coordinator has:
-	// ErrRecordLost, ErrRecordOld.
+	// ErrRestored, ErrRecordLost, ErrRecordOld.
 	Refused error
 	// Since when it has had this role.
 	Since time.Time

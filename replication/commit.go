@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -297,7 +298,11 @@ func (p *Primary) runApplier(ctx context.Context) {
 func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 	for p.applied.Load() < upTo && !p.applyEnded && !p.isStopped() {
 		step := min(upTo, p.applied.Load()+applyStep)
-		if err := p.o.Store.Apply(step, p.answer); err != nil {
+		err := p.o.Store.ApplyUntil(p.stopped, step, p.answer)
+		if errors.Is(err, store.ErrInterrupted) {
+			return false
+		}
+		if err != nil {
 			p.applyEnded = true
 			p.fail(fmt.Errorf("apply committed records: %w", err))
 			return false

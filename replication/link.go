@@ -4,6 +4,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -24,8 +26,8 @@ const (
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies for a link. It may outlive its link, because while the page file is rewritten
-// nothing can be applied, and the loss of the active must be seen at once all the same; the next link's waits for it.
+// applier is the goroutine that applies for a link. It may outlive its link by the records that it is just applying:
+// the loss of the active must be reported immediately. The next link's applier waits for it.
 type applier struct {
 	done chan struct{} // closed when it has ended
 	err  error         // set before done is closed
@@ -481,7 +483,11 @@ func (l *link) apply(ctx context.Context) error {
 			if upTo <= applied {
 				break
 			}
-			if err := l.f.o.Store.Apply(upTo, nil); err != nil {
+			err := l.f.o.Store.ApplyUntil(ctx.Done(), upTo, nil)
+			if errors.Is(err, store.ErrInterrupted) {
+				return nil
+			}
+			if err != nil {
 				return fmt.Errorf("%w: apply: %w", errStore, err)
 			}
 			l.applied.Store(upTo)

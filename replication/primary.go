@@ -113,6 +113,9 @@ type Primary struct {
 	absentTold  bool
 	// awaited was told that it needs a snapshot and has not come for it since.
 	awaited awaitedFetch
+	// retained keeps the log for the standby whose session ended last, until retainedEnd; nil: there is none.
+	retained    *wal.Hold
+	retainedEnd *time.Timer
 	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
 	uncommitted []underWay
 	// foreign is never changed in place.
@@ -248,6 +251,7 @@ func (p *Primary) Stop() {
 		if p.session != nil {
 			p.session.end(errStopped)
 		}
+		p.releaseRetained()
 		p.mu.Unlock()
 		close(p.stopped)
 		p.queue.mu.Lock()

@@ -33,8 +33,9 @@ const (
 type sender struct {
 	s *session
 	p *Primary
-	// hold keeps in the log what was not sent yet, and heldBytes more, which were. It begins before the logs are matched:
-	// checkpoints go on, and the snapshot that the standby comes from is let go when it is registered.
+	// hold keeps in the log what was not acknowledged yet, and heldBytes more, about. It begins before the logs are
+	// matched: checkpoints go on, and the snapshot that the standby comes from is let go when it is registered. When the
+	// session ends, Primary.retain has it.
 	hold *wal.Hold
 
 	mu iolock.Mutex // is held by the goroutine that sends; guards all below. Primary.mu may be locked while it is held
@@ -49,6 +50,7 @@ type sender struct {
 	lastTime   time.Time // when the standby was told how long commits take
 	batches    []batch
 	heldBytes  int
+	released   uint64 // hold begins after it
 
 	// reader, while not nil, reads the log files.
 	reader *wal.Reader
@@ -57,8 +59,8 @@ type sender struct {
 // send is the session's sending goroutine.
 func (s *session) send(w Welcome) {
 	defer s.p.wg.Done()
-	defer s.sender.hold.Release()
 	s.end(s.sender.run(&w))
+	s.p.retain(s)
 }
 
 func (sd *sender) run(w *Welcome) error {
@@ -126,7 +128,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 		sd.lastSent = now // a node whose disk does not answer must not look alive
 		return 0, nil
 	}
-	sd.giveFree(1)
+	sd.giveFree()
 	return 0, sd.post(&ActiveMessage{})
 }
 
@@ -272,11 +274,13 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// giveFree lets the log go up to the cursor, if so many bytes of it were sent since it did.
-func (sd *sender) giveFree(least int) {
-	if sd.heldBytes >= least {
-		sd.hold.Advance(sd.cursor.LSN + 1)
-		sd.heldBytes = 0
+// giveFree releases the log up to what the standby has acknowledged: after a reconnect it needs what it has not,
+// although that was sent.
+func (sd *sender) giveFree() {
+	sd.heldBytes = 0
+	if acked := sd.s.acked.Load(); acked > sd.released {
+		sd.hold.Advance(acked + 1)
+		sd.released = acked
 	}
 }
 
@@ -296,7 +300,9 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position, batches []batch) e
 		frames = frames[p.o.BatchBytes:]
 	}
 	sd.cursor = end
-	sd.giveFree(holdStepBytes)
+	if sd.heldBytes >= holdStepBytes {
+		sd.giveFree()
+	}
 	m := &ActiveMessage{Previous: prev, Records: frames, Last: end}
 	if way != nil {
 		m.Trace = new(way.Context())

@@ -35,6 +35,8 @@ type session struct {
 	polls atomic.Bool
 	// sender is set by the handshake, unless the standby needs a snapshot.
 	sender *sender
+	// acked is the last record that the standby has durable.
+	acked atomic.Uint64
 	// heard is set by each message that arrives.
 	heard atomic.Bool
 	// window is what is under way.
@@ -182,7 +184,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return welcome, nil
 	}
 	hold.Advance(welcome.ResumeAfter.LSN + 1)
-	s.sender = &sender{s: s, p: p, hold: hold, cursor: welcome.ResumeAfter}
+	s.acked.Store(welcome.ResumeAfter.LSN)
+	s.sender = &sender{s: s, p: p, hold: hold, cursor: welcome.ResumeAfter, released: welcome.ResumeAfter.LSN}
 	return welcome, nil
 }
 
@@ -312,6 +315,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	}
 	p.session, p.peer = s, peer{acked: resumeAfter, applied: s.applied}
 	p.snapshots.passed(resumeAfter)
+	p.releaseRetained()
 	p.events.post(StandbyConnected{Member: s.member})
 	p.awaited = awaitedFetch{}
 	if p.requires(s) {
@@ -320,7 +324,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	return nil
 }
 
-// leave takes s away if nothing has replaced it.
+// leave removes s if no other session has replaced it.
 func (p *Primary) leave(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -334,6 +338,30 @@ func (p *Primary) leave(s *session) {
 	}
 	p.log.Warn("standby lost", zap.Stringer("standby", s.member), zap.Error(s.err))
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
+}
+
+// retain keeps the log that s holds, whose sender has ended, for as long as the standby may take to come back: it would
+// need a snapshot otherwise, where little of the log is kept.
+func (p *Primary) retain(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	hold := s.sender.hold
+	if p.ended || p.session != nil && p.session != s {
+		hold.Release()
+		return
+	}
+	p.releaseRetained()
+	p.retained = hold
+	p.retainedEnd = time.AfterFunc(fetchPatience*p.o.StandbyTimeout, hold.Release)
+}
+
+// releaseRetained releases what retain keeps. mu is held.
+func (p *Primary) releaseRetained() {
+	if p.retained != nil {
+		p.retainedEnd.Stop()
+		p.retained.Release()
+		p.retained, p.retainedEnd = nil, nil
+	}
 }
 
 // causeOf maps what ended a session to what failover needs to know.
@@ -427,6 +455,7 @@ func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 			return err
 		}
 		p.peer.acked = m.Durable
+		s.acked.Store(m.Durable.LSN)
 		if p.requires(s) {
 			p.count()
 		}

@@ -5,6 +5,7 @@ package replication_test
 import (
 	"context"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,11 +148,51 @@ func (n *node) slowCommits() {
 	})
 }
 
-// stalledStream is a connection whose standby takes nothing until it is let go.
+// stalledStream is a connection whose standby takes nothing until it is let go. It acknowledges what acks has.
 type stalledStream struct {
 	hello *replication.StandbyMessage
 	sent  chan *replication.ActiveMessage
+	acks  chan lsn.Position
 	ended <-chan struct{}
+}
+
+// patient has a node wait for a standby that acknowledges nothing.
+func patient(n *node) {
+	n.tuning.StandbyTimeout, n.tuning.AckTimeout, n.tuning.FixedTimeouts = time.Hour, time.Hour, true
+}
+
+// stall connects to a node as a standby that has everything up to a position and takes nothing until it is let go.
+func (n *node) stall(has lsn.Position, member replication.Member) (s *stalledStream, cut func() error) {
+	ctx, cancel := context.WithCancel(n.w.t.Context())
+	s = &stalledStream{
+		sent: make(chan *replication.ActiveMessage), acks: make(chan lsn.Position), ended: ctx.Done(),
+		hello: &replication.StandbyMessage{Hello: &replication.Hello{
+			Pair: n.store.Identity().PairID, Member: member, LogEnd: has, Applied: has, TermEnds: []lsn.Position{has},
+			Protocol: replication.ProtocolVersion,
+		}},
+	}
+	result := make(chan error, 1)
+	go func() { result <- n.primary.Replicate(ctx, s) }()
+	cut = sync.OnceValue(func() error {
+		cancel()
+		return <-result
+	})
+	n.w.t.Cleanup(func() { _ = cut() })
+	return s, cut
+}
+
+// take takes all records after a position, and acknowledges them.
+func (s *stalledStream) take(n *node, at lsn.Position) {
+	n.w.t.Helper()
+	for at != n.store.End() {
+		m := <-s.sent
+		if len(m.Records) == 0 {
+			continue
+		}
+		require.Equal(n.w.t, at, m.Previous)
+		at = m.Last
+		s.acks <- at
+	}
 }
 
 func (s *stalledStream) Recv() (*replication.StandbyMessage, error) {
@@ -160,6 +201,8 @@ func (s *stalledStream) Recv() (*replication.StandbyMessage, error) {
 		return m, nil
 	}
 	select {
+	case at := <-s.acks:
+		return &replication.StandbyMessage{Config: 1, Term: 1, Durable: at, AppliedLSN: at.LSN}, nil
 	case <-time.After(10 * time.Millisecond):
 		return &replication.StandbyMessage{Config: 1, Term: 1}, nil
 	case <-s.ended:
@@ -183,7 +226,7 @@ func (s *stalledStream) Send(m *replication.ActiveMessage) error {
 // Nothing that it needs of the log may go before it was sent, or it would fetch one snapshot after the other.
 func TestLogAfterTheSnapshotStays(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, patient, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
@@ -196,18 +239,7 @@ func TestLogAfterTheSnapshotStays(t *testing.T) {
 	}))
 	a.publish(a.queueID, 100, 4000, 4)
 
-	ctx, cancel := context.WithCancel(t.Context())
-	s := &stalledStream{sent: make(chan *replication.ActiveMessage), ended: ctx.Done()}
-	s.hello = &replication.StandbyMessage{Hello: &replication.Hello{
-		Pair: a.store.Identity().PairID, Member: replication.Member{Node: uuid.New(), Store: uuid.New()},
-		LogEnd: has, Applied: has, TermEnds: []lsn.Position{has}, Protocol: replication.ProtocolVersion,
-	}}
-	result := make(chan error, 1)
-	go func() { result <- a.primary.Replicate(ctx, s) }()
-	defer func() {
-		cancel()
-		<-result
-	}()
+	s, _ := a.stall(has, replication.Member{Node: uuid.New(), Store: uuid.New()})
 	await(a, func(e replication.StandbyConnected) bool { return !e.Snapshot })
 	for range 3 {
 		a.publish(a.queueID, 100, 4000, 4)
@@ -217,18 +249,50 @@ func TestLogAfterTheSnapshotStays(t *testing.T) {
 	require.LessOrEqual(t, a.store.FirstLSN(), has.LSN+1)
 
 	require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter)
-	for at := has; at != a.store.End(); {
-		select {
-		case m := <-s.sent:
-			require.Equal(t, at, m.Previous)
-			at = m.Last
-		case err := <-result:
-			result <- err
+	s.take(a, has)
+	// What was acknowledged is free to go.
+	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
+}
+
+// TestLogStaysOverAReconnect: a standby that comes from a snapshot takes some of the log that follows, does not
+// acknowledge it, and loses its connection. Checkpoints go on while it is away. It goes on with the log where it was:
+// the snapshot was not fetched in vain.
+func TestLogStaysOverAReconnect(t *testing.T) {
+	w := newWorld(t)
+	a := w.node("a", smallLog, patient, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a.lead(1, 1, nil)
+	a.createQueue()
+	a.dropLog()
+	var has lsn.Position
+	require.NoError(t, a.fetchSnapshot(func(c *replication.SnapshotChunk) error {
+		if c.Header != nil {
+			has = c.Header.Position
+		}
+		return nil
+	}))
+	member := replication.Member{Node: uuid.New(), Store: uuid.New()}
+	checkpoint := func() {
+		for range 3 {
+			a.publish(a.queueID, 100, 4000, 4)
+			_, err := a.store.Checkpoint(t.Context())
 			require.NoError(t, err)
 		}
 	}
-	// What was sent is free to go.
-	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
+	for range 2 {
+		a.forget()
+		checkpoint()
+		s, cut := a.stall(has, member)
+		require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter, "it goes on with the log")
+		for sent := 0; sent < 2<<20; sent += len((<-s.sent).Records) {
+			checkpoint()
+		}
+		require.Error(t, cut())
+		await[replication.StandbyLost](a, nil)
+	}
+	checkpoint()
+	s, _ := a.stall(has, member)
+	require.Equal(t, has, (<-s.sent).Welcome.ResumeAfter, "it goes on with the log")
+	s.take(a, has)
 }
 
 // transferBusy is how long a chunk takes in tests of a transfer that pauses: the pauses are then 19 times as long.

@@ -31,9 +31,14 @@ const (
 // The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the
 // messages in memory exceed their share of the memory budget, until the pager has written some.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
+	return s.ApplyUntil(nil, upTo, done)
+}
+
+// ApplyUntil is Apply, but it returns ErrInterrupted when it would have to wait and stop is closed.
+func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64, r *txn.Result)) error {
 	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
-		if err := s.waitForRoom(); err != nil {
+		if err := s.waitForRoom(stop); err != nil {
 			return err
 		}
 		frames, before, inMemory, err := s.nextFrames()
@@ -193,18 +198,40 @@ func (s *Store) Applied() lsn.Position {
 }
 
 // waitForRoom blocks while the messages in memory exceed their share of the budget, while a rewrite copies what was
-// applied, and while a DigestAt takes a checkpoint of just that.
-func (s *Store) waitForRoom() error {
+// applied, and while a DigestAt takes a checkpoint of just that. It returns ErrInterrupted when stop is closed.
+func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit() {
+	if !s.mustWait() {
+		return s.usable()
+	}
+	waited := make(chan struct{})
+	defer close(waited)
+	go func() {
+		select {
+		case <-stop:
+			s.wakeRoom()
+		case <-waited:
+		}
+	}()
+	for s.mustWait() {
 		if err := s.usable(); err != nil {
 			return err
+		}
+		select {
+		case <-stop:
+			return ErrInterrupted
+		default:
 		}
 		s.wakePager()
 		s.room.Wait()
 	}
 	return s.usable()
+}
+
+// mustWait reports whether nothing may be applied now. mu is held.
+func (s *Store) mustWait() bool {
+	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
 
 // awaitRoomLimit is how long AwaitRoom waits at most: a pager that cannot write must not stop what could go on.

@@ -28,6 +28,8 @@ var (
 
 // Errors of an open store.
 var (
+	// ErrInterrupted is returned by ApplyUntil when it was told to stop.
+	ErrInterrupted = errors.New("applying was interrupted")
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = errors.New("store is closed")
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7): only a restart can tell what is on

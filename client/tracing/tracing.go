@@ -35,6 +35,8 @@ const (
 	// maxPropertiesBytes is how much the properties of a message may have; one that has no room for the name of a span
 	// gets none.
 	maxPropertiesBytes = 64 << 10
+	// framingBytes is what a node counts for the lengths of a key and its value, at most.
+	framingBytes = 8
 )
 
 // Options of New. The zero value is a good choice.
@@ -103,10 +105,7 @@ func (t *tracer) remote(props map[string]string) trace.SpanContext {
 func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	names := propagation.MapCarrier{}
 	t.carrier.Inject(trace.ContextWithSpan(context.Background(), span), names)
-	size := 0
-	for k, v := range names {
-		size += len(k) + len(v)
-	}
+	size := bytesOf(names)
 	send := slices.Clone(ms)
 	for i := range send {
 		m := &send[i]
@@ -122,9 +121,10 @@ func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	return send
 }
 
+// bytesOf returns what properties need at most.
 func bytesOf(props map[string]string) (n int) {
 	for k, v := range props {
-		n += len(k) + len(v)
+		n += len(k) + len(v) + framingBytes
 	}
 	return n
 }

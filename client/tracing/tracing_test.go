@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/tracing"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -41,6 +42,23 @@ func TestPublish(t *testing.T) {
 	require.Nil(t, ms[0].Properties)
 	require.Len(t, span.Links(), 1)
 	require.Equal(t, own[3:35], span.Links()[0].SpanContext.TraceID().String())
+}
+
+// TestPublishNearTheLimit: the name of the span never makes a message larger than a node takes.
+func TestPublishNearTheLimit(t *testing.T) {
+	tracer := tracing.New(sdktrace.NewTracerProvider(), tracing.Options{})
+	named := 0
+	for size := txn.MaxPropertiesBytes - 500; size < txn.MaxPropertiesBytes-10; size++ {
+		ms := []client.Message{{Properties: map[string]string{"key": strings.Repeat("x", size)}}}
+		send, _ := tracer.Publish(t.Context(), "q", ms)
+		var props []txn.Property
+		for k, v := range send[0].Properties {
+			props = append(props, txn.Property{Key: k, Value: v})
+		}
+		require.NoError(t, txn.CheckMessage(nil, props, nil), "%d bytes", size)
+		named += len(props) - 1
+	}
+	require.NotZero(t, named)
 }
 
 // What is not sampled is sent as it is, and is not named.

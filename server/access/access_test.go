@@ -5,10 +5,14 @@ package access_test
 import (
 	"crypto/sha256"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -81,6 +85,33 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	return &pb.AccessRule{
 		Principal: principal, Group: group, Queue: queue, Rights: access.RightsToProto(rights), Roles: roles,
 	}
+}
+
+// TestLoadsAreInOrder: one that reads the table, and is overtaken by a change and the load of that, does not put the
+// earlier rules back.
+func TestLoadsAreInOrder(t *testing.T) {
+	var rules access.Rules
+	var version atomic.Uint64
+	read := func() (uint64, []queue.AccessEntry) { return version.Load(), nil }
+	var later sync.WaitGroup
+	require.NoError(t, rules.LoadFrom(func() (uint64, []queue.AccessEntry) {
+		before, entries := read()
+		version.Add(1)
+		var loaded atomic.Bool
+		later.Go(func() {
+			assert.NoError(t, rules.LoadFrom(read))
+			loaded.Store(true)
+		})
+		for range 100_000 { // it waits, or overtakes this one
+			if loaded.Load() {
+				break
+			}
+			runtime.Gosched()
+		}
+		return before, entries
+	}))
+	later.Wait()
+	require.Equal(t, version.Load(), rules.Table().Version())
 }
 
 // TestMay is a table of decisions.

@@ -41,6 +41,7 @@ var (
 // last rule was revoked. A nil *Rules has none, and so has the zero one. Its methods may be called from any goroutine.
 type Rules struct {
 	current atomic.Pointer[compiled]
+	loading sync.Mutex // held by LoadFrom
 
 	mu      sync.Mutex // guards what follows, and changes of current
 	setting Setting
@@ -105,6 +106,14 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	}
 	r.swap(t)
 	return err
+}
+
+// LoadFrom is Load of what read returns. It calls read only while no other LoadFrom is under way: otherwise one that
+// was read earlier, and loaded later, would restore rules that were changed since.
+func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	return r.Load(read())
 }
 
 // swap makes a table the one that holds. mu is held.

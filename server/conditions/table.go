@@ -74,9 +74,12 @@ func ofTheRole() []Definition {
 		{
 			Kind: RecordRefused, Severity: Critical, Scope: OfNode,
 			Cause: "The coordinator has no record of the pair, or an older one than this node has obeyed: it was " +
-				"restored, wiped, or is another one.",
+				"restored, wiped, or is another one. Or this node was restored from a backup, and an empty one that " +
+				"was started first has begun a pair.",
 			Action: "Find out which coordinator this node is configured with. If it is the right one and its record " +
-				"is lost, `lockstep pair adopt` writes it anew.",
+				"is lost, `lockstep pair adopt` writes it anew. To serve a restored backup, stop both nodes, give the " +
+				"other one an empty data directory, remove the record or use another `coordinator.etcd.prefix`, and " +
+				"start this node first.",
 		},
 		{
 			Kind: ForcedUnsettled, Severity: Warning, Scope: OfPair,

@@ -274,6 +274,13 @@ func (r *Registry) SetPaused(paused bool) {
 
 // Close ends all consumers with the given reason (nil: ErrClosed) and waits for the dispatchers to stop.
 func (r *Registry) Close(reason error) {
+	r.Stop(reason)
+	r.Wait()
+}
+
+// Stop ends all consumers with the given reason (nil: ErrClosed). A dispatcher that waits for a commit may run until
+// the primary has stopped.
+func (r *Registry) Stop(reason error) {
 	if reason == nil {
 		reason = ErrClosed
 	}
@@ -284,8 +291,10 @@ func (r *Registry) Close(reason error) {
 		delete(r.byKey, key)
 	}
 	r.mu.Unlock()
-	r.running.Wait()
 }
+
+// Wait waits for the dispatchers after Stop.
+func (r *Registry) Wait() { r.running.Wait() }
 
 // Settled tells that a transaction from elsewhere acknowledged or released messages of a subscription, so that they no
 // longer count as being with a consumer. It must be called after the transaction was applied and before it is answered.

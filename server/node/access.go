@@ -62,8 +62,7 @@ func (peerSecret) RequireTransportSecurity() bool { return false }
 
 // loadAccess takes the rules as they are applied.
 func (n *node) loadAccess() {
-	version, entries := n.store.Access()
-	if err := n.rules.Load(version, entries); err != nil {
+	if err := n.rules.LoadFrom(n.store.Access); err != nil {
 		n.log.Error("some of the rules cannot be read, and give nothing; upgrade this node", zap.Error(err))
 	}
 	n.queues.RulesChanged()

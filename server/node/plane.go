@@ -264,7 +264,7 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 		session.SetPaused(true)
 		session.End(p.node.notActiveBut(next))
 	}
-	primary.Stop()
+	primary.Stop() // if there is a session, it has done that
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.idleCh)

@@ -96,16 +96,20 @@ func (s *Session) SetPaused(paused bool) {
 // Paused tells whether nothing may be delivered.
 func (s *Session) Paused() bool { return s.paused.Load() }
 
-// End ends all consumers and streams with the given reason and waits for the dispatchers, and for what is done by the
-// clock.
+// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and the
+// sweeper. The order matters: a task may wait for a commit regardless of its context, and only the primary's Stop
+// answers that one.
 func (s *Session) End(reason error) {
 	s.once.Do(func() {
 		s.reason = reason
 		close(s.ended)
 	})
-	s.sweeper.Stop()
+	s.sweeper.Cancel()
+	s.Consumers.Stop(reason)
+	s.Primary.Stop()
+	s.sweeper.Wait()
 	s.store.OnDue(nil)
-	s.Consumers.Close(reason)
+	s.Consumers.Wait()
 }
 
 // due hands messages over to the dispatchers that have become deliverable.

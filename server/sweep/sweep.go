@@ -63,11 +63,12 @@ type Options struct {
 // Sweeper runs the tasks of one term in which the node is active.
 type Sweeper struct {
 	o       Options
+	tasks   []Task
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-// New starts all tasks. Stop must be called.
+// New starts all tasks. Stop, or Cancel and Wait, must be called.
 func New(o Options) *Sweeper { return run(o, append(tasks(o), o.More...)...) }
 
 // tasks makes the tasks of an active node.
@@ -78,18 +79,33 @@ func tasks(o Options) []Task {
 
 func run(o Options, tasks ...Task) *Sweeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Sweeper{o: o, cancel: cancel}
+	s := &Sweeper{o: o, tasks: tasks, cancel: cancel}
 	for _, t := range tasks {
 		s.running.Go(func() { s.run(ctx, t) })
 	}
 	return s
 }
 
-// Stop ends the tasks and waits for them. It may be called more than once.
-func (s *Sweeper) Stop() {
-	s.cancel()
-	s.running.Wait()
+// Tasks returns the names of the tasks.
+func (s *Sweeper) Tasks() []string {
+	names := make([]string, 0, len(s.tasks))
+	for _, t := range s.tasks {
+		names = append(names, t.Name())
+	}
+	return names
 }
+
+// Stop cancels the tasks and waits for them. It may be called more than once.
+func (s *Sweeper) Stop() {
+	s.Cancel()
+	s.Wait()
+}
+
+// Cancel cancels the tasks. One that waits for a commit may run until the primary has stopped.
+func (s *Sweeper) Cancel() { s.cancel() }
+
+// Wait waits for the tasks after Cancel.
+func (s *Sweeper) Wait() { s.running.Wait() }
 
 // run calls one task again and again.
 func (s *Sweeper) run(ctx context.Context, t Task) {

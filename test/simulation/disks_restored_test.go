@@ -13,15 +13,15 @@ import (
 	"path/filepath"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
-	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // restoreBeside starts a node with a restored backup in place of its disk. A restored store is of no pair, and the
-// coordinator has the record of one: the node ends each time it is started, with the reason, and the other one goes on,
-// or waits, as if it had stayed down; until the operator gives the node its own disk again.
+// coordinator has the record of one: the node waits, with a condition, and the other one goes on, or waits, as if it
+// had stayed down; until the operator gives the node its own disk again.
 func (w *world) restoreBeside(ctx context.Context, h *audit.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {
@@ -50,25 +50,25 @@ func (w *world) restoreBeside(ctx context.Context, h *audit.History, m diskMove,
 	if at, ok := h.AckedAfter(since, ""); ok && m.Order == alone {
 		return fmt.Errorf("%s serves at %v, which is of no pair", victim.name, at)
 	}
-	if err := victim.takeDown(); !errors.Is(err, failover.ErrOtherPair) {
-		return fmt.Errorf("%s with a restored backup did not end because of that, but: %w", victim.name, err)
+	if w.tells(ctx, victim, conditions.RecordRefused) == nil {
+		return fmt.Errorf("%s with a restored backup does not report that", victim.name)
 	}
+	victim.takeDown()
 	w.countMove(m.Move.String())
 	victim.put(own)
 	return nil
 }
 
-// takeDown ends a node that may be between two starts, and keeps it down. It returns how the last run before ended.
-func (h *host) takeDown() error {
+// takeDown ends a node that may be between two starts, and keeps it down.
+func (h *host) takeDown() {
 	h.mu.Lock()
 	h.down, h.lost = true, false
-	r, ended := h.run, h.ended
+	r := h.run
 	if !r.killed {
 		h.endLocked(r)
 	}
 	h.mu.Unlock()
 	<-r.done
-	return ended
 }
 
 // restoredBackup makes a disk with what a backup of a node restores.

@@ -38,8 +38,6 @@ type host struct {
 	down bool // killed, and to be started only by the fault that killed it
 	lost bool // … by a power failure
 	over bool // the simulation is
-	// ended is how the last run ended that ended by itself
-	ended error
 }
 
 // run is one process.
@@ -119,9 +117,6 @@ func (h *host) supervise(r *run) {
 		h.endLocked(r)
 	}
 	byItself = byItself && !r.stopping
-	if byItself {
-		h.ended = r.err
-	}
 	if byItself && !errors.Is(r.err, node.ErrRestart) {
 		h.loseUnsynced() // an fsync has failed, as a rule
 	}

@@ -8,15 +8,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
@@ -25,19 +29,18 @@ import (
 // relistDelay between two attempts to list and watch.
 const relistDelay = 200 * time.Millisecond
 
-// errSilent is returned when a watch gets no answer at all.
-var errSilent = errors.New("watch: etcd is silent")
+var (
+	// errSilent is returned when a watch gets no answer at all.
+	errSilent = errors.New("watch: etcd is silent")
+	// errReplaced is returned when etcd's history is another one than before.
+	errReplaced = errors.New("watch: etcd was restored or replaced")
+)
 
-// watch lists the pair's keys and follows their changes; whenever that ends (compaction, a member without a leader, a
-// broken stream) it lists again, so that nothing can be missed for good.
+// watch lists the pair's keys and follows their changes. Whenever that ends (a member without a leader, a broken
+// connection, another history) it lists again, so that nothing is missed permanently.
 func (c *Coordinator) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		from, err := c.list(ctx)
-		if err == nil {
-			err = c.follow(ctx, from)
-		} else if ctx.Err() == nil {
-			c.unreached(err)
-		}
+		err := c.watchOnce(ctx)
 		c.log.Debug("etcd watch starts again", zap.Error(err))
 		select {
 		case <-ctx.Done():
@@ -46,13 +49,39 @@ func (c *Coordinator) watch(ctx context.Context) {
 	}
 }
 
-// list reads everything and returns the revision to watch from.
-func (c *Coordinator) list(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+// watchOnce lists, and follows the changes until the stream ends.
+//
+// The stream is never resumed, as the client library's watch is: after etcd was restored from a backup, or emptied, a
+// revision that was seen before may be one that the new history reaches only later, and a watch from there would
+// report nothing until then. The list that counts is read after the stream was opened: a history that replaces it has
+// to end the stream first.
+func (c *Coordinator) watchOnce(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := c.get(ctx, c.opts.Prefix+"/", clientv3.WithPrefix())
+	if _, err := c.list(ctx); err != nil { // reports whether etcd answers, also where no stream can be opened
+		return err
+	}
+	stream, err := c.openWatch(ctx, cancel)
 	if err != nil {
-		return 0, fmt.Errorf("list: %w", err)
+		return err
+	}
+	listed, err := c.list(ctx)
+	if err != nil {
+		return err
+	}
+	return c.follow(ctx, stream, listed)
+}
+
+// list reads everything.
+func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
+	limited, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer cancel()
+	resp, err := c.get(limited, c.opts.Prefix+"/", clientv3.WithPrefix())
+	if err != nil {
+		if ctx.Err() == nil {
+			c.unreached(err)
+		}
+		return nil, fmt.Errorf("list: %w", err)
 	}
 	c.reached()
 	c.seen.Update(func(o *failover.Observation) bool {
@@ -66,50 +95,116 @@ func (c *Coordinator) list(ctx context.Context) (int64, error) {
 		c.lookForTwin(o)
 		return true
 	})
-	return resp.Header.Revision + 1, nil
+	return resp.Header, nil
 }
 
-// follow applies changes until the watch ends.
-func (c *Coordinator) follow(ctx context.Context, from int64) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
-	ctx = clientv3.WithRequireLeader(ctx)
-	// Watch waits until etcd has taken it.
+// openWatch opens a stream of the changes from now on. cancel ends ctx if that takes too long.
+func (c *Coordinator) openWatch(
+	ctx context.Context, cancel context.CancelFunc,
+) (etcdserverpb.Watch_WatchClient, error) {
 	limit := time.AfterFunc(c.opts.RequestTimeout, cancel)
-	changes := c.client.Watch(ctx, c.opts.Prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(from))
-	limit.Stop()
+	defer limit.Stop()
+	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
+	stream, err := etcdserverpb.NewWatchClient(c.client.ActiveConnection()).Watch(
+		clientv3.WithRequireLeader(ctx), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	prefix := c.opts.Prefix + "/"
+	err = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+		CreateRequest: &etcdserverpb.WatchCreateRequest{
+			Key: []byte(prefix), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(prefix)),
+		},
+	}})
+	if err != nil && !errors.Is(err, io.EOF) { // Recv returns the reason
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+	if resp.Canceled {
+		return nil, fmt.Errorf("watch: etcd refuses it: %s", resp.CancelReason)
+	}
+	return stream, nil
+}
+
+// received is what a stream has returned.
+type received struct {
+	resp *etcdserverpb.WatchResponse
+	err  error
+}
+
+// follow applies the changes after what was listed, until the stream ends.
+func (c *Coordinator) follow(
+	ctx context.Context, stream etcdserverpb.Watch_WatchClient, listed *etcdserverpb.ResponseHeader,
+) error {
+	responses := make(chan received)
+	c.wg.Go(func() {
+		for {
+			resp, err := stream.Recv()
+			select {
+			case responses <- received{resp, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
 	// Silence can also mean that the connection leads nowhere. So etcd is asked for a sign of life on the same stream.
 	ticker := time.NewTicker(c.opts.RequestTimeout)
 	defer ticker.Stop()
 	asked := false
 	for {
 		select {
-		case w, ok := <-changes:
-			if !ok {
-				return ctx.Err()
-			}
-			if err := w.Err(); err != nil {
-				return fmt.Errorf("watch: %w", err) // among others ErrCompacted
+		case r := <-responses:
+			if r.err != nil {
+				return fmt.Errorf("watch: %w", r.err)
 			}
 			asked = false
-			c.apply(w.Events)
+			if err := c.follows(r.resp, listed); err != nil {
+				return err
+			}
 		case <-ticker.C:
 			if asked {
 				return errSilent
 			}
-			if err := c.client.RequestProgress(ctx); err != nil {
+			err := stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
+				ProgressRequest: &etcdserverpb.WatchProgressRequest{},
+			}})
+			if err != nil && !errors.Is(err, io.EOF) {
 				return fmt.Errorf("watch: %w", err)
 			}
 			asked = true
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
+// follows applies a response of the stream.
+func (c *Coordinator) follows(resp *etcdserverpb.WatchResponse, listed *etcdserverpb.ResponseHeader) error {
+	h := resp.Header
+	switch {
+	case resp.Canceled:
+		return fmt.Errorf("watch: etcd ended it: %s", resp.CancelReason)
+	case h.GetClusterId() != listed.GetClusterId():
+		return errReplaced
+	case len(resp.Events) == 0 && h.GetRevision() < listed.GetRevision():
+		return errReplaced // behind a proxy that keeps the stream, or a member that lags: listing again does no harm
+	}
+	// The stream is older than the list, which has the newer values.
+	events := slices.DeleteFunc(resp.Events, func(ev *mvccpb.Event) bool { return ev.Kv.ModRevision <= listed.Revision })
+	c.apply(events)
+	return nil
+}
+
 // apply notes changes.
-func (c *Coordinator) apply(events []*clientv3.Event) {
+func (c *Coordinator) apply(events []*mvccpb.Event) {
 	// The mark changes every second, and no watcher waits for it.
-	events = slices.DeleteFunc(events, func(ev *clientv3.Event) bool { return string(ev.Kv.Key) == c.mark })
+	events = slices.DeleteFunc(events, func(ev *mvccpb.Event) bool { return string(ev.Kv.Key) == c.mark })
 	if len(events) == 0 {
 		return
 	}

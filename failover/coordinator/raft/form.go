@@ -88,6 +88,7 @@ func (v *Voter) pollOthers(ctx context.Context) {
 
 // ask gets a hello from every voter that is known.
 func (v *Voter) ask(ctx context.Context) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -100,7 +101,7 @@ func (v *Voter) ask(ctx context.Context) {
 			}
 			v.mu.Lock()
 			_, known := v.heard[address]
-			v.heard[address] = heard{hello: h, at: time.Now()}
+			v.heard[address] = heard{hello: h, asked: began, at: time.Now()}
 			delete(v.silent, address)
 			v.mu.Unlock()
 			v.gossip(h)

@@ -139,18 +139,8 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 // could not hear the one who knows better, that one says so when they connect (see checkHandshake).
 func (v *Voter) endConsulting(known map[string]hello) {
 	members := v.otherMembers()
-	heard := 0
-	for _, address := range members {
-		if _, ok := known[address]; ok {
-			heard++
-		}
-	}
 	v.mu.Lock()
-	if heard > 0 && v.answered.IsZero() {
-		v.answered = time.Now()
-	}
-	enough := heard == len(members) || heard > 0 && time.Since(v.answered) >= v.opts.RequestTimeout
-	waits := v.consulting && v.fenced == "" && enough
+	waits := v.consulting && v.fenced == "" && v.heardEnough(members, known, time.Now())
 	v.mu.Unlock()
 	if !waits {
 		return
@@ -167,6 +157,22 @@ func (v *Voter) endConsulting(known map[string]hello) {
 	v.mu.Lock()
 	v.consulting = false // not before: a leader could ask it to stand
 	v.mu.Unlock()
+}
+
+// heardEnough reports whether all other members have answered, or one of them and the others had the time to. That time
+// counts from the beginning of the round in which the first one answered: one that is silent is waited for as long as a
+// request may take, and once. mu is held.
+func (v *Voter) heardEnough(members []string, known map[string]hello, now time.Time) bool {
+	heard := 0
+	for _, address := range members {
+		if _, ok := known[address]; ok {
+			heard++
+			if v.answered.IsZero() {
+				v.answered = v.heard[address].asked
+			}
+		}
+	}
+	return heard == len(members) || heard > 0 && now.Sub(v.answered) >= v.opts.RequestTimeout
 }
 
 // otherMembers are the addresses of the cluster's other members; before it is formed, of those who are to form it.

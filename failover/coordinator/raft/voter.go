@@ -71,7 +71,7 @@ type Voter struct {
 	silent     map[string]silence // those that do not answer, by address
 	fenced     fencing            // why this voter takes no part any more
 	consulting bool               // this voter has just started, and hears the others out before it takes part
-	answered   time.Time          // when another was first heard
+	answered   time.Time          // when another was first asked that answered
 	notices    []failover.Notice  // what an operator has to know of the voters; never changed in place
 	suspect    string             // what a voter that connected knows to be missing here; empty: nothing
 	adopts     bool               // raft does not tell this voter who leads, so that it goes by what others say
@@ -91,6 +91,7 @@ type Voter struct {
 // heard is another voter's answer, and when it came.
 type heard struct {
 	hello hello
+	asked time.Time // when the round began that it answered in
 	at    time.Time
 }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// empty stops etcd and starts it again without any data.
+func (s *server) empty(t *testing.T) {
+	t.Helper()
+	s.putBack(t, t.TempDir())
+}
+
+// TestReplacedWhileDisconnected: etcd's data is replaced, by an older copy or by nothing, in the moment in which the
+// connection to it is broken, so that no request fails. The connection reports what is there as soon as it is back, and
+// what comes after. (RequestTimeout is long: nothing here may depend on a request that is not answered in time.)
+func TestReplacedWhileDisconnected(t *testing.T) {
+	type fits = func(failover.Observation) bool
+	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
+		"restored": func(t *testing.T, s *server, image string) fits {
+			s.putBack(t, image)
+			return func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" }
+		},
+		"emptied": func(t *testing.T, s *server, _ string) fits {
+			s.empty(t)
+			return func(o failover.Observation) bool { return o.Missing && o.Record == nil && len(o.Live) == 0 }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t)
+			way, err := cluster.NewProxy(s.etcd.Address())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, way.Close()) })
+			a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p"})
+			b := open(t, etcd.Options{Endpoints: []string{way.Address()}, Prefix: "/p", RequestTimeout: 10 * time.Minute})
+			rec := coordtest.SampleRecord("old")
+			rev, err := a.Swap(t.Context(), 0, rec)
+			require.NoError(t, err)
+			image := s.image(t)
+			for i := range 20 {
+				rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
+			}
+			coordtest.Await(t, b, "the newest record", func(o failover.Observation) bool {
+				return o.Record != nil && o.Record.OpID == rec.OpID
+			})
+			way.Cut()
+			way.Reset()
+			fits := replace(t, s, image)
+			way.Heal()
+			coordtest.Await(t, b, "what is there now", fits)
+
+			// A change at a revision that was given out before.
+			now, at, err := a.Load(t.Context())
+			if err != nil {
+				require.ErrorIs(t, err, failover.ErrNoRecord)
+				now = coordtest.SampleRecord("")
+			}
+			now.Config, now.OpID = now.Config+1, "next"
+			at, err = a.Swap(t.Context(), at, now)
+			require.NoError(t, err)
+			require.Less(t, at, rev)
+			coordtest.Await(t, b, "the next record", func(o failover.Observation) bool {
+				return o.Record != nil && o.Record.OpID == "next"
+			})
+		})
+	}
+}
+
+// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and so is one
+// that comes later.
+func TestEmptiedUnderAnnouncement(t *testing.T) {
+	s := start(t)
+	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})
+	b := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})
+	live := sampleLive("a")
+	announce(t, a, live)
+	for _, c := range []*etcd.Coordinator{a, b} {
+		coordtest.Await(t, c, "the process", func(o failover.Observation) bool {
+			return len(o.Live) == 1 && o.Live[0] == live
+		})
+	}
+	s.empty(t)
+	other := sampleLive("b")
+	announce(t, b, other)
+	for _, c := range []*etcd.Coordinator{a, b} {
+		coordtest.Await(t, c, "both processes", func(o failover.Observation) bool { return len(o.Live) == 2 })
+	}
+}

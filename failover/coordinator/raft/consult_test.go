@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package raft
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSilentVoterIsWaitedForOnce: a voter that has just started takes part after one round in which one member answered
+// and the other one was silent until the round's time was up.
+func TestSilentVoterIsWaitedForOnce(t *testing.T) {
+	began := time.Now()
+	members, known := []string{"b:1", "w:1"}, map[string]hello{}
+	v := &Voter{opts: Options{RequestTimeout: time.Second}, heard: make(map[string]heard)}
+	require.False(t, v.heardEnough(members, known, began.Add(10*time.Second)), "no member has answered")
+
+	began = began.Add(10 * time.Second)
+	known["b:1"] = hello{}
+	v.heard["b:1"] = heard{asked: began, at: began.Add(5 * time.Millisecond)}
+	require.False(t, v.heardEnough(members, known, began.Add(999*time.Millisecond)), "it may answer")
+	require.True(t, v.heardEnough(members, known, began.Add(time.Second)))
+
+	v.answered = time.Time{}
+	known["w:1"] = hello{}
+	v.heard["w:1"] = v.heard["b:1"]
+	require.True(t, v.heardEnough(members, known, began.Add(5*time.Millisecond)), "all have answered")
+}

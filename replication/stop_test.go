@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package replication_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+)
+
+// TestStopWhileNothingIsApplied: a store that applies nothing for a while (here because it is rewritten, and the disk
+// hangs) does not hold up the end of a role. What was not applied has an unknown outcome, and is applied in the next
+// role.
+func TestStopWhileNothingIsApplied(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	p := a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	goOnA, rewroteA := hangRewrite(t, a)
+	goOnB, rewroteB := hangRewrite(t, b)
+	defer goOnB()
+	defer goOnA()
+	outcome := make(chan error, 1)
+	require.NoError(t, p.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
+		func(_ *txn.Result, err error) { outcome <- err }))
+	require.Eventually(t, func() bool {
+		return p.CommitLSN() > a.store.Applied().LSN && b.store.End() == a.store.End()
+	}, patience, time.Millisecond)
+
+	a.stop() // would not return
+	b.stop()
+	require.ErrorIs(t, <-outcome, replication.ErrOutcomeUnknown)
+	require.Less(t, a.store.Applied().LSN, a.store.End().LSN)
+	goOnA()
+	goOnB()
+	rewroteA.Wait()
+	rewroteB.Wait()
+	a.lead(a.config+1, 2, nil)
+	b.follow(a)
+	await[replication.ActiveReady](a, nil)
+	a.sync(b)
+	requireEqual(a, b)
+}
+
+// hangRewrite begins to rewrite a node's page file. The rewrite hangs before it writes to the new file, until goOn is
+// called.
+func hangRewrite(t *testing.T, n *node) (goOn func(), rewrote *sync.WaitGroup) {
+	t.Helper()
+	hangs, released := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	n.fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
+			once.Do(func() { close(hangs) })
+			<-released
+		}
+		return nil
+	})
+	rewrote = new(sync.WaitGroup)
+	rewrote.Go(func() {
+		if _, err := n.store.Maintenance().Rewrite(context.WithoutCancel(t.Context()),
+			rewrite.Options{PageSize: 8192}); err != nil {
+			t.Errorf("rewrite: %v", err)
+		}
+	})
+	<-hangs
+	return sync.OnceFunc(func() { close(released) }), rewrote
+}

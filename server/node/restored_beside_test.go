@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// TestRestoredBesideEmpty: an empty node that is started before a restored one begins the pair. The restored node goes
+// on answering, and reports why it waits.
+func TestRestoredBesideEmpty(t *testing.T) {
+	sets := t.TempDir()
+	n := startAlone(t, func(c *config.Config) { c.Backup.Path = sets })
+	n.createQueue("q")
+	n.publish("q", "1", "2")
+	making, err := n.upkeep.Backup(t.Context(), &pb.BackupRequest{})
+	require.NoError(t, err)
+	for {
+		if _, err := making.Recv(); err != nil {
+			require.ErrorContains(t, err, "EOF")
+			break
+		}
+	}
+	n.stop()
+	list, err := backup.List(nil, sets)
+	require.NoError(t, err)
+	dir := filepath.Join(t.TempDir(), "data")
+	_, err = backup.Restore(t.Context(), list[0].Path, dir, backup.RestoreOptions{})
+	require.NoError(t, err)
+
+	etcd := startEtcd(t)
+	empty := start(t, settingsOfPair(t, "empty", etcd))
+	empty.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	c := settingsOfPair(t, "restored", etcd)
+	c.Data.Dir = dir
+	restored := start(t, c)
+	var waits *pb.Condition
+	require.Eventually(t, func() bool {
+		for _, c := range restored.status().GetConditions() {
+			if c.GetKind() == string(conditions.RecordRefused) {
+				waits = c
+			}
+		}
+		return waits != nil
+	}, patience, 10*time.Millisecond)
+	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, waits.GetSeverity())
+	require.Equal(t, pb.Role_ROLE_RECOVERING, restored.role())
+	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, empty.role())
+}
