@@ -12,6 +12,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
+// hint is hint, and names the variable to rename where the environment still has one that was this command's until
+// release 0.1 and is a node's setting now.
+func (env *Env) hint(err error) string {
+	next := hint(err)
+	if !strings.Contains(next, "--tls-") {
+		return next
+	}
+	for _, name := range [...]string{envTLSCA, envTLSCert, envTLSKey} {
+		former := strings.Replace(name, "_CLIENT", "", 1)
+		_, set := env.Lookup(former)
+		if _, now := env.Lookup(name); set && !now {
+			return former + " is a setting of the node and is not read here: set " + name + "; " + next
+		}
+	}
+	return next
+}
+
 // hint names the command that helps with an error; empty where none does, or where the error itself names it.
 func hint(err error) string {
 	text := err.Error()
@@ -41,10 +58,10 @@ func hint(err error) string {
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
 	case errors.Is(err, errNodeSpeaksTLS), says("it speaks TLS, and this client does not"):
-		return "--tls-ca ca.pem names the authority of the node's certificate (LOCKSTEP_TLS_CA; lockstep login keeps " +
+		return "--tls-ca ca.pem names the authority of the node's certificate (" + envTLSCA + "; lockstep login keeps " +
 			"it); lockstep cert show HOST:PORT tells what the node shows"
 	case errors.Is(err, errNodeIsPlain), says("does not speak TLS, and this client does"):
-		return "leave --tls-ca, --tls-cert and --tls-key away, LOCKSTEP_TLS_CA and what lockstep login has kept too; or " +
+		return "leave --tls-ca, --tls-cert and --tls-key away, " + envTLSCA + " and what lockstep login has kept too; or " +
 			"set tls.cert and tls.key at the node: without, what is sent can be read on the way"
 	case says("x509:", "tls:", "certificate"):
 		return "lockstep cert show HOST:PORT tells what a node shows; --tls-ca names the authorities that are trusted, " +
