@@ -256,7 +256,8 @@ type node struct {
 
 	environment Environment
 	canRestart  bool
-	restart     chan struct{} // capacity 1: it is to begin anew
+	restart     chan struct{}  // capacity 1: it is to begin anew
+	asked       sync.WaitGroup // switchovers whose answer the monitor waits for
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -315,6 +316,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	n.settings.Apply() // before a client is served
 	n.loadAccess()
 	var running sync.WaitGroup
+	defer n.asked.Wait()
 	defer running.Wait()
 
 	running.Go(func() {
@@ -435,10 +437,35 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
-	result, err := n.runner.SwitchoverTo(ctx, to)
-	n.monitor.switchoverEnded(err)
+	result, err := n.awaitSwitchover(ctx, to)
 	if err != nil {
 		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
 	return result, nil
+}
+
+// awaitSwitchover asks the role machine, and waits for its answer until ctx ends. The monitor gets the answer in any
+// case: a caller that no longer waits does not make the switchover fail. A step of a plan, for instance, stops waiting
+// when this node stops serving, which is in the middle of the switchover.
+func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
+	type answer struct {
+		result failover.SwitchoverResult
+		err    error
+	}
+	answered := make(chan answer, 1)
+	term := termOf(n.runner.Status())
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
+	n.asked.Go(func() {
+		defer cancel()
+		result, err := n.runner.SwitchoverTo(asking, to) // it ends with the runner, too
+		n.monitor.switchoverEnded(term, err)
+		answered <- answer{result, err}
+	})
+	select {
+	case a := <-answered:
+		return a.result, a.err
+	case <-ctx.Done():
+		return failover.SwitchoverResult{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+	}
 }
