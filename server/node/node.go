@@ -82,6 +82,8 @@ type Options struct {
 	SetLogLevel func(level string)
 	// CanRestart: the caller of Run begins anew when it returns ErrRestart.
 	CanRestart bool
+	// CheckRestart returns why the node would not start again; nil if that cannot be checked.
+	CheckRestart func(ctx context.Context) error
 	// Reload has the node read certificates, keys and secrets again, besides when it finds that they have changed; nil
 	// for never.
 	Reload <-chan struct{}
@@ -188,7 +190,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
-		canRestart:  o.CanRestart,
+		canRestart: o.CanRestart, checkRestart: o.CheckRestart,
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
 	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
@@ -256,8 +258,10 @@ type node struct {
 
 	environment Environment
 	canRestart  bool
-	restart     chan struct{}  // capacity 1: it is to begin anew
-	asked       sync.WaitGroup // switchovers whose answer the monitor waits for
+	// checkRestart is Options.CheckRestart.
+	checkRestart func(ctx context.Context) error
+	restart      chan struct{}  // capacity 1: it is to begin anew
+	asked        sync.WaitGroup // switchovers whose answer the monitor waits for
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
