@@ -87,7 +87,7 @@ func fromRecord(st *failover.Status) []Report {
 	if n, ok := st.Third(); ok {
 		out = append(out, Report{
 			Kind: ForeignNode,
-			Details: fmt.Sprintf("node %s at %s asks to join, and the pair has its two nodes already",
+			Details: fmt.Sprintf("node %s at %s announces itself, and the pair has its two nodes already",
 				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say")),
 		})
 	}

@@ -107,7 +107,8 @@ func ofTheRole() []Definition {
 func ofIdentity() []Definition {
 	return []Definition{
 		{
-			Kind: ForeignNode, Severity: Warning, Scope: OfPair, After: settle,
+			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
+			After: 5 * time.Second, // the announcement of a node that died, and was replaced, ends sooner
 			Cause: "A node that does not belong to this pair tries to connect: it is of another pair, or a third " +
 				"one, or speaks a protocol that this release does not know.",
 			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This " +

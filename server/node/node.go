@@ -104,6 +104,8 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		logger.Warn(w)
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
+	names := new(queueNames)
+	logger = logger.WithOptions(zap.WrapCore(names.wrap))
 	n := newNode(cfg, logger, &o)
 	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
 		return err
@@ -116,6 +118,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if n.store, err = openStore(cfg, o.FS, o.Environment.BootID, n.storeEvent); err != nil {
 		return err
 	}
+	names.use(n.store.QueueName)
 	defer func() { err = errors.Join(err, n.closeStore()) }()
 	n.monitor.cacheOnly = fallsBack(o.FS, &cfg)
 	stopArchive, err := n.startArchive() // before anything is applied
