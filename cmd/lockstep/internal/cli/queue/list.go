@@ -105,7 +105,9 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 				consumers += s.Consumers
 			}
 			list = append(list, newQueueState(q))
-			rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
+			rows = append(rows, []any{
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), out.Count(len(q.Subscriptions)), out.Count(consumers),
+			})
 		}
 		if err := env.Print.Object(list); err != nil {
 			return err
@@ -113,7 +115,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 		if len(rows) == 0 {
 			return env.Print.Sentence("no queues")
 		}
-		return env.Print.Table([]string{"Queue", "Messages", "Size", "Subscriptions", "Consumers"}, rows)
+		return env.Print.Table([]string{"Queue", ">Messages", "Size", ">Subscriptions", ">Consumers"}, rows)
 	})
 }
 
@@ -134,8 +136,8 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			a := q.Activity
 			states = append(states, newQueueState(q))
 			rows = append(rows, []any{
-				q.Name, q.Messages, out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
-				rate(a, a.Acknowledged), age(a.OldestAt), a.Consumers,
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
+				rate(a, a.Acknowledged), age(a.OldestAt), out.Count(a.Consumers),
 			})
 		}
 		if err := env.Print.Object(states); err != nil {
@@ -145,12 +147,13 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			return env.Print.Sentence("no queues")
 		}
 		if err := env.Print.Table([]string{
-			"Queue", "Messages", "Size", "Published/s", "Delivered/s", "Acknowledged/s", "Oldest", "Consumers",
+			"Queue", ">Messages", "Size", ">Published/s", ">Delivered/s", ">Acknowledged/s", "Oldest", ">Consumers",
 		}, rows); err != nil {
 			return err
 		}
 		if n := int(given.options.Offset) + len(rows); n < list.Total {
-			return env.Print.Sentence("%d of %d queues; --offset %d lists more", len(rows), list.Total, n)
+			return env.Print.Sentence("%s of %s queues; --offset %d lists more", out.Count(len(rows)),
+				out.Count(list.Total), n)
 		}
 		return nil
 	})
