@@ -216,7 +216,7 @@ func TestWhereThingsAreAdded(t *testing.T) {
 
 // TestVariablesOfTheDeployment: what the image, the compose file and the unit set are settings.
 func TestVariablesOfTheDeployment(t *testing.T) {
-	known := map[string]bool{}
+	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // of the command line, for the health check
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.RegisterFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
