@@ -44,18 +44,22 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 		return obstacle{why: "there is no host of that name", final: true}, true
 	case has("first record does not look like a TLS handshake"):
 		return disagreement("the node does not speak TLS, and this client does: leave the certificates away, or turn " +
-			"TLS on at the node"), true
+			"TLS on at the node. Or the port is not for clients, such as that of AMQP or the console"), true
 	case has("certificate required") || has("bad certificate"):
 		return disagreement("the node wants another client certificate: " + lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
 		return disagreement("TLS: " + lastPart(cause)), true
+	case has("HTTP/1.1 header"):
+		return disagreement("a web server answers, such as the console or the metrics: it is not a port for clients"), true
+	case has("frame too large"): // a node with TLS ends the connection without a byte
+		return disagreement("another protocol than gRPC answers, such as AMQP: it is not a port for clients"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
 		// This side has ended it: it waited for so long as a connection may take.
 		return obstacle{why: "the process there accepts connections and does not answer: it is stopped, or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
 		return disagreement("the node ends the connection before it begins: it speaks TLS, and this client does not: " +
-			"give the authority of its certificate. Or it is no port for clients, such as that of a raft voter"), true
+			"give the authority of its certificate. Or it is no port for clients, such as that of AMQP or of a raft voter"), true
 	default:
 		return obstacle{why: lastPart(cause), there: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}

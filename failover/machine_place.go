@@ -143,8 +143,8 @@ func (s *State) thirdReason() string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, asks to join: it is refused. Stop "+
-		"it, or give it a coordinator.etcd.prefix of its own", describeShort(n))
+	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, announces itself: it is refused. Stop "+
+		"it if it runs, or give it a coordinator.etcd.prefix of its own", describeShort(n))
 }
 
 // describeShort names a node and says where it is, for people.

@@ -117,6 +117,19 @@ func (s *Store) QueueByName(name string) (QueueInfo, error) {
 	return infoOf(s.state, q), nil
 }
 
+// QueueName returns the name of a queue, for log lines; empty if there is no such queue. It never waits: it is empty,
+// too, while the store's state is being changed.
+func (s *Store) QueueName(id uint64) string {
+	if !s.mu.TryRLock() {
+		return ""
+	}
+	defer s.mu.RUnlock()
+	if q := s.state.Queue(id); q != nil {
+		return q.Name()
+	}
+	return ""
+}
+
 // Origin names a subscription, and says what its queue does with messages that no consumer can deal with.
 type Origin struct {
 	// Queue and Subscription are the names.

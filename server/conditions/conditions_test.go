@@ -109,3 +109,25 @@ func TestRunbook(t *testing.T) {
 	}
 	require.Empty(t, sections, "sections of docs/runbook.md without a condition")
 }
+
+// TestSettle: a state that a healthy restart goes through is not reported, and one that lasts is, with its beginning.
+func TestSettle(t *testing.T) {
+	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncRefuses} {
+		changes := 0
+		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
+		start := time.Unix(1_700_000_000, 0)
+		report := []conditions.Report{{Kind: k}}
+		for ms := range 1500 { // a moment of load, a second and a half
+			b.Set(start.Add(time.Duration(ms)*time.Millisecond), report)
+		}
+		b.Set(start.Add(1500*time.Millisecond), nil)
+		require.Empty(t, b.Now(), k)
+		require.Zero(t, changes, k)
+
+		start = start.Add(time.Minute)
+		b.Set(start, report)
+		b.Set(start.Add(2*time.Second), report)
+		require.Len(t, b.Now(), 1, k)
+		require.Equal(t, start, b.Now()[0].Since)
+	}
+}

@@ -47,7 +47,18 @@ func FromFailover(st failover.Status) []Report {
 	return out
 }
 
-// fromRecord says what follows from the pair's record.
+// InRecord reports whether a condition follows from the pair's record alone, so that each node that has the record
+// finds it without the other one.
+func InRecord(k Kind) bool {
+	switch k {
+	case OneCopyOnly, MinInSyncRefuses, Paused, ForcedUnsettled, SwitchoverStuck:
+		return true
+	default:
+		return false
+	}
+}
+
+// fromRecord says what follows from the pair's record. InRecord has the kinds that need nothing else.
 func fromRecord(st *failover.Status) []Report {
 	r := st.Record
 	var out []Report
@@ -76,7 +87,7 @@ func fromRecord(st *failover.Status) []Report {
 	if n, ok := st.Third(); ok {
 		out = append(out, Report{
 			Kind: ForeignNode,
-			Details: fmt.Sprintf("node %s at %s asks to join, and the pair has its two nodes already",
+			Details: fmt.Sprintf("node %s at %s announces itself, and the pair has its two nodes already",
 				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say")),
 		})
 	}

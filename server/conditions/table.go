@@ -7,6 +7,11 @@ import (
 	"time"
 )
 
+// settle is how long a state lasts that a start, a restart, a switchover or a moment of load goes through, with room to
+// spare: a standby that is connected again is in sync within a few hundred milliseconds. It is short because the next
+// fault in such a state does harm. The roles and the in-sync set in a node's status are never held back.
+const settle = 2 * time.Second
+
 // All returns the table: each kind once, in the order of docs/runbook.md.
 func All() []Definition {
 	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofJobs(),
@@ -29,7 +34,7 @@ func Find(k Kind) *Definition { return table[k] }
 func ofTheStandby() []Definition {
 	return []Definition{
 		{
-			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair,
+			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "Only one node holds everything that was acknowledged: if it is lost, messages are lost, and " +
 				"while it is down, no node can take over.",
 			Action: "Start the other node, or see in its log and status why it does not follow; it gets in sync by itself. " +
@@ -67,12 +72,12 @@ func ofTheRole() []Definition {
 				"away by itself; otherwise see docs/failover.md.",
 		},
 		{
-			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair,
+			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair, After: settle,
 			Cause:  "Writes are refused because only one node is in sync and `min-in-sync` is 2.",
 			Action: "Bring the other node back. To go on with one copy, `lockstep settings set min-in-sync 1`.",
 		},
 		{
-			Kind: RecordRefused, Severity: Critical, Scope: OfNode,
+			Kind: RecordRefused, Severity: Critical, Scope: OfNode, After: settle,
 			Cause: "The coordinator has no record of the pair, or an older one than this node has obeyed: it was " +
 				"restored, wiped, or is another one. Or this node was restored from a backup, and an empty one that " +
 				"was started first has begun a pair.",
@@ -94,7 +99,7 @@ func ofTheRole() []Definition {
 			Action: "When the work is done: `lockstep resume`.",
 		},
 		{
-			Kind: DifferentReleases, Severity: Info, Scope: OfPair,
+			Kind: DifferentReleases, Severity: Info, Scope: OfPair, After: settle,
 			Cause: "The two nodes run different releases.",
 			Action: "That is fine during an upgrade. Upgrade the other node when this one has proved itself; what " +
 				"only the newer release knows is refused until then.",
@@ -106,6 +111,7 @@ func ofIdentity() []Definition {
 	return []Definition{
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
+			After: 5 * time.Second, // the announcement of a node that died, and was replaced, ends sooner
 			Cause: "A node that does not belong to this pair tries to connect: it is of another pair, or a third " +
 				"one, or speaks a protocol that this release does not know.",
 			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This " +
@@ -180,7 +186,7 @@ func ofTheCoordinator() []Definition {
 				"serving meanwhile: restart neither node until the coordinator is back.",
 		},
 		{
-			Kind: CoordinatorTrouble, Severity: Critical, Scope: OfNode,
+			Kind: CoordinatorTrouble, Severity: Critical, Scope: OfNode, After: settle,
 			Cause: "The coordinator answers but does not do what it is asked for: no role can change, and if the " +
 				"standby is lost or restarted, writes stop, since the record can neither release it nor name it anew.",
 			Action: "The details are its own words: give it space, or this node the right to write its key. Restart " +
@@ -313,7 +319,7 @@ func ofTheDisk() []Definition {
 			Action: "Free or add space on that machine; the node follows again by itself when there is room.",
 		},
 		{
-			Kind: DiskStalled, Severity: Critical, Scope: OfNode,
+			Kind: DiskStalled, Severity: Critical, Scope: OfNode, // disk.stall-timeout is the hold time
 			Cause: "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: " +
 				"publishes wait for it, and in a pair the node has stopped its heartbeats.",
 			Action: "Look at the disk and at the machine's kernel log. The other node takes over, if it is in sync; " +

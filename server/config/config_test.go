@@ -180,7 +180,7 @@ func TestRefusals(t *testing.T) {
 		"twice":    {file: "sync: off\nsync: always\n", want: []string{"already defined at line 1"}},
 		"duration without unit": {
 			file: "failover: {timeout: 2}\n",
-			want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s or 1m"},
+			want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s, 1m or 7d"},
 		},
 		"size nonsense": {
 			args: []string{"--memory-budget=much"},
@@ -481,5 +481,20 @@ func TestRanges(t *testing.T) {
 	for _, value := range []string{"1KiB", "1025TiB"} {
 		_, err := load(t, "", nil, []string{"--standalone", "--scrub-rate", value})
 		require.ErrorContains(t, err, "64KiB", value)
+	}
+}
+
+// TestDays: durations take days, and what is none stays an error.
+func TestDays(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "0d": 0, "90m": 90 * time.Minute,
+	} {
+		d, err := config.ParseDuration(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, d.Std(), text)
+	}
+	for _, wrong := range []string{"d", "7", "7days", "-7d", "7d7", "200000000000d"} {
+		_, err := config.ParseDuration(wrong)
+		require.Error(t, err, wrong)
 	}
 }

@@ -217,6 +217,7 @@ func (l *loader) environment(environ []string) error {
 func ofCommands() []string {
 	return []string{
 		envAddr, envConfig, envPrefix + "TOKEN", envPrefix + "TOKEN_FILE", envPrefix + "PROFILE", envPrefix + "PROFILES",
+		envPrefix + "CLIENT_TLS_CA", envPrefix + "CLIENT_TLS_CERT", envPrefix + "CLIENT_TLS_KEY",
 	}
 }
 

@@ -55,6 +55,8 @@ type Options struct {
 	Tick time.Duration
 	// Restart ends the node so that it begins anew, with the program as it is on the disk then; nil if it cannot.
 	Restart func()
+	// CheckRestart returns why the process would not start again as Restart starts it; nil checks nothing.
+	CheckRestart func(ctx context.Context) error
 	// Now is the clock that jobs and autotune go by; nil means time.Now.
 	Now func() time.Time
 }

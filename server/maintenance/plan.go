@@ -143,7 +143,8 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
 // StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair.
-// ErrPlanRuns, ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size).
+// ErrPlanRuns, ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size, or a node that would not start
+// again).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup "+
@@ -162,6 +163,11 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	settings, err := m.Settings()
 	if err != nil {
 		return nil, err
+	}
+	if kind == PlanRestart { // the other node checks its own when it is its turn, which is first
+		if err := m.checkRestart(ctx); err != nil {
+			return nil, fmt.Errorf("start a plan: %w", err)
+		}
 	}
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != "" && !p.State.Ended() {

@@ -17,10 +17,27 @@ import (
 // restartPoll is how often the active looks whether its standby has restarted.
 const restartPoll = 100 * time.Millisecond
 
-// Restart has this node begin anew as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a
-// node that cannot restart itself. done is true in the process that came of it; until then every call asks for it
-// again.
-func (m *Manager) Restart(_ context.Context, planID string) (done bool, err error) {
+// restartCheckLimit bounds the check of a node's settings before it restarts.
+const restartCheckLimit = 30 * time.Second
+
+// checkRestart returns ErrSetting if this node would not start again, so that it is not stopped.
+func (m *Manager) checkRestart(ctx context.Context) error {
+	if m.o.CheckRestart == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, restartCheckLimit)
+	defer cancel()
+	if err := m.o.CheckRestart(ctx); err != nil {
+		return fmt.Errorf("%w: node %s would not start again, and is not stopped: %w", ErrSetting,
+			name(m.node.Pair().Self), err)
+	}
+	return nil
+}
+
+// Restart restarts this node as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a
+// node that cannot restart itself; ErrSetting if it would not start again. done is true in the process that came of
+// it; until then every call asks for it again.
+func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: it is a step of a plan, and none is named", ErrSetting)
 	}
@@ -39,6 +56,9 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 		return false, nil // it has become the standby this moment
 	case running != nil:
 		return false, &BusyError{Activity: running.activity()}
+	}
+	if err := m.checkRestart(ctx); err != nil {
+		return false, fmt.Errorf("restart: %w", err)
 	}
 	if !now {
 		// Noted before it is done: the next process has to know that it is the one.

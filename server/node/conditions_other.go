@@ -126,8 +126,10 @@ func (l *conditionMonitor) fromOther(f *findings, pair *failover.Status, now tim
 	}
 	active := pair.Record != nil && pair.Record.Active.String() == node.ID
 	for _, c := range o.answer.GetConditions() {
-		// What it has from this node, or knows about it, this node knows better.
-		if c.GetReportedBy() != node.ID || c.GetNodeId() == f.self.ID || c.GetNodeId() == "" && !active {
+		// What it has from this node, or knows about it, this node knows better. What is in the record, this node
+		// reads there: an answer can be older than the record.
+		if c.GetReportedBy() != node.ID || c.GetNodeId() == f.self.ID || c.GetNodeId() == "" && !active ||
+			conditions.InRecord(conditions.Kind(c.GetKind())) && pair.CoordinatorReachable {
 			continue
 		}
 		f.all = append(f.all, conditions.Report{

@@ -3,9 +3,12 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 )
@@ -17,14 +20,17 @@ const (
 	planRetries    = 5
 	// switchoverTold is how long a switchover that failed is told, if none succeeds before.
 	switchoverTold = 10 * time.Minute
+	// switchoverLimit is how long the answer to a switchover is waited for after its caller has left.
+	switchoverLimit = 15 * time.Second
 	// archiveStuckAfter is how long the archive may stay where it is while there is something to archive.
 	archiveStuckAfter = 2 * time.Minute
 )
 
 // switchoverSeen is the last switchover that this node was asked for, if it failed.
 type switchoverSeen struct {
-	at  time.Time
-	why string
+	at   time.Time
+	why  string
+	term uint64 // of the pair when it was asked for
 }
 
 // workSeen is what was seen of work under way, to find out what does not move.
@@ -35,18 +41,29 @@ type workSeen struct {
 	archivedAt time.Time
 }
 
-// switchoverEnded takes note of how a switchover went.
-func (l *conditionMonitor) switchoverEnded(err error) {
+// termOf returns the term of the pair; 0 while it is not known.
+func termOf(st failover.Status) uint64 {
+	if st.Record == nil {
+		return 0
+	}
+	return st.Record.Term
+}
+
+// switchoverEnded records the result of a switchover that was asked for in a term.
+func (l *conditionMonitor) switchoverEnded(term uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.switched = switchoverSeen{}
-	if err != nil {
-		l.switched = switchoverSeen{at: time.Now(), why: err.Error()}
+	if err != nil && !errors.Is(err, failover.ErrStopped) && !errors.Is(err, context.Canceled) { // else it is not known
+		l.switched = switchoverSeen{at: time.Now(), why: err.Error(), term: term}
 	}
 }
 
 // maintenance says what has failed or does not move of what is done to the pair. mu is held.
 func (l *conditionMonitor) maintenance(f *findings, now time.Time) {
+	if termOf(l.n.runner.Status()) > l.switched.term {
+		l.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
+	}
 	if s := l.switched; s.why != "" && now.Sub(s.at) < switchoverTold {
 		f.all = append(f.all, conditions.Report{
 			Kind: conditions.SwitchoverFailed, Node: f.self, Details: s.why,

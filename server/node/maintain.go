@@ -73,8 +73,8 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 		}
 	}
 	n.maintenance, err = maintenance.New(maintenance.Options{
-		Restart: restart,
-		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
+		Restart: restart, CheckRestart: n.checkRestart,
+		Store: n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
 		Archive: n.archive, Archiver: n.archiver, Place: n.places.Open, Seal: n.seal,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		RewriteBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.RewriteRate.Bytes() },

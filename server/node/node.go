@@ -82,6 +82,8 @@ type Options struct {
 	SetLogLevel func(level string)
 	// CanRestart: the caller of Run begins anew when it returns ErrRestart.
 	CanRestart bool
+	// CheckRestart returns why the node would not start again; nil if that cannot be checked.
+	CheckRestart func(ctx context.Context) error
 	// Reload has the node read certificates, keys and secrets again, besides when it finds that they have changed; nil
 	// for never.
 	Reload <-chan struct{}
@@ -102,6 +104,8 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		logger.Warn(w)
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
+	names := new(queueNames)
+	logger = logger.WithOptions(zap.WrapCore(names.wrap))
 	n := newNode(cfg, logger, &o)
 	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
 		return err
@@ -114,6 +118,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if n.store, err = openStore(cfg, o.FS, o.Environment.BootID, n.storeEvent); err != nil {
 		return err
 	}
+	names.use(n.store.QueueName)
 	defer func() { err = errors.Join(err, n.closeStore()) }()
 	n.monitor.cacheOnly = fallsBack(o.FS, &cfg)
 	stopArchive, err := n.startArchive() // before anything is applied
@@ -188,7 +193,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
-		canRestart:  o.CanRestart,
+		canRestart: o.CanRestart, checkRestart: o.CheckRestart,
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
 	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
@@ -256,7 +261,10 @@ type node struct {
 
 	environment Environment
 	canRestart  bool
-	restart     chan struct{} // capacity 1: it is to begin anew
+	// checkRestart is Options.CheckRestart.
+	checkRestart func(ctx context.Context) error
+	restart      chan struct{}  // capacity 1: it is to begin anew
+	asked        sync.WaitGroup // switchovers whose answer the monitor waits for
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -315,6 +323,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	n.settings.Apply() // before a client is served
 	n.loadAccess()
 	var running sync.WaitGroup
+	defer n.asked.Wait()
 	defer running.Wait()
 
 	running.Go(func() {
@@ -435,10 +444,35 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
-	result, err := n.runner.SwitchoverTo(ctx, to)
-	n.monitor.switchoverEnded(err)
+	result, err := n.awaitSwitchover(ctx, to)
 	if err != nil {
 		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
 	return result, nil
+}
+
+// awaitSwitchover asks the role machine, and waits for its answer until ctx ends. The monitor gets the answer in any
+// case: a caller that no longer waits does not make the switchover fail. A step of a plan, for instance, stops waiting
+// when this node stops serving, which is in the middle of the switchover.
+func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
+	type answer struct {
+		result failover.SwitchoverResult
+		err    error
+	}
+	answered := make(chan answer, 1)
+	term := termOf(n.runner.Status())
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
+	n.asked.Go(func() {
+		defer cancel()
+		result, err := n.runner.SwitchoverTo(asking, to) // it ends with the runner, too
+		n.monitor.switchoverEnded(term, err)
+		answered <- answer{result, err}
+	})
+	select {
+	case a := <-answered:
+		return a.result, a.err
+	case <-ctx.Done():
+		return failover.SwitchoverResult{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+	}
 }

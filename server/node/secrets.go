@@ -198,7 +198,11 @@ func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil
 	}
-	return &raft.TLS{Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames, Shown: s.note}
+	files := s.raft.Files()
+	return &raft.TLS{
+		Receive: s.raft.Receive, Dial: s.raft.Dial, Names: s.raftNames, Shown: s.note,
+		CA: files.CA, Cert: files.Cert, Key: files.Key,
+	}
 }
 
 // note keeps the certificate that a voter has shown.

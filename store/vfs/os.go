@@ -87,7 +87,10 @@ func (osFS) Usage(dir string) (Usage, error) {
 		return Usage{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
 	block := uint64(st.Bsize) // a block size is positive; its type differs between systems
-	return Usage{TotalBytes: st.Blocks * block, FreeBytes: st.Bfree * block, AvailableBytes: st.Bavail * block}, nil
+	return Usage{
+		TotalBytes: st.Blocks * block, FreeBytes: st.Bfree * block, AvailableBytes: st.Bavail * block,
+		NoInodes: st.Files > 0 && st.Ffree == 0, // some filesystems have no limit, and report 0 of 0
+	}, nil
 }
 
 // osFile is an open file. Most goes through os.File; what os.File has no method for needs the bare descriptor, and mu

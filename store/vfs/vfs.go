@@ -135,6 +135,8 @@ type Usage struct {
 	FreeBytes uint64
 	// AvailableBytes is what this process may still use.
 	AvailableBytes uint64
+	// NoInodes is true when the filesystem can take no further file, whatever space it has.
+	NoInodes bool
 }
 
 // ReadFile returns the whole content of a file of at most limitBytes bytes.

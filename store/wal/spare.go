@@ -168,7 +168,7 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 	unfinished := base + unfinishedSuffix
 	f, err := s.fs.OpenFile(unfinished, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return spareFile{}, spaceError(err)
+		return spareFile{}, s.spaceError(err)
 	}
 	if s.zeros {
 		err = fillZeros(f, sizeBytes, stop)
@@ -181,14 +181,18 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 	if err != nil {
 		_ = f.Close()               // it is of no use any more
 		_ = s.fs.Remove(unfinished) // if this fails too, the next Open does it
-		return spareFile{}, spaceError(err)
+		return spareFile{}, s.spaceError(err)
 	}
 	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
-// spaceError makes a full disk an ErrNoSpace.
-func spaceError(err error) error {
+// spaceError makes a full disk an ErrNoSpace. The system reports a filesystem without a free inode in the same way.
+func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {
+			return fmt.Errorf("%w: the filesystem has no free inode (df -i): delete files, or make it with more: %w",
+				ErrNoSpace, err)
+		}
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	if errors.Is(err, errStopped) {

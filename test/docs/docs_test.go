@@ -145,6 +145,19 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	require.Greater(t, seen, 200)
 }
 
+// TestTablesAreWhole: no empty line ends a table before its last row.
+func TestTablesAreWhole(t *testing.T) {
+	separator := regexp.MustCompile(`^\|[-: |]+\|$`)
+	for name, text := range documents(t) {
+		lines := strings.Split(text, "\n")
+		for i := 3; i < len(lines); i++ {
+			if strings.HasPrefix(lines[i-3], "|") && lines[i-2] == "" && strings.HasPrefix(lines[i-1], "|") {
+				require.Regexp(t, separator, lines[i], "%s:%d is a row without a table", name, i)
+			}
+		}
+	}
+}
+
 // TestIndex: docs/README.md leads to every document below docs, and says in a few words what is in it.
 func TestIndex(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "README.md")]
@@ -216,7 +229,7 @@ func TestWhereThingsAreAdded(t *testing.T) {
 
 // TestVariablesOfTheDeployment: what the image, the compose file and the unit set are settings.
 func TestVariablesOfTheDeployment(t *testing.T) {
-	known := map[string]bool{}
+	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // of the command line, for the health check
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.RegisterFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {

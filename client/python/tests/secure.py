@@ -25,9 +25,9 @@ class SecureNodes(Nodes):
         super().__init__(
             binary,
             {
-                "LOCKSTEP_TLS_CA": str(self.certs / "ca.pem"),
-                "LOCKSTEP_TLS_CERT": str(self.certs / "client.pem"),
-                "LOCKSTEP_TLS_KEY": str(self.certs / "client-key.pem"),
+                "LOCKSTEP_CLIENT_TLS_CA": str(self.certs / "ca.pem"),
+                "LOCKSTEP_CLIENT_TLS_CERT": str(self.certs / "client.pem"),
+                "LOCKSTEP_CLIENT_TLS_KEY": str(self.certs / "client-key.pem"),
             },
         )
         self.done("cert", "init", str(self.certs))

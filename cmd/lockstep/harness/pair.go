@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // Options of Start.
@@ -72,6 +75,7 @@ type Pair struct {
 	Witness *Node
 
 	o      Options
+	lock   io.Closer // of Options.Dir
 	etcd   *etcdServer
 	voters []*Port // of the nodes, with raft
 	beside []*Node // more nodes, from Beside
@@ -86,6 +90,9 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	if err := p.lockDir(); err != nil {
+		return nil, err
+	}
 	if p.o.Binary == "" {
 		if p.o.Binary, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
@@ -130,20 +137,59 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// startWitness reserves the ports of the nodes' voters and starts the witness.
+// ErrInUse is returned when another pair runs in Options.Dir.
+var ErrInUse = errors.New("the directory is in use by another process that runs a pair in it")
+
+// lockDir takes the lock of the pair's directory, so that a second pair in it fails at once: its etcd would wait for
+// the first one's file lock without end.
+func (p *Pair) lockDir() error {
+	if err := os.MkdirAll(p.o.Dir, 0o750); err != nil {
+		return fmt.Errorf("directory of the pair: %w", err)
+	}
+	lock, err := vfs.OS().Lock(filepath.Join(p.o.Dir, "lock"))
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return fmt.Errorf("%w: %s", ErrInUse, p.o.Dir)
+	case err != nil:
+		return fmt.Errorf("directory of the pair: %w", err)
+	}
+	p.lock = lock
+	return nil
+}
+
+// votersFile has the addresses of the voters, comma-separated: their quorum knows them by these, also after a restart.
+const votersFile = "voters"
+
+// startWitness reserves the ports of the nodes' voters and starts the witness: where they were before, if they have run
+// in this directory.
 func (p *Pair) startWitness() error {
-	for range 2 {
-		port, err := ReservePort()
+	file := filepath.Join(p.o.Dir, votersFile)
+	before := make([]string, 3)
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		if before = strings.Split(strings.TrimSpace(string(raw)), ","); len(before) != 3 {
+			return fmt.Errorf("raft: %s has %d addresses of voters, and there are three", file, len(before))
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("raft: %w", err)
+	}
+	for i := range 2 {
+		port, err := reserveAt(before[i])
 		if err != nil {
 			return fmt.Errorf("raft: %w", err)
 		}
 		p.voters = append(p.voters, port)
 	}
-	w, err := p.at("witness", filepath.Join(p.o.Dir, "witness"), "")
+	w, err := p.at("witness", filepath.Join(p.o.Dir, "witness"), before[2])
 	if err != nil {
 		return err
 	}
 	p.Witness = w
+	if p.o.Place == nil {
+		if err := os.WriteFile(file, []byte(p.Voters()+"\n"), 0o600); err != nil {
+			return fmt.Errorf("raft: %w", err)
+		}
+	}
 	w.command = append(w.command, "witness", "--data-dir="+w.DataDir(), "--listen="+w.Address, "--voters="+p.Voters())
 	w.command = append(w.command, p.o.WitnessFlags...)
 	if level := p.o.Settings["log.level"]; level != "" {
@@ -233,6 +279,14 @@ func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	return n, err
 }
 
+// Processes are the nodes and the witness, if there is one.
+func (p *Pair) Processes() []*Node {
+	if p.Witness == nil {
+		return p.Nodes
+	}
+	return append(slices.Clone(p.Nodes), p.Witness)
+}
+
 // all are the nodes, those beside them, and the witness.
 func (p *Pair) all() []*Node {
 	all := slices.Concat(p.Nodes, p.beside)
@@ -318,6 +372,10 @@ func (p *Pair) close(atOnce bool) error {
 	p.voters = nil
 	if p.etcd != nil {
 		all = append(all, p.etcd.stop())
+	}
+	if p.lock != nil {
+		all = append(all, p.lock.Close())
+		p.lock = nil
 	}
 	return errors.Join(all...)
 }

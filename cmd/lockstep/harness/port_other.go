@@ -13,8 +13,11 @@ import (
 type Port struct{ at string }
 
 // ReservePort takes a free port.
-func ReservePort() (*Port, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anything
+func ReservePort() (*Port, error) { return reserve(0) }
+
+// reserve takes a port of 127.0.0.1; 0: a free one.
+func reserve(number int) (*Port, error) {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number)) //nolint:noctx // it does not wait for anything
 	if err != nil {
 		return nil, fmt.Errorf("take a free port: %w", err)
 	}

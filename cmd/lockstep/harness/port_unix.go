@@ -20,7 +20,10 @@ type Port struct {
 }
 
 // ReservePort takes a free port.
-func ReservePort() (_ *Port, err error) {
+func ReservePort() (*Port, error) { return reserve(0) }
+
+// reserve takes a port of 127.0.0.1; 0: a free one.
+func reserve(number int) (_ *Port, err error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -38,8 +41,8 @@ func ReservePort() (_ *Port, err error) {
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return nil, fmt.Errorf("take a free port: %w", err)
 	}
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return nil, fmt.Errorf("take a free port: %w", err)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return nil, fmt.Errorf("take port %d (0: a free one): %w", number, err)
 	}
 	name, err := syscall.Getsockname(fd)
 	if err != nil {

@@ -82,7 +82,7 @@ func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
 	var failed error
 	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {
-		for _, n := range p.Nodes {
+		for _, n := range p.Processes() {
 			if failed = n.Failure(); failed != nil {
 				return true
 			}

@@ -294,9 +294,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
 				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
-					"the disk was lost or replaced. It has no vote until it takes the place of the old one: lockstep "+
-					"pair replace %s %s", own.ID, m.ID,
-					m.ID, own.Address)
+					"the disk was lost or replaced. It has no vote until it takes the place of the old one: %s", own.ID, m.ID,
+					v.replaceCommand(m.ID, own.Address))
 			}
 		}
 		return fmt.Sprintf("this voter (%s) is not a member of the cluster: lockstep pair add %s", own.ID, own.Address)

@@ -5,6 +5,7 @@ package raft
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-mq/lockstep/failover"
 )
@@ -25,6 +26,17 @@ func (v *Voter) notice(now []failover.Notice) {
 	}
 }
 
+// replaceCommand is the command that puts a new voter in the place of one, at the same address. With TLS it names the
+// files of this voter, so that it works on this machine as it is printed.
+func (v *Voter) replaceCommand(id, address string) string {
+	text := "lockstep pair replace " + id + " " + address
+	if t := v.opts.TLS; t != nil && t.CA != "" {
+		text += fmt.Sprintf(" --voters %s --raft-ca %s --raft-cert %s --raft-key %s", strings.Join(v.opts.Voters, ","),
+			t.CA, t.Cert, t.Key)
+	}
+	return text
+}
+
 // review goes through the voters one by one. The words do not change by themselves: they are part of the node's status.
 func (v *Voter) review(own Status, known map[string]hello, silent map[string]silence) []failover.Notice {
 	var out []failover.Notice
@@ -35,8 +47,8 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 		add(failover.NoticeVoterPutBack, "%s", own.Trouble)
 	}
 	if m, ok := predecessor(own, known); ok {
-		add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair replace %s %s",
-			m.Address, m.ID, own.ID, m.ID, m.Address)
+		add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: %s",
+			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
 	}
 	for _, m := range own.Voters {
 		h, heard := known[m.Address]
@@ -61,14 +73,13 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 			out = append(out, n)
 		case !heard:
 		case h.Status.ID != m.ID:
-			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair "+
-				"replace %s %s",
-				m.Address, m.ID, h.Status.ID, m.ID, m.Address)
+			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: %s",
+				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
 		case h.Status.Fenced == FencedPutBack:
 			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, "+
 				"move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
-				"start it anew, and: lockstep pair replace %s %s",
-				m.Address, m.ID, m.Address)
+				"start it anew, and: %s",
+				m.Address, v.replaceCommand(m.ID, m.Address))
 		case h.Stalled:
 			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:

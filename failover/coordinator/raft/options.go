@@ -51,6 +51,8 @@ type TLS struct {
 	// Shown is told of the certificate that the voter at an address has shown when a connection to it was made; nil if it
 	// does not matter. It must not block.
 	Shown func(address string, cert *x509.Certificate)
+	// CA, Cert and Key are the files in PEM, for commands in texts; empty: not known.
+	CA, Cert, Key string
 }
 
 // Options of Start, Open and RunWitness.

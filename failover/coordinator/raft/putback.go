@@ -99,8 +99,8 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	}
 	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
 		"no more, and it takes no part until it is replaced: stop it, move its directory %s away, start it anew, "+
-		"and: lockstep pair replace %s %s",
-		v.disk.id, missing, v.opts.Dir, v.disk.id, v.opts.Advertise)
+		"and: %s",
+		v.disk.id, missing, v.opts.Dir, v.replaceCommand(v.disk.id, v.opts.Advertise))
 	v.log.Error("this voter takes no part any more", zap.String("cause", text))
 	v.fence(FencedPutBack, text)
 	return true
@@ -121,7 +121,7 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 		m := back[0]
 		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
 			"it, move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
-			"start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
+			"start it anew, and: %s", m.Address, v.replaceCommand(m.ID, m.Address))
 	default:
 		var at []string
 		for _, m := range back {

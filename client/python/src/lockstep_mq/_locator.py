@@ -166,14 +166,22 @@ class Locator:
             task.add_done_callback(self._tasks.discard)
 
     async def _watch(self, node: Node) -> None:
-        """Keep a WatchStatus stream open. A node that is down is tried again at once while no other is active."""
-        retry = _options.Backoff()
+        """Keep a WatchStatus stream open.
+
+        A node that is down is tried again at once while no other is active. One that is there and ends each connection
+        before it answers, as when only one end speaks TLS, is tried ever less often, down to once per probe_interval.
+        """
+        retry, ended = _options.Backoff(), _options.Backoff(self._options.probe_interval)
         refused_wait = self._options.probe_interval
         while not self.closed:
             delivered, fresh, f = await self._watch_once(node)
             if delivered:
                 retry.reset()
             wait = retry.next()
+            if not delivered and f.mistake == _reach.PERHAPS:
+                wait = max(wait, ended.next())
+            else:
+                ended.reset()
             changed = None
             if fresh:
                 pass
@@ -245,7 +253,7 @@ class Locator:
         asked, channel = node.observed, node.channel
         if asked == 0:
             return  # the first word comes from the watch, which is being set up
-        if node.failure is not None and node.failure.mistake == _reach.SURE:
+        if node.failure is not None and node.failure.mistake != _reach.NONE:
             return  # the watch tries again, at its own pace
         deadline = asyncio.get_running_loop().time() + self._options.probe_interval
         try:

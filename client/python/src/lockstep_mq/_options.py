@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import random
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +145,46 @@ def _check_token(token: str) -> None:
         raise errors.InvalidRequest("the token has a character that no token can have")
 
 
+_dialled_by: int | None = None
+"""The process that has made the first channel: gRPC starts threads then, which a fork does not copy."""
+
+
+_channels: weakref.WeakSet[grpc.aio.Channel] = weakref.WeakSet()
+_inherited: list[grpc.aio.Channel] = []
+
+
+def _keep_inherited() -> None:
+    """Keep the channels of the process that this one was forked from.
+
+    gRPC joins a thread when the last one of them is freed, and the thread is not there: the garbage collector would
+    hang.
+    """
+    _inherited.extend(_channels)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+
+
+def was_forked() -> bool:
+    """Whether this process was forked from one that had made a channel."""
+    return _dialled_by is not None and _dialled_by != os.getpid()
+
+
+def check_process() -> None:
+    """Refuse to go on where gRPC would hang or crash.
+
+    Raises:
+        Forked: See was_forked().
+    """
+    if was_forked():
+        raise errors.Forked(
+            f"process {os.getpid()} was forked from process {_dialled_by} after that had used a client, and gRPC does "
+            "not work after a fork: open the first client after the fork, or start processes with multiprocessing's "
+            '"spawn" or "forkserver"'
+        )
+
+
 def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
     """Make a channel, which connects when it is used first. Files are read again at each call."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
@@ -150,6 +192,9 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
             f"the token would go to {address} unencrypted, where everyone on the way can read it: give ca, or "
             "allow_plaintext_token if the network is trusted"
         )
+    global _dialled_by  # noqa: PLW0603 # a fact about the process
+    if _dialled_by is None:
+        _dialled_by = os.getpid()
     channel_options: list[tuple[str, int]] = [
         ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
         ("grpc.max_send_message_length", MAX_RECEIVE_BYTES),
@@ -161,13 +206,18 @@ def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
         ("grpc.max_reconnect_backoff_ms", max(100, int(o.probe_interval * 1000))),
     ]
     if not o.tls:
-        return grpc.aio.insecure_channel(address, options=channel_options)
+        return _noted(grpc.aio.insecure_channel(address, options=channel_options))
 
     try:
         credentials = _credentials(o)
     except OSError as err:  # ssl.SSLError is one
         raise errors.InvalidRequest(f"the certificates cannot be used: {err}") from err
-    return grpc.aio.secure_channel(address, credentials, options=channel_options)
+    return _noted(grpc.aio.secure_channel(address, credentials, options=channel_options))
+
+
+def _noted(channel: grpc.aio.Channel) -> grpc.aio.Channel:
+    _channels.add(channel)
+    return channel
 
 
 def _credentials(o: Options) -> grpc.ChannelCredentials:
@@ -192,10 +242,11 @@ def _credentials(o: Options) -> grpc.ChannelCredentials:
 
 
 class Backoff:
-    """Waits between attempts: they grow from RETRY_MIN to RETRY_MAX, with some chance in them."""
+    """Waits between attempts: they grow from RETRY_MIN to a maximum, with some chance in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, maximum: float = RETRY_MAX) -> None:
         self._next = RETRY_MIN
+        self._maximum = maximum
 
     def reset(self) -> None:
         """Begin anew, after a success."""
@@ -203,5 +254,5 @@ class Backoff:
 
     def next(self) -> float:
         """Give the next wait in seconds."""
-        wait, self._next = self._next, min(self._next * 1.7, RETRY_MAX)
+        wait, self._next = self._next, min(self._next * 1.7, self._maximum)
         return wait * random.uniform(0.7, 1.3)  # noqa: S311 # no secret depends on it

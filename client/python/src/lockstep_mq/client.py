@@ -44,7 +44,10 @@ class Client:
         async with Client(["a:7420", "b:7420"]) as client:
             await client.publish("orders", b"hello")
 
-    It belongs to the event loop that it was opened in, and follows the active node. All calls take a `timeout` in
+    It belongs to the event loop that it was opened in, and to its process: a process that is forked from one that has
+    used a client can use none (Forked). Fork first, or start processes with multiprocessing's "spawn" or "forkserver".
+
+    It follows the active node. All calls take a `timeout` in
     seconds, and wait for as long as it takes without one: a pair without an active is one that fails over.
 
     Args:
@@ -126,6 +129,8 @@ class Client:
         for them.
         """
         self._closed = True
+        if _options.was_forked():
+            return  # what is open belongs to the process that this one was forked from
         opened, self._open = self._open, set()
         await asyncio.gather(*(o.close() for o in opened))
         if self._caller is not None:
@@ -307,11 +312,13 @@ class Client:
         """What makes the calls; it begins to watch the nodes when it is first needed."""
         if self._closed:
             raise errors.Closed("the client is closed")
+        _options.check_process()
         if self._caller is None:
             self._caller = Caller(Locator(self._options, self._tokens), self._tracer)
         return self._caller
 
     def _producer(self) -> Producer:
+        _options.check_process()
         if self._own is None:
             self._own = self.producer()
         return self._own

@@ -59,6 +59,10 @@ class Closed(NotDone):
     what_to_do = "make another one"
 
 
+class Forked(NotDone):
+    """This process was forked from one that had used a client: gRPC does not work in it, and would hang or crash."""
+
+
 class Unavailable(NotDone):
     """The time ended before a node could do what was asked. Nothing is wrong with the request."""
 

@@ -6,11 +6,34 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
+
+// hint is hint, checks whether a process that ends connections speaks TLS at all, and names the variable to rename
+// where the environment still has one that was this command's until release 0.1 and is a node's setting now.
+func (env *Env) hint(err error) string {
+	next := hint(err)
+	if !strings.Contains(next, "--tls-") {
+		return next
+	}
+	if addresses, addrErr := env.Addresses(); addrErr == nil &&
+		strings.Contains(err.Error(), "it speaks TLS, and this client does not") &&
+		!slices.ContainsFunc(addresses, speaksTLS) {
+		return hint(errOtherPort)
+	}
+	for _, name := range [...]string{envTLSCA, envTLSCert, envTLSKey} {
+		former := strings.Replace(name, "_CLIENT", "", 1)
+		_, set := env.Lookup(former)
+		if _, now := env.Lookup(name); set && !now {
+			return former + " is a setting of the node and is not read here: set " + name + "; " + next
+		}
+	}
+	return next
+}
 
 // hint names the command that helps with an error; empty where none does, or where the error itself names it.
 func hint(err error) string {
@@ -40,16 +63,19 @@ func hint(err error) string {
 		return "lockstep status tells what the node that runs there knows"
 	case errors.Is(err, datadir.ErrNone), errors.Is(err, fs.ErrNotExist) && says(datadir.PageFileName):
 		return "data.dir in the node's configuration names the directory: lockstep doctor --config node.yaml"
+	case errors.Is(err, errOtherPort), says("it is not a port for clients"):
+		return "--addr names the port for clients, the setting listen of a node; the console, metrics, AMQP and raft have " +
+			"ports of their own"
 	case errors.Is(err, errNodeSpeaksTLS), says("it speaks TLS, and this client does not"):
-		return "--tls-ca ca.pem names the authority of the node's certificate (LOCKSTEP_TLS_CA; lockstep login keeps " +
+		return "--tls-ca ca.pem names the authority of the node's certificate (" + envTLSCA + "; lockstep login keeps " +
 			"it); lockstep cert show HOST:PORT tells what the node shows"
 	case errors.Is(err, errNodeIsPlain), says("does not speak TLS, and this client does"):
-		return "leave --tls-ca, --tls-cert and --tls-key away, LOCKSTEP_TLS_CA and what lockstep login has kept too; or " +
+		return "leave --tls-ca, --tls-cert and --tls-key away, " + envTLSCA + " and what lockstep login has kept too; or " +
 			"set tls.cert and tls.key at the node: without, what is sent can be read on the way"
 	case says("x509:", "tls:", "certificate"):
 		return "lockstep cert show HOST:PORT tells what a node shows; --tls-ca names the authorities that are trusted, " +
 			"--tls-cert and --tls-key the certificate to show"
-	case says("server preface", "frame too large", "HTTP/1.1 header", "malformed HTTP"):
+	case says("server preface"):
 		return "the node may use TLS: --tls-ca ca.pem, or lockstep login; lockstep cert show HOST:PORT tells"
 	case errors.Is(err, errEnds):
 		return "lockstep cert show HOST:PORT tells whether it wants a certificate (--tls-cert, --tls-key)"

@@ -4,8 +4,10 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -22,13 +24,22 @@ var (
 	errNodeIsPlain   = errors.New("no node answers: one is there, without TLS, which this command was told to speak")
 	errCertificates  = errors.New("no node answers: one is there, and one end does not accept the other's certificate")
 	errEnds          = errors.New("no node answers: one is there, and ends the connection")
+	errOtherPort     = errors.New("no node answers: the address is not that of a node's port for clients (listen, 7420)")
 )
 
 // NoAnswer is ErrNoAnswer, or says what is wrong where it is not the addresses.
 func NoAnswer(s nodes.Status) error {
 	for _, n := range s.Nodes {
+		if nodes.Refuses(n.Err) {
+			return fmt.Errorf("no node shows its status to this caller: %w", n.Err)
+		}
 		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
+		case has("it is not a port for clients"):
+			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
 		case has("it speaks TLS, and this client does not"):
+			if !speaksTLS(n.Address) {
+				return fmt.Errorf("%w: what listens at %s is not gRPC", errOtherPort, n.Address)
+			}
 			return errNodeSpeaksTLS
 		case has("does not speak TLS, and this client does"):
 			return errNodeIsPlain
@@ -40,6 +51,23 @@ func NoAnswer(s nodes.Status) error {
 	}
 	return ErrNoAnswer
 }
+
+// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. A connection that ends without an
+// answer counts as TLS: gRPC has said that it ended one without TLS.
+func speaksTLS(address string) bool {
+	dialer := net.Dialer{Timeout: probeTimeout, Deadline: time.Now().Add(probeTimeout)}
+	conn, err := tls.DialWithDialer(&dialer, "tcp", address, &tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // nothing is sent, and nothing is believed
+	})
+	if err == nil {
+		_ = conn.Close() // nothing was sent
+	}
+	var other tls.RecordHeaderError
+	return !errors.As(err, &other)
+}
+
+// probeTimeout bounds the handshake of speaksTLS.
+const probeTimeout = 2 * time.Second
 
 // Addresses are the nodes to talk to.
 func (env *Env) Addresses() ([]string, error) {

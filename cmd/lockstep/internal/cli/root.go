@@ -20,9 +20,9 @@ const (
 // Environment variables that take the place of global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
-	envTLSCA   = "LOCKSTEP_TLS_CA"
-	envTLSCert = "LOCKSTEP_TLS_CERT"
-	envTLSKey  = "LOCKSTEP_TLS_KEY"
+	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the setting tls.ca of a node
+	envTLSCert = "LOCKSTEP_CLIENT_TLS_CERT"
+	envTLSKey  = "LOCKSTEP_CLIENT_TLS_KEY"
 )
 
 // Root is the command `lockstep` with the global flags, which fill env, and the commands below it.

@@ -62,5 +62,6 @@ func Root(env *cli.Env) *cobra.Command {
 		bench.Command(env), versionCommand(env),
 	)
 	completion.Add(env, root)
+	cli.ShapeFlags(root)
 	return root
 }

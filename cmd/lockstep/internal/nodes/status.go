@@ -101,6 +101,9 @@ type Node struct {
 	// Certificates that the node uses; empty without TLS.
 	Certificates []Certificate `json:"certificates"`
 
+	// Err is why it did not answer, if it did not.
+	Err error `json:"-"`
+
 	conditions []*pb.Condition // what this node told
 	now        time.Time       // its clock when it answered
 }
@@ -166,6 +169,19 @@ func (n *Node) ShownRole() string {
 	return n.Role
 }
 
+// Unanswered is what takes the place of the role of a node that did not say what it is.
+func (n *Node) Unanswered() string {
+	if Refuses(n.Err) {
+		return "refuses"
+	}
+	return "unreachable"
+}
+
+// Refuses reports whether an error is a node's answer that the caller may not ask it.
+func Refuses(err error) bool {
+	return errors.Is(err, client.ErrDenied) || errors.Is(err, client.ErrUnauthenticated)
+}
+
 func (m Maintenance) String() string {
 	s := m.Operation
 	if m.Phase != "" {
@@ -218,7 +234,7 @@ func Combine(answers []Answer) Status {
 	plans := make([]*pb.Plan, len(answers))
 	for i, a := range answers {
 		if a.Err != nil {
-			s.Nodes[i] = Node{Address: a.Address, Error: shortError(a.Err)}
+			s.Nodes[i] = Node{Address: a.Address, Error: shortError(a.Err), Err: a.Err}
 			continue
 		}
 		s.Nodes[i], pairs[i], plans[i] = newNode(a.Address, a.Response), a.Response.GetPair(), a.Response.GetPlan()

@@ -239,9 +239,9 @@ args: {{- toYaml .args | nindent 2 }}
 env:
   - {name: LOCKSTEP_ADDR, value: {{ include "lockstep.addresses" .root | quote }}}
   {{- if ne .root.Values.tls.mode "none" }}
-  - {name: LOCKSTEP_TLS_CA, value: /tls/ca.crt}
-  - {name: LOCKSTEP_TLS_CERT, value: /tls/tls.crt}
-  - {name: LOCKSTEP_TLS_KEY, value: /tls/tls.key}
+  - {name: LOCKSTEP_CLIENT_TLS_CA, value: /tls/ca.crt}
+  - {name: LOCKSTEP_CLIENT_TLS_CERT, value: /tls/tls.crt}
+  - {name: LOCKSTEP_CLIENT_TLS_KEY, value: /tls/tls.key}
   {{- end }}
 resources:
   limits: {memory: 64Mi}

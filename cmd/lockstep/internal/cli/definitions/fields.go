@@ -117,9 +117,9 @@ func (f configField) set(c *client.QueueConfig, text string) error {
 	v := f.of(c)
 	switch v.Interface().(type) {
 	case time.Duration:
-		d, err := time.ParseDuration(text)
+		d, err := time.ParseDuration(config.ExpandDays(text))
 		if err != nil {
-			return fmt.Errorf("%w: %s is %q; write a duration, such as 30s or 24h", errValue, f.name, text)
+			return fmt.Errorf("%w: %s is %q; write a duration, such as 30s, 24h or 7d", errValue, f.name, text)
 		}
 		v.SetInt(int64(d))
 		return nil

@@ -85,35 +85,44 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	return nil
 }
 
-// supervise starts nodes again that ended, until ctx ends.
+// supervise restarts nodes and the witness when they end, until ctx ends.
 func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	done := make(chan struct{})
-	for _, n := range p.Nodes {
+	all := p.Processes()
+	for _, n := range all {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			for {
-				select {
-				case <-n.Exited():
-				case <-ctx.Done():
-					return
-				}
-				fmt.Fprintf(env.Stdout, "node %s ended; starting it again in %v\n", n.Name, restartAfter)
-				timer := time.NewTimer(restartAfter)
-				select {
-				case <-timer.C:
-				case <-ctx.Done():
-					timer.Stop()
-					return
-				}
-				if err := n.Start(); err != nil {
-					fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
-					return
-				}
-				fmt.Fprintf(env.Stdout, "node %s runs again, process %d\n", n.Name, n.PID())
-			}
+			restart(ctx, env, n, restartAfter)
 		}()
 	}
-	for range p.Nodes {
+	for range all {
 		<-done
+	}
+}
+
+// restart starts a node again each time that it has ended, until ctx ends. A start that fails is tried again.
+func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
+	for {
+		select {
+		case <-n.Exited():
+		case <-ctx.Done():
+			return
+		}
+		fmt.Fprintf(env.Stdout, "node %s ended; starting it again in %v\n", n.Name, after)
+		for started := false; !started; {
+			timer := time.NewTimer(after)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+			if err := n.Start(); err != nil {
+				fmt.Fprintf(env.Stderr, "lockstep: %v; trying again in %v\n", err, after)
+				continue
+			}
+			started = true
+		}
+		fmt.Fprintf(env.Stdout, "node %s runs again, process %d\n", n.Name, n.PID())
 	}
 }

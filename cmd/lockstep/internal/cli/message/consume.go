@@ -34,7 +34,8 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "consume QUEUE", GroupID: "use",
 		Short: "Consume messages and print their bodies, one per line",
-		Long: `Print messages and acknowledge each one after it was printed. It ends when no message came for --wait, or after
+		Long: `Print messages and acknowledge each one after it was printed. A message that cannot be printed, because standard output
+is closed or full, is not acknowledged. The command ends when no message came for --wait, or after
 --count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue. With --reject each one is
 rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.
 
@@ -49,7 +50,9 @@ other consumers.
   lockstep consume orders --count 1 --output json
   lockstep consume orders --count 1 --reject
   lockstep consume orders --filter 'priority > 5' --max 10 --format '{{.sequence}} {{.subject}} {{.body}}'
-  lockstep consume orders --follow --ack-after-command 'psql -c "insert into orders values (:body)"'`,
+  lockstep consume orders --follow --ack-after-command 'curl --fail --data-binary @- https://example.net/orders'
+  lockstep consume orders --follow --ack-after-command \
+    'psql -v ON_ERROR_STOP=1 -v body="$(cat)" -f insert.sql'   # insert into orders values (:'body');`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.prefetch < 1 {
@@ -58,6 +61,11 @@ other consumers.
 			format, err := newFormatter(env, f.format)
 			if err != nil {
 				return err
+			}
+			if f.command == "" || format != nil || env.Print.JSON() {
+				if err := checkOutput(env.Stdout); err != nil {
+					return err
+				}
 			}
 			if f.command != "" && !cmd.Flags().Changed("prefetch") {
 				f.prefetch = 1 // one after another: the others are for other consumers

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"text/template"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -18,7 +19,8 @@ import (
 // formatHelp is what the help of commands with --format says of it.
 const formatHelp = `With --format each message is printed as a template of Go's text/template says, with the fields of --output json:
 {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex .body}} and {{base64 .body}}
-write a value otherwise.`
+write a value otherwise. A field or property that the message does not have is an error, and the message stays in the
+queue; {{index .properties "region"}} is empty instead.`
 
 // formatter prints messages as a template says.
 type formatter struct{ template *template.Template }
@@ -41,7 +43,7 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 		},
 		"hex":    func(v any) string { return hex.EncodeToString(fmt.Append(nil, v)) },
 		"base64": func(v any) string { return base64.StdEncoding.EncodeToString(fmt.Append(nil, v)) },
-	}).Parse(text)
+	}).Option("missingkey=error").Parse(text)
 	if err != nil {
 		return nil, cli.Usage("%v", err)
 	}
@@ -56,7 +58,7 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
 	all := map[string]any{
-		"properties": map[string]any{}, "typed_properties": map[string]any{},
+		"typed_properties": map[string]any{},
 	}
 	for _, name := range [...]string{
 		"message_id", "correlation_id", "reply_to", "content_type", "subject", "group", "priority", "expires_at",
@@ -70,6 +72,9 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
 	all["body"] = string(m.Body)
+	properties := make(map[string]string, len(m.Properties)) // not any: index gives "" for a missing key
+	maps.Copy(properties, m.Properties)
+	all["properties"] = properties
 	return all, nil
 }
 
@@ -81,7 +86,7 @@ func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	}
 	var b bytes.Buffer
 	if err := f.template.Execute(&b, all); err != nil {
-		return fmt.Errorf("print message %d: %w", m.Sequence, err)
+		return fmt.Errorf("print message %d, which is not acknowledged: %w", m.Sequence, err)
 	}
 	b.WriteByte('\n')
 	return env.Print.Raw(b.Bytes())

@@ -283,10 +283,27 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		}
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue,
 			sequences))
+		if err == nil && p.storesNothing(ctx, c) {
+			fmt.Fprintf(p.env.Stderr, "lockstep: nothing is stored: queue %s has no subscription; "+
+				"lockstep subscription create %s NAME creates one\n", p.queue, p.queue)
+		}
 	} else if err == nil {
 		err = p.env.Print.Sentence("nothing to publish")
 	}
 	return err
+}
+
+// storesNothing reports whether the queue discards what is published to it: it has no subscription, keeps nothing by
+// its retention, and forwards nothing. A caller who may publish only gets no answer; then it reports false.
+func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
+	defer cancel()
+	q, err := c.GetQueue(ctx, p.queue)
+	if err != nil {
+		return false
+	}
+	retains := q.Config.RetentionAge > 0 || q.Config.RetentionBytes > 0 || q.Config.RetentionMessages > 0
+	return len(q.Subscriptions) == 0 && len(q.Forwards) == 0 && !retains
 }
 
 func (p *publisher) failure() error {
@@ -299,15 +316,15 @@ func (p *publisher) failure() error {
 func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil:
 		err = p.env.Print.Object(published{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
 		if p.count == 0 {
 			p.first = r.Sequence
 		}
 		p.count++
 		p.last = r.Sequence
-	}
-	if err != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+	case !errors.Is(err, client.ErrOutcomeUnknown):
 		p.refused++
 	}
 	if p.err == nil {

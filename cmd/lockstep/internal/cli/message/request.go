@@ -59,6 +59,9 @@ line, and 3 when it is not known whether the request was published.
 			if err != nil {
 				return err
 			}
+			if err := checkOutput(env.Stdout); err != nil {
+				return err
+			}
 			if m.Body, err = requestBody(env, args[1:], f.file); err != nil {
 				return err
 			}
@@ -131,9 +134,13 @@ func request(
 		case err != nil:
 			return err
 		}
-		d.Ack()
 		if d.CorrelationID == m.CorrelationID {
-			return printMessage(env, d.Queue(), d.Stored, true, format)
+			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+				return err
+			}
+			d.Ack()
+			return nil
 		}
+		d.Ack()
 	}
 }

@@ -23,7 +23,10 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 sync again, the roles are switched, and the other node restarts. Producers and consumers see the pause of a switchover.
 
 For an upgrade, put the new program in the place of the old one on both machines first (write it beside the old one and
-rename it), then run this. A node replaces its own process: its supervisor notices nothing. Settings are read anew.
+rename it), then run this. A node replaces its own process: its supervisor notices nothing. Settings are read again.
+
+Before a node stops, the program on its disk checks the settings and files that it would start with (lockstep serve
+--check). If it would not start, nothing is stopped, and the plan fails with the reason.
 
 The pair keeps this as a plan, as it does with lockstep store resize --rolling, and goes on with it whatever is killed:
 lockstep store plan shows it, and cancels it. If the new version does not start, the plan waits, the other node serves on

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/process"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
@@ -23,9 +25,13 @@ func withAdmin(
 	ctx context.Context, env *cli.Env, f *raftFlags, fn func(context.Context, *raft.Admin) error,
 ) (err error) {
 	if len(f.voters) == 0 {
-		if f.voters, err = votersOfPair(ctx, env); err != nil {
+		if f.voters, f.secured, err = votersOfPair(ctx, env); err != nil {
 			return err
 		}
+	}
+	if f.secured && f.ca == "" {
+		return cli.Usage("the voters of this pair use TLS: give --raft-ca, --raft-cert and --raft-key, the files of " +
+			"coordinator.raft.tls on a node")
 	}
 	secure, _, err := f.tls(nil)
 	if err != nil {
@@ -38,7 +44,11 @@ func withAdmin(
 	defer func() { err = errors.Join(err, admin.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	return fn(ctx, admin)
+	err = fn(ctx, admin)
+	if errors.Is(err, raft.ErrNoQuorum) && f.ca == "" {
+		return fmt.Errorf("%w. If the voters use TLS, give --raft-ca, --raft-cert and --raft-key", err)
+	}
+	return err
 }
 
 func printVoters(env *cli.Env, members []raft.Member) error {
@@ -215,11 +225,11 @@ in --dir and into the log.`,
 	return cmd
 }
 
-// votersOfPair asks the nodes where their voters are.
-func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, err error) {
+// votersOfPair asks the nodes where their voters are, and whether they use TLS.
+func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	err = env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, min(env.Timeout, 2*time.Second))
@@ -240,11 +250,12 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, err error
 				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", kind)
 			}
 			voters = st.GetPair().GetCoordinatorAddresses()
+			secured = slices.ContainsFunc(st.GetCertificates(), func(c *pb.CertificateStatus) bool { return c.GetUse() == "raft" })
 			if len(voters) > 0 {
 				return nil
 			}
 		}
 		return fmt.Errorf("no node says where the voters are: name them with --voters: %w", last)
 	})
-	return voters, err
+	return voters, secured, err
 }

@@ -23,6 +23,7 @@ type raftFlags struct {
 	voters        []string
 	ca, cert, key string
 	names         []string // of the witness
+	secured       bool     // the nodes have said that their voters use TLS
 }
 
 func (f *raftFlags) register(cmd *cobra.Command) {
@@ -46,7 +47,9 @@ func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.So
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
 	}
-	return &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: f.names}, source, nil
+	return &raft.TLS{
+		Receive: source.Receive, Dial: source.Dial, Names: f.names, CA: f.ca, Cert: f.cert, Key: f.key,
+	}, source, nil
 }
 
 // Ends of certificates are told so long before them, and so often.

@@ -64,7 +64,10 @@ func TestListInOrder(t *testing.T) {
 		return names
 	}
 	require.Equal(t, []string{"b", "a", "c"}, names("--sort", "messages", "--descending"))
-	require.Equal(t, []string{"b"}, names("--sort", "age", "--descending", "--limit", "1"))
+	require.Equal(t, []string{"b", "a", "c"}, names("--sort", "messages"), "the fullest first")
+	require.Equal(t, []string{"a", "c", "b"}, names("--sort", "messages", "--descending=false"))
+	require.Equal(t, []string{"a", "b", "c"}, names("--sort", "name"))
+	require.Equal(t, []string{"b"}, names("--sort", "age", "--limit", "1"))
 	require.Equal(t, []string{"c"}, names("--contains", "C"))
 	text := c.OK("queue", "list", "--activity", "--limit", "2")
 	require.Contains(t, text, "Published/s")

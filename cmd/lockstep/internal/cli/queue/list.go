@@ -54,11 +54,13 @@ func listCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name or in another order",
 		Long: `List the queues whose name begins with PREFIX. --sort, --activity and the others below have the node search, sort and count:
-what happens in the queues is then listed, too, and at most --limit queues. Rates are measured for a second.`,
+what happens in the queues is then listed, too, and at most --limit queues. Rates are measured for a second.
+Names are sorted from the first to the last; all other orders begin with the largest or the oldest. --descending and
+--descending=false choose the direction.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
-  lockstep queue list --sort age --descending --limit 10
-  lockstep queue list --contains dead --sort messages --descending
+  lockstep queue list --sort age --limit 10
+  lockstep queue list --contains dead --sort messages
   lockstep queue list --activity --limit 50 --offset 100`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,6 +69,9 @@ what happens in the queues is then listed, too, and at most --limit queues. Rate
 			}
 			for _, name := range []string{"sort", "contains", "descending", "limit", "offset", "activity"} {
 				if cmd.Flags().Changed(name) {
+					if !cmd.Flags().Changed("descending") {
+						given.options.Descending = given.sort != client.OrderName.String()
+					}
 					return listOrdered(cmd.Context(), env, &given)
 				}
 			}
@@ -75,7 +80,8 @@ what happens in the queues is then listed, too, and at most --limit queues. Rate
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(client.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "the largest, the oldest, or the last name first")
+	f.BoolVar(&given.options.Descending, "descending", false, "the largest, the oldest, or the last name first; default, "+
+		"except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this, in any case of letters")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "at most so many, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "leave out so many")
@@ -99,7 +105,9 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 				consumers += s.Consumers
 			}
 			list = append(list, newQueueState(q))
-			rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
+			rows = append(rows, []any{
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), out.Count(len(q.Subscriptions)), out.Count(consumers),
+			})
 		}
 		if err := env.Print.Object(list); err != nil {
 			return err
@@ -107,7 +115,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 		if len(rows) == 0 {
 			return env.Print.Sentence("no queues")
 		}
-		return env.Print.Table([]string{"Queue", "Messages", "Size", "Subscriptions", "Consumers"}, rows)
+		return env.Print.Table([]string{"Queue", ">Messages", "Size", ">Subscriptions", ">Consumers"}, rows)
 	})
 }
 
@@ -128,8 +136,8 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			a := q.Activity
 			states = append(states, newQueueState(q))
 			rows = append(rows, []any{
-				q.Name, q.Messages, out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
-				rate(a, a.Acknowledged), age(a.OldestAt), a.Consumers,
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
+				rate(a, a.Acknowledged), age(a.OldestAt), out.Count(a.Consumers),
 			})
 		}
 		if err := env.Print.Object(states); err != nil {
@@ -139,12 +147,13 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 			return env.Print.Sentence("no queues")
 		}
 		if err := env.Print.Table([]string{
-			"Queue", "Messages", "Size", "Published/s", "Delivered/s", "Acknowledged/s", "Oldest", "Consumers",
+			"Queue", ">Messages", "Size", ">Published/s", ">Delivered/s", ">Acknowledged/s", "Oldest", ">Consumers",
 		}, rows); err != nil {
 			return err
 		}
 		if n := int(given.options.Offset) + len(rows); n < list.Total {
-			return env.Print.Sentence("%d of %d queues; --offset %d lists more", len(rows), list.Total, n)
+			return env.Print.Sentence("%s of %s queues; --offset %d lists more", out.Count(len(rows)),
+				out.Count(list.Total), n)
 		}
 		return nil
 	})

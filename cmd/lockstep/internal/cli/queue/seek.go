@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // moved is where a subscription goes on, for programs.
@@ -81,7 +82,7 @@ func parsePlace(flag, text string) (client.Place, error) {
 		}
 		return client.AtSequence(sequence), nil
 	}
-	if ago, err := time.ParseDuration(text); err == nil {
+	if ago, err := time.ParseDuration(config.ExpandDays(text)); err == nil {
 		if ago < 0 {
 			return client.Place{}, cli.Usage("%s %s has not come yet: it is how long ago", flag, text)
 		}
@@ -96,5 +97,5 @@ func parsePlace(flag, text string) (client.Place, error) {
 		}
 	}
 	return client.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
-		"2026-11-21 09:30:00), nor how long ago (such as 2h)", flag, text)
+		"2026-11-21 09:30:00), nor how long ago (such as 2h or 7d)", flag, text)
 }

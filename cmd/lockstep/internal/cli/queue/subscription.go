@@ -155,8 +155,8 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 				return err
 			}
 			rows = append(rows, []any{
-				q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor, s.Filter, policyText(s.Redelivery),
-				activeText(s.Active),
+				q.Name, s.Name, out.Count(s.Backlog), out.Count(s.InFlight), out.Count(s.Consumers), s.Floor, s.Filter,
+				policyText(s.Redelivery), activeText(s.Active),
 			})
 		}
 	}
@@ -164,7 +164,7 @@ func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) e
 		return env.Print.Sentence("no subscriptions")
 	}
 	return env.Print.Table([]string{
-		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below", "Filter",
+		"Queue", "Subscription", ">Backlog", ">In flight", ">Consumers", "Acknowledged below", "Filter",
 		"Instead of the queue's", "Active consumer",
 	}, rows)
 }

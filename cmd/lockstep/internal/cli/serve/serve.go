@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,14 +23,17 @@ import (
 // Command makes `lockstep serve`.
 func Command(env *cli.Env) *cobra.Command {
 	var file string
+	var check bool
 	cmd := &cobra.Command{
 		Use: "serve", GroupID: "run",
 		Short: "Run one node: of a pair, or with --standalone alone",
 		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
 
 Settings come from the flags, the environment (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in this order;
-a setting that does not exist is an error.`,
+a setting that does not exist is an error. With --check nothing is started: the settings, certificates, keys and secrets
+are read, and the exit code is 0 if a node can use them.`,
 		Example: `  lockstep serve --config /etc/lockstep/node.yaml
+  lockstep serve --config /etc/lockstep/node.yaml --check
   lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
   lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7420`,
 		Args: cobra.NoArgs,
@@ -40,6 +44,9 @@ a setting that does not exist is an error.`,
 			cfg, err := config.Load(file, environ, cmd.Flags())
 			if err != nil {
 				return err
+			}
+			if check {
+				return checkNode(env, cfg)
 			}
 			logger, level, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
 			if err != nil {
@@ -61,6 +68,7 @@ a setting that does not exist is an error.`,
 			err = node.Run(cmd.Context(), cfg, logger,
 				node.Options{
 					Version: env.Version, CanRestart: canRestart, SetLogLevel: level, Reload: reload,
+					CheckRestart: func(ctx context.Context) error { return checkRestart(ctx, program, os.Args[1:]) },
 					OnReady: func(r node.Ready) {
 						address = r.Address
 						// Without a reader (a closed pipe) the node serves all the same.
@@ -79,6 +87,7 @@ a setting that does not exist is an error.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	cmd.Flags().BoolVar(&check, "check", false, "check the settings and the files that they name, and end")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

@@ -25,19 +25,19 @@ const (
 // below the table, or in the condition that has the same words.
 func printNodes(env *cli.Env, s nodes.Status) error {
 	header := []string{
-		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", "Queues", "Messages",
+		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
 		"Notes",
 	}
 	rows, notes := make([][]any, 0, len(s.Nodes)), make([]string, 0, len(s.Nodes))
 	for _, n := range s.Nodes {
 		if n.Error != "" {
-			rows, notes = append(rows, []any{"?", n.Address, "unreachable", "", "", "", "", "", ""}),
+			rows, notes = append(rows, []any{"?", n.Address, n.Unanswered(), "", "", "", "", "", ""}),
 				append(notes, n.Error)
 			continue
 		}
 		rows, notes = append(rows, []any{
-			n.Name, n.Address, n.ShownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues,
-			out.Count(n.Messages),
+			n.Name, n.Address, n.ShownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied,
+			out.Count(n.Queues), out.Count(n.Messages),
 		}), append(notes, notesOf(&n))
 	}
 	room := noteRoom(header, rows)
@@ -116,7 +116,7 @@ func told(s *nodes.Status, note string) bool {
 func noteRoom(header []string, rows [][]any) int {
 	room := statusColumns - 2 // the last column has its blanks, too
 	for i, h := range header[:len(header)-1] {
-		width := utf8.RuneCountInString(h)
+		width := utf8.RuneCountInString(strings.TrimPrefix(h, ">"))
 		for _, row := range rows {
 			width = max(width, utf8.RuneCountInString(fmt.Sprint(row[i])))
 		}

@@ -244,14 +244,15 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if f.dryRun {
 		verb = "verified; a restore would give"
 	}
-	// the messages are those of the set: what the records add and take is known when they are applied, at the start
-	after := ""
+	// The number of messages is that of the save-set: what the records add and remove is known when the node has applied
+	// them, at its start.
+	content := fmt.Sprintf("the save-set's %s in pages of %s", out.Plural(r.Manifest.Messages, "message"),
+		out.Bytes(r.Manifest.PageSize))
 	if r.Records > 0 {
-		after = ", and " + out.Plural(r.Records, "record") + " that came after it,"
+		content += ", and " + out.Plural(r.Records, "later log record") + ", which add and remove messages"
 	}
-	err = env.Print.Sentence("%s: %s %s in pages of %s%s up to LSN %s of %s", set.Name, verb,
-		out.Plural(r.Manifest.Messages, "message"),
-		out.Bytes(r.Manifest.PageSize), after, out.Count(r.End.LSN), r.EndTime.Local().Format(time.DateTime))
+	err = env.Print.Sentence("%s: %s %s; up to LSN %s of %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
+		r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func backups(t *testing.T, c clitest.CLI) {
 
 	data := filepath.Join(t.TempDir(), "data")
 	require.Contains(t, c.OK("store", "restore", dir, "--data-dir", data, "--dry-run"),
-		"a restore would give 2,000 messages")
+		"a restore would give the save-set's 2,000 messages")
 	require.NoDirExists(t, data)
 	restored := c.Lines("store", "restore", dir, "--data-dir", data)[0]
 	require.NotEmpty(t, restored["store_id"])

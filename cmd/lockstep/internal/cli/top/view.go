@@ -115,7 +115,7 @@ func (m *model) nodeLines() []string {
 		n := &s.Nodes[i]
 		if n.Error != "" {
 			rows = append(rows, []string{
-				cmp.Or(m.names[n.Address], n.Address), "unreachable", "", "", "", "", "", "", n.Address, n.Error,
+				cmp.Or(m.names[n.Address], n.Address), n.Unanswered(), "", "", "", "", "", "", n.Address, n.Error,
 			})
 			continue
 		}

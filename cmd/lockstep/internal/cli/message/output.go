@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"errors"
+	"io"
+	"os"
+)
+
+// errOutputClosed is returned before a message is taken when it could not be printed.
+var errOutputClosed = errors.New("standard output is closed, or is /dev/null opened for reading and writing; " +
+	"no message was taken. Use > /dev/null to discard the output")
+
+// checkOutput returns errOutputClosed when what is written to w is lost without an error: the Go runtime opens
+// /dev/null in place of a standard file that was closed when the process started.
+func checkOutput(w io.Writer) error {
+	if f, ok := w.(*os.File); ok && replaced(f) {
+		return errOutputClosed
+	}
+	return nil
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix
+
+package message
+
+import "os"
+
+// replaced reports whether f is closed.
+func replaced(f *os.File) bool {
+	_, err := f.Stat()
+	return err != nil
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package commands_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestDocsNameCommands: each command that the documents name is there.
+func TestDocsNameCommands(t *testing.T) {
+	const top = "../../../.."
+	names, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
+	require.NoError(t, err)
+	names = append(names, filepath.Join(top, "README.md"), filepath.Join(top, "deploy", "node.yaml"))
+	span := regexp.MustCompile("`lockstep ([^`\n]+)`|(?m)^(?: {4}|  )?lockstep (.+)$")
+	word := regexp.MustCompile(`^[a-z][a-z|-]*$`)
+	root := newRoot()
+	root.InitDefaultCompletionCmd() // as cobra does before it runs a command
+	found := 0
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, m := range span.FindAllStringSubmatch(string(b), -1) {
+			words := strings.Fields(strings.ReplaceAll(m[1]+m[2], `\|`, "|"))
+			if !word.MatchString(words[0]) {
+				continue
+			}
+			group, _, err := root.Find(words[:1])
+			require.NoError(t, err, "%s: %s", name, m[0])
+			found++
+			if !group.HasSubCommands() || len(words) < 2 || !word.MatchString(words[1]) {
+				continue
+			}
+			for one := range strings.SplitSeq(words[1], "|") {
+				cmd, _, err := root.Find([]string{words[0], one})
+				require.NoError(t, err, "%s: %s", name, m[0])
+				require.NotEqual(t, group.CommandPath(), cmd.CommandPath(), "%s: %s has no %s", name, m[0], one)
+			}
+		}
+	}
+	require.Greater(t, found, 200)
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// queueIDKey is the field of log lines that has the store's number of a queue.
+const queueIDKey = "queue_id"
+
+// queueNamer adds the name of the queue to each log line that has its number: the parts that log it know numbers only.
+type queueNamer struct {
+	zapcore.Core
+
+	of *queueNames
+}
+
+// queueNames looks names up once there is a store.
+type queueNames struct {
+	// find returns the name of a queue, or an empty one. It must not wait: lines are logged with locks held.
+	find atomic.Pointer[func(id uint64) string]
+}
+
+// use sets where names are looked up.
+func (q *queueNames) use(find func(id uint64) string) { q.find.Store(&find) }
+
+func (q *queueNames) wrap(core zapcore.Core) zapcore.Core { return &queueNamer{Core: core, of: q} }
+
+// With implements zapcore.Core.
+func (c *queueNamer) With(fields []zapcore.Field) zapcore.Core {
+	return &queueNamer{Core: c.Core.With(c.of.add(fields)), of: c.of}
+}
+
+// Check implements zapcore.Core.
+func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return checked.AddCore(e, c)
+	}
+	return checked
+}
+
+// Write implements zapcore.Core.
+func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like the one below it
+}
+
+// add returns the fields, and the name of the queue if they have its number and not its name.
+func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {
+	find := q.find.Load()
+	if find == nil {
+		return fields
+	}
+	id, found := uint64(0), false
+	for i := range fields {
+		switch f := &fields[i]; f.Key {
+		case "queue":
+			return fields
+		case queueIDKey:
+			id, found = uint64(f.Integer), f.Type == zapcore.Uint64Type
+		}
+	}
+	if !found {
+		return fields
+	}
+	if name := (*find)(id); name != "" {
+		return append(fields[:len(fields):len(fields)], zap.String("queue", name))
+	}
+	return fields
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+)
+
+// TestPlanLeavesNoCondition: the switchover of a rolling compact succeeds, and no node reports that it failed.
+func TestPlanLeavesNoCondition(t *testing.T) {
+	p := startUpkeepPair(t)
+	a := p.nodes[0]
+	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return a.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_DONE
+	}, time.Minute, 10*time.Millisecond)
+	for _, n := range p.nodes {
+		for _, about := range []string{"a", "b"} {
+			require.Nil(t, n.told(conditions.SwitchoverFailed, about))
+		}
+	}
+}
+
+// TestFailedSwitchoverEnds: the condition ends when the role has changed, whichever node was asked for that.
+func TestFailedSwitchoverEnds(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err := a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.Error(t, err)
+	a.tells(conditions.SwitchoverFailed, "a", true)
+	b := start(t, settingsOfPair(t, "b", etcd))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	require.Eventually(t, func() bool { // it may lose the active for a moment first
+		_, err := b.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	a.tells(conditions.SwitchoverFailed, "a", false)
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wal
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// inodes is a filesystem that may have no inode left.
+type inodes struct {
+	vfs.FS
+
+	none bool
+}
+
+func (f inodes) Usage(string) (vfs.Usage, error) {
+	return vfs.Usage{TotalBytes: 1 << 30, AvailableBytes: 231 << 20, NoInodes: f.none}, nil
+}
+
+// TestNoInodes: the error says so when it is the inodes that are used up, and not the space.
+func TestNoInodes(t *testing.T) {
+	for _, none := range []bool{false, true} {
+		s := &spares{fs: inodes{memfs.New(), none}, dir: "/"}
+		err := s.spaceError(syscall.ENOSPC)
+		require.ErrorIs(t, err, ErrNoSpace)
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.Equal(t, none, strings.Contains(err.Error(), "inode"))
+	}
+}
