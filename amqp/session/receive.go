@@ -58,6 +58,9 @@ func (l *Link) give(credit uint32) {
 // refill gives credit for places in the window that have become free.
 func (l *Link) refill() {
 	r := &l.receiver
+	if l.gone {
+		return
+	}
 	if used := r.open + l.credit; used < r.window && r.window-used >= (r.window+1)/2 {
 		l.give(r.window - r.open)
 	}
