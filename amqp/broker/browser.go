@@ -139,9 +139,14 @@ func (b *browser) disposed(e *session.Disposed) {
 }
 
 // detached ends the link. mu is held.
-func (b *browser) detached(closed bool) {
+func (b *browser) detached(bool) (wait func()) {
+	b.finish()
+	return nil
+}
+
+// finish ends the link's call. mu is held.
+func (b *browser) finish() {
 	b.gone = true
 	b.cancel()
 	b.c.room.Broadcast()
-	b.link.Detach(closed, nil)
 }

@@ -89,7 +89,7 @@ func (s *consumer) withdraw() {
 	s.cancel()
 	close(s.ended)
 	if s.volatile {
-		s.c.run(func() { s.remove(true) })
+		s.c.run(s.remove)
 	}
 }
 
@@ -361,26 +361,29 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) {
 	}
 }
 
-// detached ends the link: what the client has not answered is delivered again. mu is held.
-func (s *consumer) detached(closed bool) {
+// detached ends the link when the outcomes that the client has reported are durable. What it has not answered is
+// delivered again. mu is held.
+func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
-	s.end()
+	s.finish()
 	goes := s.volatile || s.durable && closed || s.dynamic != "" && closed
-	if was || !goes {
-		s.link.Detach(closed, nil)
-		return
+	return func() {
+		<-s.ended // its messages are given back before
+		if !was && goes {
+			s.remove()
+		}
 	}
-	s.c.run(func() { s.remove(closed) })
 }
 
-// end has the stream end. mu is held.
-func (s *consumer) end() {
+// finish has the stream end when the node has confirmed all answers. mu is held.
+func (s *consumer) finish() {
 	if s.gone {
 		return
 	}
 	s.gone = true
 	s.cancelDrain()
 	s.answers.giveBack(s.link.Recall())
+	s.confirms++
 	s.signal()
 	s.c.room.Broadcast()
 }

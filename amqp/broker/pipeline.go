@@ -58,6 +58,8 @@ type pipeline struct {
 	link *session.Link
 	id   string        // of the producer
 	wake chan struct{} // capacity 1
+	// ended is closed when all is answered, or the connection was cut off
+	ended chan struct{}
 
 	// guarded by conn.mu
 	next     uint64
@@ -71,7 +73,7 @@ type pipeline struct {
 }
 
 func newPipeline(c *conn, l *session.Link) *pipeline {
-	return &pipeline{c: c, link: l, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1)}
+	return &pipeline{c: c, link: l, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 // start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.
@@ -97,6 +99,7 @@ func (p *pipeline) signal() { p.c.rouse(p.wake) }
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
 func (p *pipeline) run() {
+	defer close(p.ended)
 	pause := firstPause
 	for {
 		p.c.mu.Lock()

@@ -78,13 +78,25 @@ func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	p.link.Settle(id, &wire.Rejected{Error: why})
 }
 
-// detached ends the link. What is under way goes on, and its outcome is in doubt for the client.
-func (p *publisher) detached(closed bool) {
+// detached ends the link when what it has received is stored, or refused. mu is held.
+func (p *publisher) detached(closed bool) (wait func()) {
+	p.finish()
+	if p.pipe == nil && (p.dynamic == "" || !closed) {
+		return nil
+	}
+	return func() {
+		if p.pipe != nil {
+			<-p.pipe.ended
+		}
+		if p.dynamic != "" && closed {
+			p.c.dropNode(p.dynamic)
+		}
+	}
+}
+
+// finish has the link's pipeline end when it is done. mu is held.
+func (p *publisher) finish() {
 	if p.pipe != nil {
 		p.pipe.finish()
 	}
-	if p.dynamic != "" && closed {
-		p.c.dropNode(p.dynamic)
-	}
-	p.link.Detach(closed, nil)
 }

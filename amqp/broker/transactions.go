@@ -129,7 +129,7 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 	t, why := s.c.txns.find(state.TxnID)
 	if why != nil {
 		s.link.Detach(true, why)
-		s.end()
+		s.finish()
 		return
 	}
 	o := state.Outcome
