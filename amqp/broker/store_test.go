@@ -178,6 +178,16 @@ func (s *store) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.Co
 		if err := s.settle(stream, req); err != nil {
 			return err
 		}
+		if req.GetDrain() == 0 {
+			continue
+		}
+		if err := s.wait(stream.Context()); err != nil {
+			return err
+		}
+		if err := stream.Send(&pb.ConsumeResponse{Drained: req.GetDrain(), DrainedCredit: credit}); err != nil {
+			return err
+		}
+		credit = 0
 	}
 }
 
