@@ -35,7 +35,7 @@ func (c *conn) attachBrowser(
 	ctx context.Context, l *session.Link, queue string, source *wire.Source, f *filters,
 ) (accept func(), err error) {
 	b := &browser{c: c, link: l, queue: queue, filter: f.cel}
-	if err := c.ensureQueue(ctx, queue, false); err != nil {
+	if _, err := c.ensureQueue(ctx, queue, false); err != nil {
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancel(c.calls)

@@ -86,8 +86,7 @@ type conn struct {
 	defect  bool      // what it has to say may be wrong: nothing more is said
 	mute    bool      // it is closed from here without a word: what was said already is written, and nothing else
 	txns    transactions
-	nodes   []string             // queues that are to go with it
-	known   map[string]time.Time // queues that were there
+	nodes   []string // queues that are to go with it
 }
 
 func newConn(s *Server, raw net.Conn) *conn {

@@ -55,6 +55,7 @@ type request struct {
 // could not say what has become of them.
 type pipeline struct {
 	c    *conn
+	of   *publisher
 	link *session.Link
 	id   string        // of the producer
 	wake chan struct{} // capacity 1
@@ -72,8 +73,8 @@ type pipeline struct {
 	done     bool      // no further message comes
 }
 
-func newPipeline(c *conn, l *session.Link) *pipeline {
-	return &pipeline{c: c, link: l, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+func newPipeline(c *conn, of *publisher) *pipeline {
+	return &pipeline{c: c, of: of, link: of.link, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 // start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.
@@ -355,6 +356,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 		return nil
 	}
 	p.take(r)
+	p.of.exists = true
 	for i := range r.entries {
 		p.c.pending -= r.entries[i].bytes
 		if !r.entries[i].settled {
@@ -381,6 +383,10 @@ func (p *pipeline) take(r request) {
 // reason, and a queue that is not there is made on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
+	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
+		p.queueDeleted(r, f)
+		return
+	}
 	if certain && f.reason == "QUEUE_NOT_FOUND" && !r.entries[0].made && p.c.server.o.AutoCreate() {
 		p.onDemand(r)
 		return
@@ -408,6 +414,19 @@ func (p *pipeline) refused(r *request, f *failure) {
 		p.link.Detach(true, f.toAMQP())
 		p.drop()
 	}
+}
+
+// queueDeleted ends the link, whose queue was deleted: it is not created again. mu is held.
+func (p *pipeline) queueDeleted(r *request, f *failure) {
+	why := p.of.resourceDeleted(f)
+	for i := range r.entries {
+		p.c.pending -= r.entries[i].bytes
+		if !r.entries[i].settled && (f.settled || !r.retry) {
+			p.link.Settle(r.entries[i].id, &wire.Rejected{Error: why})
+		}
+	}
+	p.link.Detach(true, why)
+	p.drop()
 }
 
 // onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused

@@ -19,12 +19,23 @@ type publisher struct {
 	link    *session.Link
 	queue   string // empty: each message says where it goes
 	topic   bool
+	exists  bool   // the queue was there since the link was attached
 	dynamic string // the queue that was made for the link; empty for none
 	pipe    *pipeline
 }
 
 func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher {
 	return &publisher{c: c, link: l, queue: queue, topic: topic}
+}
+
+// deleted reports whether the queue of the link was deleted, if it is not there. mu is held.
+func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
+
+// resourceDeleted is the error of a link whose queue was deleted.
+func (p *publisher) resourceDeleted(f *failure) *wire.Error {
+	why := f.toAMQP()
+	why.Condition = session.ResourceDeleted
+	return why
 }
 
 // deliver takes a message. The connection's mu is held.
@@ -48,7 +59,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 		return
 	}
 	if p.pipe == nil {
-		p.pipe = newPipeline(p.c, p.link)
+		p.pipe = newPipeline(p.c, p)
 		p.pipe.start()
 	}
 	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
