@@ -77,6 +77,11 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		return
 	}
 	ops := t.operations()
+	if len(ops) > maxOperations {
+		t.rollback()
+		o.link.Settle(id, &wire.Rejected{Error: tooManyOperations()})
+		return
+	}
 	if len(ops) == 0 {
 		t.all.close(t)
 		t.committed()
@@ -87,7 +92,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	o.discharges.Add(1)
 	o.c.run(func() {
 		defer o.discharges.Done()
-		why := o.c.commit(ops)
+		why := o.c.commit(t, ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
 		if why != nil {

@@ -69,7 +69,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Delivery, queue string, message *pb.Message) {
 	t, err := p.c.txns.find(state.TxnID)
 	if err == nil {
-		err = t.publish(queue, message, len(d.Payload))
+		err = t.publish(p, queue, message, len(d.Payload), p.c.server.o.MaxTransactionBytes)
 	}
 	if err != nil {
 		p.refuse(d.ID, d.Settled, err)
