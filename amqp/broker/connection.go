@@ -34,7 +34,8 @@ const (
 	maxOutput = 1 << 20
 	// maxPending is how many bytes of messages of a connection may wait to be stored before nothing more is read.
 	maxPending = 2 << 20
-	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest.
+	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest, if that is more
+	// than maxHeld.
 	maxPartial = 16 << 20
 	// maxLinks is how many links a connection has at most: each may be a stream of the node's services.
 	maxLinks = 480
@@ -79,7 +80,8 @@ type conn struct {
 	roused  []chan struct{} // those
 	pending int             // bytes of messages that are not stored yet
 	making  int             // links that are being made
-	held    int             // bytes of messages in part, as the server counts them
+	held    int             // bytes of large messages, as the server counts them
+	waits   bool            // nothing is read at present
 	ended   bool
 	leaving bool      // no further frame is applied; what was received is processed, and then the connection ends
 	closing time.Time // when it is cut off, once it is closed from here
@@ -121,7 +123,7 @@ func (c *conn) serve() {
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
 		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
-		MaxPartial:     c.server.o.MaxMessageBytes + maxPartial,
+		MaxPartial:     max(maxHeld, c.server.o.MaxMessageBytes+maxPartial),
 	}, time.Now())
 	if !c.ready(core) {
 		return
@@ -230,35 +232,33 @@ func (c *conn) read() {
 	var f wire.Frame
 	for {
 		err := c.reader.Next(&f)
-		done, most := c.apply(&f, err)
-		if most != nil {
-			most.shut(errTooMuchHeld)
-		}
-		if done {
+		if c.apply(&f, err) {
 			return
 		}
+		c.waitForRoom()
 	}
 }
 
-// apply applies a frame, and waits while too much is under way. It tells whether nothing more is to be read, and which
-// connection has to go because all together hold too much; nil for none.
-func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
+// apply applies a frame, and waits while too much is under way. It reports whether nothing more is to be read.
+func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
 		c.broken(err)
-		return true, nil
+		return true
 	}
 	if _, closes := f.Body.(*wire.Close); c.mute || c.defect || c.leaving && !closes {
-		return c.ended, nil
+		return c.ended
 	}
 	err = c.receive(f)
 	done = err != nil || c.core.PeerClosed()
-	most = c.count()
+	c.count()
+	c.waits = true
 	for !done && !c.ended && !c.leaving && c.busy() {
 		c.room.Wait()
 	}
-	return done || c.ended, most
+	c.waits = false
+	return done || c.ended
 }
 
 // receive applies a frame, and those behind it that were read with it. What that gives others to do they are told at
@@ -388,6 +388,9 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 		return nil, time.Time{}, false, true
 	}
 	now := time.Now()
+	if c.waits {
+		c.core.Unread(now)
+	}
 	next, err := c.core.Tick(now)
 	c.handleEvents()
 	out = c.core.Output(spare)
@@ -437,7 +440,7 @@ func (c *conn) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
-	c.server.held.change(c, c.held, 0)
+	c.server.held.change(c, 0, false)
 	c.held = 0
 	defer c.signal()
 	defer c.room.Broadcast()

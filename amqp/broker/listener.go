@@ -44,7 +44,7 @@ type Server struct {
 // New makes a server. Run must be called, or Close.
 func New(o Options) *Server {
 	return &Server{
-		o: o, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
+		o: o, held: newHeld(), conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
 		sharing: make(map[[2]string]int), consumers: make(map[string]map[*consumer]struct{}),
 	}
 }

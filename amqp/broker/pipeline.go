@@ -162,11 +162,11 @@ func (p *pipeline) failed(f failure) bool {
 func (p *pipeline) drop() {
 	for i := range p.inFlight {
 		for j := range p.inFlight[i].entries {
-			p.c.pending -= p.inFlight[i].entries[j].bytes
+			p.c.stored(p.inFlight[i].entries[j].bytes)
 		}
 	}
 	for i := range p.pending {
-		p.c.pending -= p.pending[i].bytes
+		p.c.stored(p.pending[i].bytes)
 	}
 	p.inFlight, p.pending, p.done = nil, nil, true
 	p.c.room.Broadcast()
@@ -358,7 +358,7 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 	p.take(r)
 	p.of.exists = true
 	for i := range r.entries {
-		p.c.pending -= r.entries[i].bytes
+		p.c.stored(r.entries[i].bytes)
 		if !r.entries[i].settled {
 			p.link.Settle(r.entries[i].id, wire.Accepted{})
 		} else {
@@ -404,7 +404,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 	settled := false
 	for i := range r.entries {
-		p.c.pending -= r.entries[i].bytes
+		p.c.stored(r.entries[i].bytes)
 		settled = settled || r.entries[i].settled
 		if state != nil && !r.entries[i].settled {
 			p.link.Settle(r.entries[i].id, state)
@@ -420,7 +420,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 func (p *pipeline) queueDeleted(r *request, f *failure) {
 	why := p.of.resourceDeleted(f)
 	for i := range r.entries {
-		p.c.pending -= r.entries[i].bytes
+		p.c.stored(r.entries[i].bytes)
 		if !r.entries[i].settled && (f.settled || !r.retry) {
 			p.link.Settle(r.entries[i].id, &wire.Rejected{Error: why})
 		}
@@ -468,7 +468,7 @@ func (p *pipeline) giveUp(queue string, why *wire.Error) {
 			kept = append(kept, e)
 			continue
 		}
-		p.c.pending -= e.bytes
+		p.c.stored(e.bytes)
 		p.link.Settle(e.id, &wire.Rejected{Error: why})
 	}
 	clear(p.pending[len(kept):])

@@ -40,7 +40,11 @@ func (p *publisher) resourceDeleted(f *failure) *wire.Error {
 
 // deliver takes a message. The connection's mu is held.
 func (p *publisher) deliver(d *session.Delivery) {
-	message, to, err := decode(bytes.Clone(d.Payload))
+	payload := d.Payload
+	if !d.Owned {
+		payload = bytes.Clone(payload)
+	}
+	message, to, err := decode(payload)
 	queue := p.queue
 	if err == nil && queue == "" {
 		if queue = to; queue == "" {

@@ -280,6 +280,9 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	return next, nil
 }
 
+// Unread notes that the caller does not read the peer's frames at present, so that the peer is not silent.
+func (c *Conn) Unread(now time.Time) { c.lastRead = now }
+
 // write appends a frame that stands in an order with the dispositions before it.
 func (c *Conn) write(channel uint16, body wire.Performative) {
 	if !c.closed {

@@ -182,7 +182,7 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 		return
 	}
 	d := r.begun
-	d.Payload = r.buf
+	d.Payload, d.Owned = r.buf, cap(r.buf) > keptBuffer
 	r.drop(s.conn) // the memory stays as it is until the next frame comes
 	l.deliver(&d)
 }
