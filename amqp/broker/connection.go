@@ -411,16 +411,21 @@ func (c *conn) signal() { poke(c.wake) }
 // and then the client's close is answered. If that takes too long, the connection is cut off without an answer.
 func (c *conn) finish() {
 	c.server.unclaim(c)
-	c.mu.Lock()
-	c.leave()
-	c.mu.Unlock()
+	c.locked(c.leave)
 	if !c.processed(finishLimit) {
 		return
 	}
+	c.locked(func() {
+		c.core.Close(nil)
+		c.handleEvents()
+	})
+}
+
+// locked calls f with mu, which is unlocked if f panics, too.
+func (c *conn) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.core.Close(nil)
-	c.handleEvents()
+	f()
 }
 
 // leave stops applying frames, and has all links end when what they have received is processed. mu is held.

@@ -92,9 +92,12 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	o.discharges.Add(1)
 	o.c.run(func() {
 		defer o.discharges.Done()
-		why := o.c.commit(t, ops)
+		why, known := o.c.commit(t, ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
+		if !known {
+			return // the connection ends, and the client gets no outcome
+		}
 		if why != nil {
 			t.rollback()
 			o.link.Settle(id, &wire.Rejected{Error: why})

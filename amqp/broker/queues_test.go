@@ -5,8 +5,11 @@ package broker
 import (
 	"strconv"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
@@ -172,4 +175,56 @@ func TestTransactionCreatesQueues(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, session.NotFound, rejected.Error.Condition)
 	require.Equal(t, []string{"new"}, n.madeQueues())
+}
+
+// TestLostCommit: a commit whose answer was lost is asked for again under the same identity; if its outcome cannot be
+// found out, the client gets none.
+func TestLostCommit(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "the connection was lost")
+	for name, c := range map[string]struct {
+		errors []error
+		known  bool
+	}{
+		"found":   {[]error{lost, lost}, true},
+		"unknown": {[]error{lost, refused(codes.FailedPrecondition, "NOT_ACTIVE")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newStore("q").open()
+				n.commitErrors = c.errors
+				s, _, stop := serveFor(t, n, inMemory)
+				defer stop()
+				p := dialAs(t, s, "c", wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}})
+				p.attachSender(0, &wire.Coordinator{})
+				p.attachSender(1, &wire.Node{Address: "q"})
+				id := p.declare(0, 0)
+				p.write(transfers(1, 1, 1, true, &wire.TransactionalState{TxnID: id}))
+				if c.known {
+					require.Equal(t, wire.Accepted{}, p.discharged(0, 2, id))
+				} else {
+					p.write(discharge(0, 2, id))
+					var f wire.Frame
+					for closed := false; !closed; _, closed = f.Body.(*wire.Close) {
+						require.NoError(t, p.in.Next(&f))
+						d, ok := f.Body.(*wire.Disposition)
+						require.False(t, ok && d.Role == wire.RoleReceiver && d.First == 2, "it may have been committed")
+					}
+				}
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				require.Len(t, n.commits, len(c.errors)+btoi(c.known))
+				for i, commit := range n.commits {
+					require.Equal(t, i > 0, commit.GetProducer().GetRetry())
+					require.Equal(t, n.commits[0].GetProducer().GetId(), commit.GetProducer().GetId())
+				}
+			})
+		})
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -22,9 +22,10 @@ import (
 type store struct {
 	node
 
-	asked  chan struct{} // capacity 1: a call waits for hold
-	hold   chan struct{} // publishes and confirmations wait until it is closed
-	commit func(*pb.CommitRequest) error
+	asked chan struct{} // capacity 1: a call waits for hold
+	hold  chan struct{} // publishes and confirmations wait until it is closed
+
+	commitErrors []error // of the first commits
 
 	mu      sync.Mutex // guards all below
 	queues  map[string][]string
@@ -220,10 +221,8 @@ func (s *store) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commits = append(s.commits, req)
-	if s.commit != nil {
-		if err := s.commit(req); err != nil {
-			return nil, err
-		}
+	if n := len(s.commits); n <= len(s.commitErrors) {
+		return nil, s.commitErrors[n-1]
 	}
 	for _, op := range req.GetOperations() {
 		if p := op.GetPublish(); p != nil {

@@ -258,44 +258,48 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 }
 
 // commit carries out a transaction. Queues that are not there are created on demand, and then it is carried out again:
-// nothing of it was stored.
-func (c *conn) commit(t *transaction, ops []*pb.Operation) *wire.Error {
+// nothing of it was stored. With an error nothing was stored; known is false if that cannot be found out, and the
+// connection ends then.
+func (c *conn) commit(t *transaction, ops []*pb.Operation) (why *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
-	f, why := c.tryCommit(ctx, ops)
-	if f == nil || f.reason != "QUEUE_NOT_FOUND" {
-		return why
+	f, known := c.tryCommit(ctx, ops)
+	if f == nil {
+		return nil, known
 	}
-	created, err := c.createMissing(ctx, t.publishes)
-	if err != nil {
-		return refusal(err)
+	if f.reason == "QUEUE_NOT_FOUND" {
+		created, err := c.createMissing(ctx, t.publishes)
+		if err != nil {
+			return refusal(err), true
+		}
+		if created {
+			if f, known = c.tryCommit(ctx, ops); f == nil {
+				return nil, known
+			}
+		}
 	}
-	if created {
-		_, why = c.tryCommit(ctx, ops)
-	}
-	return why
+	return f.ofTransaction(), true
 }
 
-// tryCommit commits, and asks until the outcome is known. A failure is a refusal of which it is certain that nothing was
-// stored; an error without one is an error of this node.
-func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (*failure, *wire.Error) {
+// tryCommit commits, and asks until the outcome is known. After a refusal it is certain that nothing was stored.
+func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause
 	for {
 		_, err := c.queues.Commit(ctx, req)
 		if err == nil {
-			return nil, nil
+			return nil, true
 		}
 		f := failed(err)
 		switch {
 		case f.notActive():
 			c.lost("this node is not the active one any more")
-			return nil, session.Errorf(session.ConnectionForced, "the outcome of the transaction is not known: %s", f.text)
+			return nil, false
 		case !f.again() && (f.settled || !req.GetProducer().GetRetry()) && f.reason != "":
-			return &f, f.ofTransaction()
+			return &f, true
 		case !f.again() || ctx.Err() != nil:
 			c.lost("the outcome of a transaction could not be found out")
-			return nil, session.Errorf(session.InternalError, "the outcome of the transaction is not known: %s", f.text)
+			return nil, false
 		}
 		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
 			req.Producer.Retry = true // that attempt may have been carried out
