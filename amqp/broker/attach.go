@@ -94,6 +94,7 @@ func (c *conn) attachTarget(
 ) (accept func(), err error) {
 	name, ok := address(target.Address)
 	reply := session.Reply{Target: target}
+	exists := target.Dynamic
 	switch {
 	case !ok:
 		return nil, errAddress
@@ -105,13 +106,14 @@ func (c *conn) attachTarget(
 		own.Address = name
 		reply.Target = &own
 	case name != "":
-		if err := c.ensureQueue(ctx, name, isTopic(target.Capabilities)); err != nil {
+		if exists, err = c.ensureQueue(ctx, name, isTopic(target.Capabilities)); err != nil {
 			return nil, err
 		}
 	}
 	reply.OfferedCapabilities = offered(a.DesiredCapabilities, delayedDelivery)
 	return func() {
 		p := newPublisher(c, l, name, isTopic(target.Capabilities))
+		p.exists = exists
 		if target.Dynamic {
 			p.dynamic = name
 			c.nodes = append(c.nodes, name)
@@ -133,24 +135,21 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue finds out whether a queue is there, and makes it if that is wanted.
-func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) error {
-	if c.knows(name) {
-		return nil
-	}
+// ensureQueue finds out whether a queue is there, and makes it if that is wanted. It returns false if that cannot be
+// known: the first message, or the subscription, tells.
+func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
-		return nil // the first message, or the subscription, tells
+		return false, nil
 	}
 	if _, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: name}); err == nil {
-		c.know(name)
-		return nil
+		return true, nil
 	} else if f := failed(err); f.reason != "QUEUE_NOT_FOUND" {
 		if f.reason == "DENIED" {
-			return nil // it may publish or consume all the same
+			return false, nil // it may publish or consume all the same
 		}
-		return err
+		return false, err
 	}
-	return c.createQueue(ctx, name, topic)
+	return true, c.createQueue(ctx, name, topic)
 }
 
 // createQueue makes a queue for a link.
@@ -159,7 +158,6 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 		Name: name, Config: &pb.QueueConfig{}, Topic: topic, IfNotExists: true,
 	})
 	if err == nil {
-		c.know(name)
 		return nil
 	}
 	if f := failed(err); f.reason == "DENIED" {
@@ -167,29 +165,6 @@ func (c *conn) createQueue(ctx context.Context, name string, topic bool) error {
 	}
 	return err
 }
-
-// knows tells whether the client has lately used a queue, so that it need not be looked for.
-func (c *conn) knows(queue string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Since(c.known[queue]) < knownFor
-}
-
-func (c *conn) know(queue string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxKnown {
-		c.known = make(map[string]time.Time)
-	}
-	c.known[queue] = time.Now()
-}
-
-const (
-	// knownFor is how long a queue is taken for being there still.
-	knownFor = time.Second
-	// maxKnown bounds the queues that are.
-	maxKnown = 1000
-)
 
 // attachSource makes the link of a client that consumes or browses.
 func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach) (accept func(), err error) {
@@ -223,7 +198,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	}
 	own.DistributionMode = "move"
 	if !source.Dynamic {
-		if err := c.ensureQueue(ctx, name, isTopic(source.Capabilities)); err != nil {
+		if _, err := c.ensureQueue(ctx, name, isTopic(source.Capabilities)); err != nil {
 			return nil, err
 		}
 	}

@@ -35,7 +35,7 @@ func (c *conn) attachBrowser(
 	ctx context.Context, l *session.Link, queue string, source *wire.Source, f *filters,
 ) (accept func(), err error) {
 	b := &browser{c: c, link: l, queue: queue, filter: f.cel}
-	if err := c.ensureQueue(ctx, queue, false); err != nil {
+	if _, err := c.ensureQueue(ctx, queue, false); err != nil {
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancel(c.calls)
@@ -139,9 +139,14 @@ func (b *browser) disposed(e *session.Disposed) {
 }
 
 // detached ends the link. mu is held.
-func (b *browser) detached(closed bool) {
+func (b *browser) detached(bool) (wait func()) {
+	b.finish()
+	return nil
+}
+
+// finish ends the link's call. mu is held.
+func (b *browser) finish() {
 	b.gone = true
 	b.cancel()
 	b.c.room.Broadcast()
-	b.link.Detach(closed, nil)
 }

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,10 +34,15 @@ const (
 	maxOutput = 1 << 20
 	// maxPending is how many bytes of messages of a connection may wait to be stored before nothing more is read.
 	maxPending = 2 << 20
-	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest.
+	// maxPartial is how many bytes of messages in part a connection may have beyond one of the largest, if that is more
+	// than maxHeld.
 	maxPartial = 16 << 20
 	// maxLinks is how many links a connection has at most: each may be a stream of the node's services.
 	maxLinks = 480
+	// finishLimit is how long what was received may take to be processed when a client ends its connection.
+	finishLimit = 30 * time.Second
+	// restLimit is how long what a client has sent may take to be read when nothing can be sent to it.
+	restLimit = 5 * time.Second
 	// maxUnsent is how many bytes of messages of a connection may wait for credit or a window.
 	maxUnsent = 1 << 20
 )
@@ -62,6 +69,9 @@ type conn struct {
 
 	wake    chan struct{} // capacity 1: something is to be written
 	running sync.WaitGroup
+	tasks   atomic.Int64  // that run
+	noTasks chan struct{} // capacity 1: the last of them has ended
+	closers sync.WaitGroup
 
 	mu      sync.Mutex // guards all below
 	room    *sync.Cond // something was written, or stored, or has ended
@@ -70,18 +80,19 @@ type conn struct {
 	roused  []chan struct{} // those
 	pending int             // bytes of messages that are not stored yet
 	making  int             // links that are being made
-	held    int             // bytes of messages in part, as the server counts them
+	held    int             // bytes of large messages, as the server counts them
+	waits   bool            // nothing is read at present
 	ended   bool
+	leaving bool      // no further frame is applied; what was received is processed, and then the connection ends
 	closing time.Time // when it is cut off, once it is closed from here
 	defect  bool      // what it has to say may be wrong: nothing more is said
 	mute    bool      // it is closed from here without a word: what was said already is written, and nothing else
 	txns    transactions
-	nodes   []string             // queues that are to go with it
-	known   map[string]time.Time // queues that were there
+	nodes   []string // queues that are to go with it
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
-	c := &conn{server: s, raw: raw, remote: raw.RemoteAddr(), wake: make(chan struct{}, 1)}
+	c := &conn{server: s, raw: raw, remote: raw.RemoteAddr(), wake: make(chan struct{}, 1), noTasks: make(chan struct{}, 1)}
 	c.log = s.o.Logger.With(zap.Stringer("from", raw.RemoteAddr()))
 	c.room = sync.NewCond(&c.mu)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -112,7 +123,7 @@ func (c *conn) serve() {
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,
 		MaxUnsent:      maxUnsent + c.server.o.MaxMessageBytes + maxEnvelope, // one that is waited with is always taken
-		MaxPartial:     c.server.o.MaxMessageBytes + maxPartial,
+		MaxPartial:     max(maxHeld, c.server.o.MaxMessageBytes+maxPartial),
 	}, time.Now())
 	if !c.ready(core) {
 		return
@@ -123,8 +134,10 @@ func (c *conn) serve() {
 		c.contain(c.write)
 	}()
 	c.contain(c.read)
+	c.contain(c.finish)
 	c.contain(c.end)
 	<-written
+	c.closers.Wait()
 	c.running.Wait()
 	c.deleteNodes()
 }
@@ -164,8 +177,35 @@ func (c *conn) contain(what func()) {
 	what()
 }
 
-// run has a goroutine of the connection do something.
-func (c *conn) run(what func()) { c.running.Go(func() { c.contain(what) }) }
+// run runs a task of the connection. When the connection ends in an orderly way, its tasks end first.
+func (c *conn) run(what func()) {
+	c.tasks.Add(1)
+	c.running.Go(func() {
+		defer func() {
+			if c.tasks.Add(-1) == 0 {
+				poke(c.noTasks)
+			}
+		}()
+		c.contain(what)
+	})
+}
+
+// processed waits until no task runs. It returns false if that takes longer than limit, or the connection was cut off.
+func (c *conn) processed(limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for c.tasks.Load() > 0 {
+		select {
+		case <-c.noTasks:
+		case <-timer.C:
+			return false
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	poke(c.noTasks) // for others that wait
+	return true
+}
 
 // maxEnvelope is how much larger than its body a message may be as it is transferred: sections beside the body have at
 // most 64 KiB of properties twice, and annotations.
@@ -192,35 +232,33 @@ func (c *conn) read() {
 	var f wire.Frame
 	for {
 		err := c.reader.Next(&f)
-		done, most := c.apply(&f, err)
-		if most != nil {
-			most.shut(errTooMuchHeld)
-		}
-		if done {
+		if c.apply(&f, err) {
 			return
 		}
+		c.waitForRoom()
 	}
 }
 
-// apply applies a frame, and waits while too much is under way. It tells whether nothing more is to be read, and which
-// connection has to go because all together hold too much; nil for none.
-func (c *conn) apply(f *wire.Frame, err error) (done bool, most *conn) {
+// apply applies a frame, and waits while too much is under way. It reports whether nothing more is to be read.
+func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
 		c.broken(err)
-		return true, nil
+		return true
 	}
-	if c.mute || c.defect {
-		return c.ended, nil
+	if _, closes := f.Body.(*wire.Close); c.mute || c.defect || c.leaving && !closes {
+		return c.ended
 	}
 	err = c.receive(f)
-	done = err != nil || c.core.Done()
-	most = c.count()
-	for !done && !c.ended && c.closing.IsZero() && c.busy() {
+	done = err != nil || c.core.PeerClosed()
+	c.count()
+	c.waits = true
+	for !done && !c.ended && !c.leaving && c.busy() {
 		c.room.Wait()
 	}
-	return done || c.ended, most
+	c.waits = false
+	return done || c.ended
 }
 
 // receive applies a frame, and those behind it that were read with it. What that gives others to do they are told at
@@ -231,7 +269,7 @@ func (c *conn) receive(f *wire.Frame) error {
 	for {
 		err := c.core.Receive(f, time.Now())
 		c.handleEvents()
-		if err != nil || c.core.Done() || c.mute || c.ended || c.busy() || c.held != c.core.Partial() ||
+		if err != nil || c.core.PeerClosed() || c.leaving || c.ended || c.busy() || c.held != c.core.Partial() ||
 			!c.reader.Whole() {
 			return err
 		}
@@ -297,14 +335,20 @@ func (c *conn) write() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var out []byte
-	silent := false
+	silent, deaf := false, false
 	for {
 		var over, mute bool
 		var next time.Time
 		out, next, mute, over = c.output(out)
 		if len(out) > 0 {
-			if c.say(out) != nil {
-				return
+			if !deaf {
+				err := c.say(out)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+				if deaf = err != nil; deaf { // what it has sent before can still be read
+					_ = c.raw.SetReadDeadline(time.Now().Add(restLimit))
+				}
 			}
 			if cap(out) > 4*maxOutput {
 				out = nil
@@ -344,10 +388,13 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 		return nil, time.Time{}, false, true
 	}
 	now := time.Now()
+	if c.waits {
+		c.core.Unread(now)
+	}
 	next, err := c.core.Tick(now)
 	c.handleEvents()
 	out = c.core.Output(spare)
-	over = c.ended || err != nil || c.core.Done() || !c.closing.IsZero() && !now.Before(c.closing)
+	over = c.ended || err != nil || !c.closing.IsZero() && !now.Before(c.closing)
 	if !c.closing.IsZero() && (next.IsZero() || c.closing.Before(next)) {
 		next = c.closing
 	}
@@ -360,13 +407,45 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, mute, over bool
 // signal has the writer look.
 func (c *conn) signal() { poke(c.wake) }
 
+// finish ends the connection in an orderly way when no further frame comes: all that was received is processed first,
+// and then the client's close is answered. If that takes too long, the connection is cut off without an answer.
+func (c *conn) finish() {
+	c.server.unclaim(c)
+	c.locked(c.leave)
+	if !c.processed(finishLimit) {
+		return
+	}
+	c.locked(func() {
+		c.core.Close(nil)
+		c.handleEvents()
+	})
+}
+
+// locked calls f with mu, which is unlocked if f panics, too.
+func (c *conn) locked(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// leave stops applying frames, and has all links end when what they have received is processed. mu is held.
+func (c *conn) leave() {
+	c.leaving = true
+	c.core.Each(func(l *session.Link) {
+		if k, ok := l.Data.(link); ok {
+			k.finish()
+		}
+	})
+	c.room.Broadcast()
+}
+
 // end ends all that the connection does.
 func (c *conn) end() {
 	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
-	c.server.held.change(c, c.held, 0)
+	c.server.held.change(c, 0, false)
 	c.held = 0
 	defer c.signal()
 	defer c.room.Broadcast()
@@ -390,16 +469,25 @@ func (c *conn) shutDown(why *wire.Error) {
 
 // shutLocked is shut for a caller that holds mu.
 func (c *conn) shutLocked(why *wire.Error) {
-	if !c.closing.IsZero() {
+	if c.leaving {
 		return
 	}
+	c.leave()
+	c.closers.Go(func() { c.contain(func() { c.sendOff(why) }) })
+}
+
+// sendOff closes the connection when what was received is processed, or after a moment.
+func (c *conn) sendOff(why *wire.Error) {
+	c.processed(closeLimit)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closing = time.Now().Add(closeLimit)
 	if peer := c.core.Peer(); peer != nil && (!isAway(why) || understandsAway(peer)) {
 		c.core.Close(why)
 	} else {
 		c.mute = true
 	}
-	c.cancel() // what is under way is in doubt for the client, as it is when a connection breaks
+	c.cancel() // what is not processed is in doubt for the client, as it is when a connection breaks
 	c.room.Broadcast()
 	c.signal()
 }
@@ -446,26 +534,74 @@ func (c *conn) handleEvents() {
 				s.disposed(e)
 			}
 		case *session.Detached:
-			if l, ok := e.Link.Data.(link); ok {
-				l.detached(e.Closed && !e.Ended) // what was ended here, its client may want to find again
-			} else {
-				e.Link.Detach(e.Closed, nil)
-			}
+			c.detached(e.Link, e.Closed, e.Ended)
 		case *session.Ended:
 			c.txns.end(e.Session)
-			e.Session.End(nil)
-		case *session.Closed:
-			c.core.Close(nil)
-			c.closing = time.Now()
-			c.signal()
+			c.sessionEnded(e.Session)
+		case *session.Closed: // finish answers it
+			c.leave()
 		}
+	}
+}
+
+// unanswered is the Data of a session: what it has to do before the client's end is answered.
+type unanswered struct {
+	links int // that are detached, and process what they have received
+	ended bool
+}
+
+func unansweredOf(s *session.Session) *unanswered {
+	u, ok := s.Data.(*unanswered)
+	if !ok {
+		u = &unanswered{}
+		s.Data = u
+	}
+	return u
+}
+
+// detached answers a detach when all that came before it is processed. mu is held.
+func (c *conn) detached(l *session.Link, closed, ended bool) {
+	k, ok := l.Data.(link)
+	if !ok {
+		l.Detach(closed, nil)
+		return
+	}
+	wait := k.detached(closed && !ended) // what was ended here, its client may want to find again
+	if wait == nil {
+		l.Detach(closed, nil)
+		return
+	}
+	u := unansweredOf(l.Session())
+	u.links++
+	c.run(func() {
+		wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		l.Detach(closed, nil)
+		if u.links--; u.links == 0 && u.ended {
+			l.Session().End(nil)
+		}
+		c.handleEvents()
+		c.signal()
+	})
+}
+
+// sessionEnded answers the end of a session when all that came before it is processed. mu is held.
+func (c *conn) sessionEnded(s *session.Session) {
+	u := unansweredOf(s)
+	u.ended = true
+	if u.links == 0 {
+		s.End(nil)
 	}
 }
 
 // link is what a link has as its Data. Its methods are called with the connection's mu.
 type link interface {
-	// detached: no event follows. closed: the client wants nothing of the link to be kept.
-	detached(closed bool)
+	// detached is called when no event follows. closed: the client wants nothing of the link to be kept. The client's
+	// detach is answered when the function that it returns has returned, which is called without mu; nil: immediately.
+	detached(closed bool) (wait func())
+	// finish is called when the connection ends: what the link has received is processed, and nothing more is sent.
+	finish()
 }
 
 // receiver is a link on which the client sends.

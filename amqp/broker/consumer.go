@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxCredit is how much credit of a link is passed on at most: the node allows 100,000 with what is not answered.
+	// maxCredit is how much credit of a link the node has at a time; it gets the rest as that is used.
 	maxCredit = 10_000
 	// passBytes is how much is encoded before it is passed on.
 	passBytes = 64 << 10
@@ -51,7 +51,7 @@ type consumer struct {
 
 	// guarded by conn.mu
 	queueID   uint64
-	asked     uint32 // credit that the client gives now
+	asked     uint32 // credit that the client gives now, without the messages that were sent
 	granted   uint32 // credit that the node has and has not used
 	given     uint32 // credit that is to be sent to the node
 	answers   answers
@@ -59,7 +59,8 @@ type consumer struct {
 	confirmed uint64
 	waiting   []settling // to be settled when they are confirmed
 	syncs     []syncing  // browsers that wait for that
-	drain     *drain     // the client wants to know when there is nothing more; nil if not
+	drain     *drain     // the client waits until no more messages follow; nil if not
+	drains    uint64     // number of the last request to the node
 	gone      bool
 }
 
@@ -89,7 +90,7 @@ func (s *consumer) withdraw() {
 	s.cancel()
 	close(s.ended)
 	if s.volatile {
-		s.c.run(func() { s.remove(true) })
+		s.c.run(s.remove)
 	}
 }
 
@@ -210,11 +211,15 @@ func (s *consumer) toldNext() (req *pb.ConsumeRequest, over bool) {
 // request is what the node is to be told now; nil for nothing. mu is held.
 func (s *consumer) request() *pb.ConsumeRequest {
 	confirm := s.confirms > s.confirmed && s.answers.confirm < s.confirms
-	if s.given == 0 && s.answers.empty() && !confirm {
+	drain := s.drain != nil && s.drain.number != 0 && !s.drain.sent
+	if s.given == 0 && s.answers.empty() && !confirm && !drain {
 		return nil
 	}
 	req := s.answers.take()
 	req.Credit, s.given = s.given, 0
+	if drain {
+		req.Drain, s.drain.sent = s.drain.number, true
+	}
 	if confirm && s.answers.empty() {
 		req.Confirm, s.answers.confirm = s.confirms, s.confirms
 	}
@@ -240,10 +245,16 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	if cap(s.encoded.b) > 4*passBytes {
 		s.encoded.b = nil
 	}
-	if resp.GetConfirmed() != 0 {
+	if resp.GetConfirmed() != 0 || resp.GetDrained() != 0 {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
-		s.confirm(resp.GetConfirmed())
+		if resp.GetConfirmed() != 0 {
+			s.confirm(resp.GetConfirmed())
+		}
+		if resp.GetDrained() != 0 {
+			s.drained(resp.GetDrained(), resp.GetDrainedCredit())
+		}
+		s.c.handleEvents()
 	}
 	s.c.signal()
 }
@@ -259,7 +270,6 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 		}
 		from = end
 	}
-	s.passedDrain()
 	s.c.handleEvents()
 	return true
 }
@@ -269,6 +279,7 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
+		s.drainBlocked()
 		c.signal()
 		c.room.Wait()
 	}
@@ -276,6 +287,9 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 		return false
 	}
 	s.granted -= min(s.granted, 1)
+	if s.asked -= min(s.asked, 1); s.granted < maxCredit/2 {
+		s.grant()
+	}
 	if s.link.Send(&session.Message{Ref: sequence, Payload: payload}) != nil {
 		return false // it is delivered again
 	}
@@ -306,14 +320,20 @@ func (s *consumer) signal() { s.c.rouse(s.wake) }
 
 // credit passes on what the client takes. mu is held.
 func (s *consumer) credit(e *session.Credit) {
-	s.asked = min(e.Credit, maxCredit)
-	if have := s.granted; s.asked > have {
-		s.given += s.asked - have
-		s.granted = s.asked
-		s.signal()
-	}
+	s.asked = e.Credit
+	s.grant()
+	s.drain = nil
 	if e.Drain {
 		s.beginDrain()
+	}
+}
+
+// grant passes on as much of the client's credit as the node may have. mu is held.
+func (s *consumer) grant() {
+	if credit := min(s.asked, maxCredit); credit > s.granted {
+		s.given += credit - s.granted
+		s.granted = credit
+		s.signal()
 	}
 }
 
@@ -361,26 +381,29 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) {
 	}
 }
 
-// detached ends the link: what the client has not answered is delivered again. mu is held.
-func (s *consumer) detached(closed bool) {
+// detached ends the link when the outcomes that the client has reported are durable. What it has not answered is
+// delivered again. mu is held.
+func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
-	s.end()
+	s.finish()
 	goes := s.volatile || s.durable && closed || s.dynamic != "" && closed
-	if was || !goes {
-		s.link.Detach(closed, nil)
-		return
+	return func() {
+		<-s.ended // its messages are given back before
+		if !was && goes {
+			s.remove()
+		}
 	}
-	s.c.run(func() { s.remove(closed) })
 }
 
-// end has the stream end. mu is held.
-func (s *consumer) end() {
+// finish has the stream end when the node has confirmed all answers. mu is held.
+func (s *consumer) finish() {
 	if s.gone {
 		return
 	}
 	s.gone = true
-	s.cancelDrain()
+	s.drain = nil
 	s.answers.giveBack(s.link.Recall())
+	s.confirms++
 	s.signal()
 	s.c.room.Broadcast()
 }

@@ -3,6 +3,8 @@
 package broker
 
 import (
+	"sync"
+
 	"github.com/lockstep-mq/lockstep/amqp/session"
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
@@ -20,6 +22,8 @@ const (
 type coordinator struct {
 	c    *conn
 	link *session.Link
+
+	discharges sync.WaitGroup // that are carried out; Add is called with conn.mu
 }
 
 // attachCoordinator makes such a link. mu is held.
@@ -73,6 +77,11 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		return
 	}
 	ops := t.operations()
+	if len(ops) > maxOperations {
+		t.rollback()
+		o.link.Settle(id, &wire.Rejected{Error: tooManyOperations()})
+		return
+	}
 	if len(ops) == 0 {
 		t.all.close(t)
 		t.committed()
@@ -80,10 +89,15 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		return
 	}
 	delete(t.all.open, t.id) // nothing more is done in it
+	o.discharges.Add(1)
 	o.c.run(func() {
-		why := o.c.commit(ops)
+		defer o.discharges.Done()
+		why, known := o.c.commit(t, ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
+		if !known {
+			return // the connection ends, and the client gets no outcome
+		}
 		if why != nil {
 			t.rollback()
 			o.link.Settle(id, &wire.Rejected{Error: why})
@@ -97,8 +111,12 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	})
 }
 
-// detached ends the link: what was declared on it is rolled back. mu is held.
-func (o *coordinator) detached(closed bool) {
+// detached ends the link when its discharges are carried out. What was declared on it and not discharged is rolled back.
+// mu is held.
+func (o *coordinator) detached(bool) (wait func()) {
 	o.c.txns.end(o.link.Session())
-	o.link.Detach(closed, nil)
+	return o.discharges.Wait
 }
+
+// finish does nothing: a discharge ends by itself.
+func (o *coordinator) finish() {}

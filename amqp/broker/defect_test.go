@@ -16,12 +16,13 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // node has the services that a connection needs to be opened.
 type node struct {
@@ -48,20 +49,35 @@ func listen(t *testing.T) net.Listener {
 // serve runs a Server before such a node, and gives what it logs. change is done to its Options.
 func serve(t *testing.T, change func(*Options)) (s *Server, logs *observer.ObservedLogs, stop func()) {
 	t.Helper()
-	inner := listen(t)
+	return serveFor(t, &node{}, change)
+}
+
+// services are those of a node that a connection needs.
+type services interface {
+	pb.AccessServiceServer
+	pb.AdminServiceServer
+	pb.QueueServiceServer
+}
+
+// serveFor is serve before a given node.
+func serveFor(
+	t *testing.T, n services, change func(*Options),
+) (s *Server, logs *observer.ObservedLogs, stop func()) {
+	t.Helper()
+	inner := bufconn.Listen(1 << 20)
 	g := grpc.NewServer()
-	n := &node{}
 	pb.RegisterAccessServiceServer(g, n)
 	pb.RegisterAdminServiceServer(g, n)
 	pb.RegisterQueueServiceServer(g, n)
 	go func() { _ = g.Serve(inner) }()
 	t.Cleanup(g.Stop)
-	services, err := grpc.NewClient(inner.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	services, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inner.DialContext(ctx) }))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = services.Close() })
 	core, logs := observer.New(zapcore.ErrorLevel)
 	o := Options{
-		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20, Logger: zap.New(core),
+		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20, MaxTransactionBytes: 64 << 20, Logger: zap.New(core),
 		Services: services,
 		Enter: func(Client) (func(context.Context) context.Context, func()) {
 			return func(ctx context.Context) context.Context { return ctx }, func() {}
@@ -95,7 +111,26 @@ type peer struct {
 
 func dial(t *testing.T, s *Server, container string) *peer {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.Address().String())
+	return dialAs(t, s, container, nil)
+}
+
+// inMemory has a Server listen in memory, so that it can be in a bubble of simulated time.
+func inMemory(o *Options) {
+	_ = o.Listener.Close()
+	o.Listener = bufconn.Listen(1 << 20)
+}
+
+func dialTo(s *Server) (net.Conn, error) {
+	if l, ok := s.o.Listener.(*bufconn.Listener); ok {
+		return l.Dial()
+	}
+	return net.Dial("tcp", s.Address().String())
+}
+
+// dialAs opens a connection with properties.
+func dialAs(t *testing.T, s *Server, container string, properties wire.Fields) *peer {
+	t.Helper()
+	conn, err := dialTo(s)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -103,8 +138,9 @@ func dial(t *testing.T, s *Server, container string) *peer {
 	b := wire.AppendProtocolHeader(nil, wire.ProtocolAMQP)
 	b = wire.AppendFrame(b, 0, &wire.Open{
 		ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10, DesiredCapabilities: []wire.Symbol{soleConnection},
+		Properties: properties,
 	}, nil)
-	p.write(wire.AppendFrame(b, 0, &wire.Begin{IncomingWindow: 100, OutgoingWindow: 100, HandleMax: 100}, nil))
+	p.write(wire.AppendFrame(b, 0, &wire.Begin{IncomingWindow: 1 << 30, OutgoingWindow: 1 << 30, HandleMax: 100}, nil))
 	_, _, _ = p.in.ProtocolHeader() // the frames tell if it has not come
 	return p
 }

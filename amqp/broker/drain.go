@@ -2,61 +2,63 @@
 
 package broker
 
-import "time"
-
-// drainQuiet is how long no message must have come before a drain is answered with that there is none: the node has no
-// way to say so by itself, and reads from the disk what it does not have in memory.
-const drainQuiet = 15 * time.Millisecond
-
-// drain is a client's wish to get what there is and to hear when there is nothing more.
+// drain is a client's request to get the messages that are available and to be notified when no more follow.
 type drain struct {
-	number uint64 // of the confirmation after which the node has the credit
-	asked  bool   // it was confirmed
-	timer  *time.Timer
+	confirm uint64 // the confirmation after which the node is asked: what the client has given back is available then
+	number  uint64 // of the request to the node; 0 before
+	sent    bool
 }
 
-// beginDrain has the node asked, behind the credit. mu is held.
+// beginDrain has the node asked, behind the credit and the answers. mu is held.
 func (s *consumer) beginDrain() {
-	s.cancelDrain()
 	s.confirms++
-	s.drain = &drain{number: s.confirms}
+	s.drain = &drain{confirm: s.confirms}
+	if s.drainBlocked() {
+		return
+	}
+	s.signal()
+	s.c.room.Broadcast()
+}
+
+// drainBlocked answers a drain if nothing can be sent because too many messages are unsettled. mu is held.
+func (s *consumer) drainBlocked() bool {
+	if s.drain == nil || !s.link.Blocked() {
+		return false
+	}
+	s.endDrain()
+	return true
+}
+
+// endDrain notifies the client that no more messages follow. mu is held.
+func (s *consumer) endDrain() {
+	s.drain = nil
+	s.asked = 0
+	s.link.Drained()
+}
+
+// confirmedDrain has the node asked once the answers before the drain are confirmed. mu is held.
+func (s *consumer) confirmedDrain() {
+	if d := s.drain; d != nil && d.number == 0 && s.confirmed >= d.confirm {
+		s.requestDrain()
+	}
+}
+
+func (s *consumer) requestDrain() {
+	s.drains++
+	s.drain.number, s.drain.sent = s.drains, false
 	s.signal()
 }
 
-// cancelDrain forgets the wish. mu is held.
-func (s *consumer) cancelDrain() {
-	if s.drain != nil && s.drain.timer != nil {
-		s.drain.timer.Stop()
+// drained takes the node's answer to a drain, with the credit that it has taken back. mu is held.
+func (s *consumer) drained(number uint64, credit uint32) {
+	s.granted -= min(s.granted, credit)
+	switch d := s.drain; {
+	case d == nil || d.number != number:
+	case credit == 0 && s.asked > 0: // only the part of the credit that the node had was used up
+		s.grant()
+		s.requestDrain()
+	default:
+		s.endDrain()
 	}
-	s.drain = nil
-}
-
-// confirmedDrain begins to wait for quiet when the node has seen the credit. mu is held.
-func (s *consumer) confirmedDrain() {
-	d := s.drain
-	if d == nil || d.asked || s.confirmed < d.number {
-		return
-	}
-	d.asked = true
-	d.timer = time.AfterFunc(drainQuiet, func() { s.c.contain(func() { s.drained(d) }) })
-}
-
-// drained tells the client that there is nothing more.
-func (s *consumer) drained(d *drain) {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	if s.drain != d {
-		return
-	}
-	s.drain = nil
-	s.link.Drained()
-	s.c.handleEvents()
-	s.c.signal()
-}
-
-// passedDrain puts the answer off: there may be more. mu is held.
-func (s *consumer) passedDrain() {
-	if s.drain != nil && s.drain.timer != nil {
-		s.drain.timer.Reset(drainQuiet)
-	}
+	s.grant()
 }

@@ -55,16 +55,17 @@ func (c *conn) deleteNodes() {
 	}
 }
 
-// dropNode removes a queue that was to go with the connection. mu is held.
+// dropNode removes a queue that was to go with the connection.
 func (c *conn) dropNode(name string) {
-	if !c.forgetNode(name) {
+	c.mu.Lock()
+	mine := c.forgetNode(name)
+	c.mu.Unlock()
+	if !mine {
 		return
 	}
-	c.run(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
-		defer cancel()
-		c.deleteNode(ctx, name)
-	})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
+	defer cancel()
+	c.deleteNode(ctx, name)
 }
 
 // forgetNode has a queue no longer go with the connection, and tells whether it would have: whoever is told so removes

@@ -44,7 +44,7 @@ type Server struct {
 // New makes a server. Run must be called, or Close.
 func New(o Options) *Server {
 	return &Server{
-		o: o, conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
+		o: o, held: newHeld(), conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
 		sharing: make(map[[2]string]int), consumers: make(map[string]map[*consumer]struct{}),
 	}
 }
@@ -103,6 +103,17 @@ func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
+	s.unclaimLocked(c)
+}
+
+// unclaim lets another connection be the only one of the container of one that ends.
+func (s *Server) unclaim(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unclaimLocked(c)
+}
+
+func (s *Server) unclaimLocked(c *conn) {
 	if s.containers[c.container] == c {
 		delete(s.containers, c.container)
 	}

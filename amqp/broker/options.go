@@ -33,6 +33,8 @@ type Options struct {
 	AutoCreate func() bool
 	// MaxMessageBytes is the largest message that is taken in.
 	MaxMessageBytes int
+	// MaxTransactionBytes is how many bytes the open transactions of a connection may publish.
+	MaxTransactionBytes int
 	// Logger of the server.
 	Logger *zap.Logger
 }

@@ -55,9 +55,12 @@ type request struct {
 // could not say what has become of them.
 type pipeline struct {
 	c    *conn
+	of   *publisher
 	link *session.Link
 	id   string        // of the producer
 	wake chan struct{} // capacity 1
+	// ended is closed when all is answered, or the connection was cut off
+	ended chan struct{}
 
 	// guarded by conn.mu
 	next     uint64
@@ -70,8 +73,8 @@ type pipeline struct {
 	done     bool      // no further message comes
 }
 
-func newPipeline(c *conn, l *session.Link) *pipeline {
-	return &pipeline{c: c, link: l, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1)}
+func newPipeline(c *conn, of *publisher) *pipeline {
+	return &pipeline{c: c, of: of, link: of.link, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 // start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.
@@ -97,6 +100,7 @@ func (p *pipeline) signal() { p.c.rouse(p.wake) }
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
 func (p *pipeline) run() {
+	defer close(p.ended)
 	pause := firstPause
 	for {
 		p.c.mu.Lock()
@@ -158,11 +162,11 @@ func (p *pipeline) failed(f failure) bool {
 func (p *pipeline) drop() {
 	for i := range p.inFlight {
 		for j := range p.inFlight[i].entries {
-			p.c.pending -= p.inFlight[i].entries[j].bytes
+			p.c.stored(p.inFlight[i].entries[j].bytes)
 		}
 	}
 	for i := range p.pending {
-		p.c.pending -= p.pending[i].bytes
+		p.c.stored(p.pending[i].bytes)
 	}
 	p.inFlight, p.pending, p.done = nil, nil, true
 	p.c.room.Broadcast()
@@ -352,8 +356,9 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 		return nil
 	}
 	p.take(r)
+	p.of.exists = true
 	for i := range r.entries {
-		p.c.pending -= r.entries[i].bytes
+		p.c.stored(r.entries[i].bytes)
 		if !r.entries[i].settled {
 			p.link.Settle(r.entries[i].id, wire.Accepted{})
 		} else {
@@ -378,6 +383,10 @@ func (p *pipeline) take(r request) {
 // reason, and a queue that is not there is made on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
+	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
+		p.queueDeleted(r, f)
+		return
+	}
 	if certain && f.reason == "QUEUE_NOT_FOUND" && !r.entries[0].made && p.c.server.o.AutoCreate() {
 		p.onDemand(r)
 		return
@@ -395,7 +404,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 	settled := false
 	for i := range r.entries {
-		p.c.pending -= r.entries[i].bytes
+		p.c.stored(r.entries[i].bytes)
 		settled = settled || r.entries[i].settled
 		if state != nil && !r.entries[i].settled {
 			p.link.Settle(r.entries[i].id, state)
@@ -405,6 +414,19 @@ func (p *pipeline) refused(r *request, f *failure) {
 		p.link.Detach(true, f.toAMQP())
 		p.drop()
 	}
+}
+
+// queueDeleted ends the link, whose queue was deleted: it is not created again. mu is held.
+func (p *pipeline) queueDeleted(r *request, f *failure) {
+	why := p.of.resourceDeleted(f)
+	for i := range r.entries {
+		p.c.stored(r.entries[i].bytes)
+		if !r.entries[i].settled && (f.settled || !r.retry) {
+			p.link.Settle(r.entries[i].id, &wire.Rejected{Error: why})
+		}
+	}
+	p.link.Detach(true, why)
+	p.drop()
 }
 
 // onDemand has the queue made of a request that was refused because there is none. What was sent behind it is refused
@@ -446,7 +468,7 @@ func (p *pipeline) giveUp(queue string, why *wire.Error) {
 			kept = append(kept, e)
 			continue
 		}
-		p.c.pending -= e.bytes
+		p.c.stored(e.bytes)
 		p.link.Settle(e.id, &wire.Rejected{Error: why})
 	}
 	clear(p.pending[len(kept):])

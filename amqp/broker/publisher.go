@@ -19,6 +19,7 @@ type publisher struct {
 	link    *session.Link
 	queue   string // empty: each message says where it goes
 	topic   bool
+	exists  bool   // the queue was there since the link was attached
 	dynamic string // the queue that was made for the link; empty for none
 	pipe    *pipeline
 }
@@ -27,9 +28,23 @@ func newPublisher(c *conn, l *session.Link, queue string, topic bool) *publisher
 	return &publisher{c: c, link: l, queue: queue, topic: topic}
 }
 
+// deleted reports whether the queue of the link was deleted, if it is not there. mu is held.
+func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
+
+// resourceDeleted is the error of a link whose queue was deleted.
+func (p *publisher) resourceDeleted(f *failure) *wire.Error {
+	why := f.toAMQP()
+	why.Condition = session.ResourceDeleted
+	return why
+}
+
 // deliver takes a message. The connection's mu is held.
 func (p *publisher) deliver(d *session.Delivery) {
-	message, to, err := decode(bytes.Clone(d.Payload))
+	payload := d.Payload
+	if !d.Owned {
+		payload = bytes.Clone(payload)
+	}
+	message, to, err := decode(payload)
 	queue := p.queue
 	if err == nil && queue == "" {
 		if queue = to; queue == "" {
@@ -48,7 +63,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 		return
 	}
 	if p.pipe == nil {
-		p.pipe = newPipeline(p.c, p.link)
+		p.pipe = newPipeline(p.c, p)
 		p.pipe.start()
 	}
 	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
@@ -58,7 +73,7 @@ func (p *publisher) deliver(d *session.Delivery) {
 func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Delivery, queue string, message *pb.Message) {
 	t, err := p.c.txns.find(state.TxnID)
 	if err == nil {
-		err = t.publish(queue, message, len(d.Payload))
+		err = t.publish(p, queue, message, len(d.Payload), p.c.server.o.MaxTransactionBytes)
 	}
 	if err != nil {
 		p.refuse(d.ID, d.Settled, err)
@@ -78,13 +93,25 @@ func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	p.link.Settle(id, &wire.Rejected{Error: why})
 }
 
-// detached ends the link. What is under way goes on, and its outcome is in doubt for the client.
-func (p *publisher) detached(closed bool) {
+// detached ends the link when what it has received is stored, or refused. mu is held.
+func (p *publisher) detached(closed bool) (wait func()) {
+	p.finish()
+	if p.pipe == nil && (p.dynamic == "" || !closed) {
+		return nil
+	}
+	return func() {
+		if p.pipe != nil {
+			<-p.pipe.ended
+		}
+		if p.dynamic != "" && closed {
+			p.c.dropNode(p.dynamic)
+		}
+	}
+}
+
+// finish has the link's pipeline end when it is done. mu is held.
+func (p *publisher) finish() {
 	if p.pipe != nil {
 		p.pipe.finish()
 	}
-	if p.dynamic != "" && closed {
-		p.c.dropNode(p.dynamic)
-	}
-	p.link.Detach(closed, nil)
 }

@@ -175,20 +175,14 @@ func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, er
 	}
 }
 
-// remove removes what goes with the link, and then answers its end.
-func (s *consumer) remove(closed bool) {
+// remove removes what goes with the link.
+func (s *consumer) remove() {
 	c := s.c
-	<-s.ended // its messages are given back before
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.calls), callLimit)
 	defer cancel()
 	switch {
 	case s.dynamic != "":
-		c.mu.Lock()
-		mine := c.forgetNode(s.dynamic)
-		c.mu.Unlock()
-		if mine {
-			c.deleteNode(ctx, s.dynamic)
-		}
+		c.dropNode(s.dynamic)
 	case s.leave == nil || s.last():
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
 		if err != nil && failed(err).code != codes.NotFound {
@@ -196,10 +190,6 @@ func (s *consumer) remove(closed bool) {
 				zap.Error(err), zap.String("queue", s.queue), zap.String("subscription", s.subscription))
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.link.Detach(closed, nil)
-	c.signal()
 }
 
 // last says that the link has left its subscription, and tells whether no other one has it.
@@ -244,7 +234,7 @@ func (s *consumer) stolen() {
 	if s.gone {
 		return
 	}
-	s.end()
+	s.finish()
 	s.link.Detach(true, session.Errorf(session.LinkStolen, "the link was attached again on another connection"))
 	s.c.signal()
 }

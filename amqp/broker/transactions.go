@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,10 +26,12 @@ const (
 const (
 	// maxTransactions bounds those of a connection that are open.
 	maxTransactions = 1000
-	// maxTransactionBytes bounds what the open ones of a connection publish together.
-	maxTransactionBytes = 64 << 20
-	// maxOperations is what a Commit takes.
-	maxOperations = 1000
+	// maxOperations, maxBatchMessages, maxAckRanges and maxTaken are what a Commit takes: operations, messages of a
+	// publish, ranges of an acknowledgement, and acknowledged messages.
+	maxOperations    = 1000
+	maxBatchMessages = 10_000
+	maxAckRanges     = 65_536
+	maxTaken         = 65_536
 	// commitLimit is how long the outcome of a commit is asked for while the node cannot tell it.
 	commitLimit = 30 * time.Second
 )
@@ -46,10 +49,20 @@ type transaction struct {
 	id        uint64
 	session   *session.Session // of the coordinator link that has declared it
 	accepted  *wire.TransactionalState
-	publishes []*pb.PublishOperation
+	publishes []*published
+	byQueue   map[string]*published
 	outcomes  []outcome
+	taken     int
 	bytes     int
 	tooMuch   *wire.Error // it can only be rolled back
+}
+
+// published are the messages of a transaction to one queue, in their order.
+type published struct {
+	queue    string
+	messages []*pb.Message
+	topic    bool // the kind of queue to create if there is none
+	deleted  bool // if there is none, it was deleted, and is not created
 }
 
 // outcome is what a client says of messages within a transaction.
@@ -102,26 +115,36 @@ func (t *transactions) end(s *session.Session) {
 	}
 }
 
-// publish adds a message.
-func (t *transaction) publish(queue string, m *pb.Message, bytes int) *wire.Error {
-	if t.all.bytes+bytes > maxTransactionBytes {
-		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "the open transactions of a connection may publish %d "+
-			"bytes: commit more often", maxTransactionBytes)
+// publish adds a message of a link. limit is how many bytes the open transactions of the connection may have.
+func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
+	if t.all.bytes+bytes > limit {
+		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "the open transactions of a connection have more than "+
+			"%d bytes (limits.transaction-bytes): commit more often", limit)
 		return t.tooMuch
 	}
 	t.all.bytes += bytes
 	t.bytes += bytes
-	if n := len(t.publishes); n > 0 && t.publishes[n-1].GetQueue() == queue {
-		t.publishes[n-1].Messages = append(t.publishes[n-1].Messages, m)
-		return nil
+	of := t.byQueue[queue]
+	if of == nil {
+		if len(t.byQueue) == maxOperations {
+			t.tooMuch = tooManyOperations()
+			return t.tooMuch
+		}
+		of = &published{queue: queue, topic: p.topic}
+		if t.byQueue == nil {
+			t.byQueue = make(map[string]*published)
+		}
+		t.byQueue[queue] = of
+		t.publishes = append(t.publishes, of)
 	}
-	if len(t.publishes) == maxOperations/2 {
-		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "a transaction may change between queues %d times: "+
-			"commit more often", maxOperations/2)
-		return t.tooMuch
-	}
-	t.publishes = append(t.publishes, &pb.PublishOperation{Queue: queue, Messages: []*pb.Message{m}})
+	of.messages = append(of.messages, m)
+	of.deleted = of.deleted || p.deleted()
 	return nil
+}
+
+func tooManyOperations() *wire.Error {
+	return session.Errorf(session.ResourceLimitExceeded, "a transaction has more than %d operations, which are one for "+
+		"each %d messages to a queue and one for each consumer: commit more often", maxOperations, maxBatchMessages)
 }
 
 // disposedIn notes outcomes within a transaction. mu is held.
@@ -129,12 +152,18 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 	t, why := s.c.txns.find(state.TxnID)
 	if why != nil {
 		s.link.Detach(true, why)
-		s.end()
+		s.finish()
 		return
 	}
 	o := state.Outcome
 	if o == nil {
 		o = wire.Accepted{}
+	}
+	if isAccepted(o) {
+		if t.taken += len(e.Refs); t.taken > maxTaken {
+			t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "a transaction acknowledges more than %d messages: "+
+				"commit more often", maxTaken)
+		}
 	}
 	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: append([]uint64(nil), e.Refs...)})
 	if !e.Settled { // 4.4.4.1: it is settled with the transaction; that the client sees its outcome is enough here
@@ -153,29 +182,37 @@ func (t *transaction) rollback() {
 	}
 }
 
-// operations are what a commit does, and whether it does anything. mu is held.
+// operations are what a commit does. mu is held.
 func (t *transaction) operations() (ops []*pb.Operation) {
 	for _, p := range t.publishes {
-		ops = append(ops, &pb.Operation{Kind: &pb.Operation_Publish{Publish: p}})
+		for batch := range slices.Chunk(p.messages, maxBatchMessages) {
+			ops = append(ops, &pb.Operation{Kind: &pb.Operation_Publish{
+				Publish: &pb.PublishOperation{Queue: p.queue, Messages: batch},
+			}})
+		}
 	}
-	acks := make(map[*consumer]*pb.AckOperation)
+	var consumers []*consumer
+	taken := make(map[*consumer][]uint64)
 	for _, o := range t.outcomes {
 		if !isAccepted(o.state) {
 			continue
 		}
-		ack := acks[o.consumer]
-		if ack == nil {
-			ack = &pb.AckOperation{
-				Queue: o.consumer.queue, Subscription: o.consumer.subscription, QueueId: o.consumer.queueID, Required: true,
-			}
-			acks[o.consumer] = ack
-			ops = append(ops, &pb.Operation{Kind: &pb.Operation_Ack{Ack: ack}})
+		if taken[o.consumer] == nil {
+			consumers = append(consumers, o.consumer)
 		}
-		list := ranges(ack.Ranges)
-		for _, sequence := range o.sequences {
+		taken[o.consumer] = append(taken[o.consumer], o.sequences...)
+	}
+	for _, c := range consumers {
+		slices.Sort(taken[c])
+		var list ranges
+		for _, sequence := range taken[c] {
 			list.add(sequence)
 		}
-		ack.Ranges = list
+		for batch := range slices.Chunk(list, maxAckRanges) {
+			ops = append(ops, &pb.Operation{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
+				Queue: c.queue, Subscription: c.subscription, QueueId: c.queueID, Required: true, Ranges: batch,
+			}}})
+		}
 	}
 	return ops
 }
@@ -198,32 +235,71 @@ func (t *transaction) committed() {
 	}
 }
 
-// commit carries out a transaction, and asks until it is known what has become of it. An error is one of this node, or
-// nothing was stored.
-func (c *conn) commit(ops []*pb.Operation) *wire.Error {
+// createMissing creates the queues that a transaction publishes to and that are not there, if that is wanted. It returns
+// false if none was created.
+func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
+	if !c.server.o.AutoCreate() {
+		return false, nil
+	}
+	for _, p := range publishes {
+		if p.deleted {
+			continue
+		}
+		if _, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: p.queue}); err == nil ||
+			failed(err).reason != "QUEUE_NOT_FOUND" {
+			continue
+		}
+		if err := c.createQueue(ctx, p.queue, p.topic); err != nil {
+			return created, err
+		}
+		created = true
+	}
+	return created, nil
+}
+
+// commit carries out a transaction. Queues that are not there are created on demand, and then it is carried out again:
+// nothing of it was stored. With an error nothing was stored; known is false if that cannot be found out, and the
+// connection ends then.
+func (c *conn) commit(t *transaction, ops []*pb.Operation) (why *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
+	f, known := c.tryCommit(ctx, ops)
+	if f == nil {
+		return nil, known
+	}
+	if f.reason == "QUEUE_NOT_FOUND" {
+		created, err := c.createMissing(ctx, t.publishes)
+		if err != nil {
+			return refusal(err), true
+		}
+		if created {
+			if f, known = c.tryCommit(ctx, ops); f == nil {
+				return nil, known
+			}
+		}
+	}
+	return f.ofTransaction(), true
+}
+
+// tryCommit commits, and asks until the outcome is known. After a refusal it is certain that nothing was stored.
+func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause
 	for {
 		_, err := c.queues.Commit(ctx, req)
 		if err == nil {
-			return nil
+			return nil, true
 		}
 		f := failed(err)
 		switch {
 		case f.notActive():
 			c.lost("this node is not the active one any more")
-			return session.Errorf(session.ConnectionForced, "the outcome of the transaction is not known: %s", f.text)
+			return nil, false
 		case !f.again() && (f.settled || !req.GetProducer().GetRetry()) && f.reason != "":
-			why := f.toAMQP()
-			if why.Condition == session.PreconditionFailed || why.Condition == session.ResourceLocked {
-				why.Condition = transactionRolled
-			}
-			return why
+			return &f, true
 		case !f.again() || ctx.Err() != nil:
 			c.lost("the outcome of a transaction could not be found out")
-			return session.Errorf(session.InternalError, "the outcome of the transaction is not known: %s", f.text)
+			return nil, false
 		}
 		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
 			req.Producer.Retry = true // that attempt may have been carried out
@@ -234,4 +310,16 @@ func (c *conn) commit(ops []*pb.Operation) *wire.Error {
 		}
 		pause = min(2*pause, longestPause)
 	}
+}
+
+// ofTransaction is the error of a transaction that was refused.
+func (f *failure) ofTransaction() *wire.Error {
+	why := f.toAMQP()
+	switch {
+	case why.Condition == session.PreconditionFailed || why.Condition == session.ResourceLocked:
+		why.Condition = transactionRolled
+	case f.reason == "TOO_LARGE":
+		why.Condition = session.ResourceLimitExceeded
+	}
+	return why
 }

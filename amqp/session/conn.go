@@ -171,6 +171,23 @@ func (c *Conn) Close(err *wire.Error) {
 // Done tells whether both sides have closed the connection, so that there is nothing to wait for.
 func (c *Conn) Done() bool { return c.closed && c.peerClosed }
 
+// PeerClosed reports whether no further frame of the peer matters: it has closed the connection, or it was lost.
+func (c *Conn) PeerClosed() bool { return c.peerClosed }
+
+// Each calls f for each link that was given to the caller and is not gone.
+func (c *Conn) Each(f func(*Link)) {
+	for _, s := range c.channels {
+		if s == nil {
+			continue
+		}
+		for _, l := range s.links {
+			if l != nil && !l.gone {
+				f(l)
+			}
+		}
+	}
+}
+
 // Lost gives back all links and sessions by events, and ends with Closed, when the network connection has ended
 // without a Close.
 func (c *Conn) Lost(err *wire.Error) {
@@ -262,6 +279,9 @@ func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	}
 	return next, nil
 }
+
+// Unread notes that the caller does not read the peer's frames at present, so that the peer is not silent.
+func (c *Conn) Unread(now time.Time) { c.lastRead = now }
 
 // write appends a frame that stands in an order with the dispositions before it.
 func (c *Conn) write(channel uint16, body wire.Performative) {

@@ -27,6 +27,7 @@ type (
 		// it is one of the unsettled deliveries of an earlier attachment of the link (2.6.13)
 		Resume  bool
 		Payload []byte // the sections of the message (3.2)
+		Owned   bool   // the memory of Payload is the caller's
 	}
 	// Credit: the peer takes this many messages more than were given to Link.Send until now. If it drains, the caller
 	// sends what there is at once, up to the credit, and then calls Link.Drained. It never comes before Link.Accept:

@@ -214,6 +214,7 @@ func (l *Link) Detach(closed bool, err *wire.Error) {
 	s.conn.write(s.channel, &wire.Detach{Handle: l.handle, Closed: closed, Error: s.conn.fitting(err)})
 	l.detached = true
 	l.release()
+	s.in.forget(l)
 	s.links[l.handle] = nil
 	if l.peerDetached {
 		l.finish()
@@ -278,9 +279,17 @@ func (l *Link) release() {
 	}
 	l.receiver.drop(c)
 	l.releaseUnsent()
-	l.session.in.forget(l)
+	if !l.owesDetach() {
+		l.session.in.forget(l)
+	}
 	l.session.out.forget(l)
 	l.credit = 0
+}
+
+// owesDetach reports whether the peer has detached the link and waits for the answer. Until then the outcomes of
+// deliveries that it has sent before are reported to it.
+func (l *Link) owesDetach() bool {
+	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.told
 }
 
 // oweFlow has the link's flow sent with the next output.

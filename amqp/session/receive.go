@@ -58,6 +58,9 @@ func (l *Link) give(credit uint32) {
 // refill gives credit for places in the window that have become free.
 func (l *Link) refill() {
 	r := &l.receiver
+	if l.gone {
+		return
+	}
 	if used := r.open + l.credit; used < r.window && r.window-used >= (r.window+1)/2 {
 		l.give(r.window - r.open)
 	}
@@ -179,7 +182,7 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 		return
 	}
 	d := r.begun
-	d.Payload = r.buf
+	d.Payload, d.Owned = r.buf, cap(r.buf) > keptBuffer
 	r.drop(s.conn) // the memory stays as it is until the next frame comes
 	l.deliver(&d)
 }

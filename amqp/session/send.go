@@ -238,7 +238,7 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 }
 
 // Drained tells the peer, which has asked for it by a Credit event with Drain, that there is nothing more to send: its
-// credit is used up once those have gone that wait.
+// credit is used up once those have gone that wait. Those that are Blocked wait for its next credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return
@@ -247,8 +247,16 @@ func (l *Link) Drained() {
 	l.finishDrain()
 }
 
+// Blocked reports whether messages wait although there is credit for them, until the peer has settled others
+// (Options.MaxUnsettled).
+func (l *Link) Blocked() bool {
+	s := l.session
+	return !l.gone && l.credit > 0 && l.sender.count() > 0 && s.current != l && s.out.live >= s.conn.o.MaxUnsettled &&
+		!l.settles(&l.sender.waiting[l.sender.head].Message)
+}
+
 func (l *Link) finishDrain() {
-	if !l.sender.drained || l.gone || l.credit > 0 && l.sender.count() > 0 {
+	if !l.sender.drained || l.gone || l.credit > 0 && l.sender.count() > 0 && !l.Blocked() {
 		return
 	}
 	l.sender.asked, l.sender.drained = false, false

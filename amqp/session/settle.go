@@ -13,9 +13,10 @@ type settling struct {
 // Settle tells the peer the state of a delivery and settles it: of one that has come, with its outcome; of one that was
 // sent, and for which the peer has told an outcome that it has not settled. Deliveries with numbers in a row and the
 // same state leave in one frame. States are compared as Go values, so that those behind a pointer are only taken
-// together if the pointer is the same; what it points to must not change before the next Output.
+// together if the pointer is the same; what it points to must not change before the next Output. Deliveries that came
+// before the peer's detach can be settled until Detach answers it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
-	if l.gone || l.session.over() {
+	if l.session.over() || l.gone && (l.Sender() || !l.owesDetach()) {
 		return
 	}
 	if l.Sender() {

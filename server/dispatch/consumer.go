@@ -26,6 +26,7 @@ type Consumer struct {
 	asked       uint64          // the highest confirmation asked for
 	confirmed   uint64
 	told        uint64 // the last `confirmed` that Next has returned
+	drain       draining
 	finishing   bool
 	left        bool
 	groups      int           // that are with it
@@ -47,6 +48,10 @@ type Event struct {
 	Messages []Message
 	// Confirmed is the highest number whose acks are committed; 0 when there is nothing new.
 	Confirmed uint64
+	// Drained is the number of the Drain that is answered, after Messages; 0 for none. DrainedCredit is the credit that
+	// was taken back.
+	Drained       uint64
+	DrainedCredit uint32
 }
 
 // AddCredit lets the consumer get n more messages. It returns ErrTooMuchCredit above the limit.
@@ -190,7 +195,7 @@ func (c *Consumer) Fail(err error) {
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
-		if err != nil || event.Confirmed != 0 || len(event.Messages) > 0 {
+		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 {
 			return event, err
 		}
 		select {
@@ -223,6 +228,7 @@ func (c *Consumer) take() (Event, error) {
 		return event, nil
 	}
 	event.Messages = c.takeOutbox()
+	c.takeDrained(&event)
 	return event, nil
 }
 

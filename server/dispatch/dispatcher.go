@@ -55,6 +55,7 @@ type dispatcher struct {
 	damaged    sequences
 	committing settlement // what the settling goroutine has taken and not yet committed; only what is answered
 	returning  bool       // a lost consumer's messages are about to be given back: nothing newer goes out before them
+	drains     bool       // a consumer has requested to drain, and nothing was looked for since
 	reading    bool       // a read is going on, outside the lock
 	pending    settlement
 	skipped    skipped
@@ -304,7 +305,9 @@ func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again 
 		default:
 		}
 	}
+	d.beginDrains()
 	want, again = d.order.demand(most)
+	d.answerDrains(want, again)
 	if want > 0 {
 		d.reading = true
 	}

@@ -26,6 +26,8 @@ type order interface {
 	handOutAgain(messages []Message) (redelivered uint64)
 	// unread drops messages that were read and that no consumer was given: they are given back in another way.
 	unread(ranges []Range)
+	// passedAll reports whether all messages were looked at that were there when a consumer has requested to drain.
+	passedAll(c *Consumer) bool
 	// passed tells whether new messages are read from behind a sequence on. Not to be called while a read is going on.
 	passed(sequence uint64) bool
 	// giveBack has sequences delivered again that are with no consumer any more.

@@ -173,6 +173,7 @@ func (s *selective) handOut(messages []Message, next uint64) (progressed bool) {
 		s.atEnd = !progressed
 	} else {
 		s.empty |= s.lanes.Empty
+		s.sawEmpty(s.lanes.Empty)
 		progressed = true // in the end all lanes are empty
 	}
 	s.d.next = max(s.d.next, next)

@@ -87,8 +87,9 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	o := broker.Options{
 		Listener: n.connections.Also(p.listener, amqpProtocol), ContainerID: n.cfg.Node.Name, Version: n.version,
 		Services: n.inside.link, Role: n.amqpRole, MaxMessageBytes: int(n.cfg.Limits.MessageBytes),
-		AutoCreate: func() bool { return n.cfg.AMQP.AutoCreate },
-		Enter:      n.enterAMQP, Introduce: admission.Name, Logger: n.log.Named("amqp"),
+		MaxTransactionBytes: int(n.cfg.Limits.TransactionBytes),
+		AutoCreate:          func() bool { return n.cfg.AMQP.AutoCreate },
+		Enter:               n.enterAMQP, Introduce: admission.Name, Logger: n.log.Named("amqp"),
 	}
 	if n.secrets.own != nil {
 		o.TLS = n.secrets.own.Server(n.cfg.TLS.ClientCertificates())

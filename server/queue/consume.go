@@ -207,7 +207,12 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 		}
 	}
 	if req.GetCredit() != 0 {
-		return c.consumer.AddCredit(req.GetCredit())
+		if err := c.consumer.AddCredit(req.GetCredit()); err != nil {
+			return err
+		}
+	}
+	if req.GetDrain() != 0 {
+		c.consumer.Drain(req.GetDrain())
 	}
 	return nil
 }
@@ -245,6 +250,22 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 
 // send sends an event, in as many responses as the consumer's limit makes of it.
 func (c *consumeStream) send(event dispatch.Event) error {
+	if event.Confirmed != 0 || len(event.Messages) > 0 {
+		if err := c.sendMessages(event); err != nil {
+			return err
+		}
+	}
+	if event.Drained == 0 {
+		return nil
+	}
+	err := c.stream.Send(&pb.ConsumeResponse{Drained: event.Drained, DrainedCredit: event.DrainedCredit})
+	if err != nil {
+		return fmt.Errorf("answer a drain: %w", err)
+	}
+	return nil
+}
+
+func (c *consumeStream) sendMessages(event dispatch.Event) error {
 	defer c.sending.Forget()
 	if n := len(event.Messages); n > 0 {
 		c.passed.Passed(n)

@@ -2231,7 +2231,11 @@ type ConsumeRequest struct {
 	// Sequences to give back as if they had not been delivered: their delivery count stays as it is, and they are delivered again at once, to any
 	// consumer. For messages that the application has not looked at. `confirm` does not speak of them: nothing of it is stored. A node of
 	// release 0.1.0 ignores it.
-	Release       []*SequenceRange `protobuf:"bytes,8,rep,name=release,proto3" json:"release,omitempty"`
+	Release []*SequenceRange `protobuf:"bytes,8,rep,name=release,proto3" json:"release,omitempty"`
+	// If not 0: once all messages were delivered that were available when the server handled this request and that the consumer may be given, or
+	// its credit is used up, the server takes back the credit that is left and answers with `drained` = this number. Credit of the same request
+	// is added before. A node up to release 0.1.0 ignores it.
+	Drain         uint64 `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2320,6 +2324,13 @@ func (x *ConsumeRequest) GetRelease() []*SequenceRange {
 		return x.Release
 	}
 	return nil
+}
+
+func (x *ConsumeRequest) GetDrain() uint64 {
+	if x != nil {
+		return x.Drain
+	}
+	return 0
 }
 
 // Attach names what to consume.
@@ -2419,7 +2430,11 @@ type ConsumeResponse struct {
 	// Set once, in the first response: the consumer is attached.
 	Attached bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
 	// Set in the first response: number of the queue. See Attach.queue_id.
-	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// The last `drain` number, once it is answered: no message that was available then follows.
+	Drained uint64 `protobuf:"varint,5,opt,name=drained,proto3" json:"drained,omitempty"`
+	// Set with `drained`: credit that was taken back.
+	DrainedCredit uint32 `protobuf:"varint,6,opt,name=drained_credit,json=drainedCredit,proto3" json:"drained_credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2478,6 +2493,20 @@ func (x *ConsumeResponse) GetAttached() bool {
 func (x *ConsumeResponse) GetQueueId() uint64 {
 	if x != nil {
 		return x.QueueId
+	}
+	return 0
+}
+
+func (x *ConsumeResponse) GetDrained() uint64 {
+	if x != nil {
+		return x.Drained
+	}
+	return 0
+}
+
+func (x *ConsumeResponse) GetDrainedCredit() uint32 {
+	if x != nil {
+		return x.DrainedCredit
 	}
 	return 0
 }
@@ -4086,7 +4115,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\xf1\x02\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\x87\x03\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -4096,18 +4125,21 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06reject\x18\x06 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06reject\x128\n" +
 	"\n" +
 	"nack_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tnackDelay\x124\n" +
-	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\"\xa3\x01\n" +
+	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\x12\x14\n" +
+	"\x05drain\x18\t \x01(\x04R\x05drain\"\xa3\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
-	"\x06filter\x18\x05 \x01(\tR\x06filter\"\x9e\x01\n" +
+	"\x06filter\x18\x05 \x01(\tR\x06filter\"\xdf\x01\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xb7\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x18\n" +
+	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
+	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\"\xb7\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +

@@ -356,7 +356,7 @@ class OperationResult(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release")
+    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class ConsumeRequest(_message.Message):
     REJECT_FIELD_NUMBER: _ClassVar[int]
     NACK_DELAY_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     credit: int
     ack: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
@@ -373,7 +374,8 @@ class ConsumeRequest(_message.Message):
     reject: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     nack_delay: _duration_pb2.Duration
     release: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
+    drain: int
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., drain: _Optional[int] = ...) -> None: ...
 
 class Attach(_message.Message):
     __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter")
@@ -390,16 +392,20 @@ class Attach(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages", "confirmed", "attached", "queue_id")
+    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_CREDIT_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
     confirmed: int
     attached: bool
     queue_id: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ...) -> None: ...
+    drained: int
+    drained_credit: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ...) -> None: ...
 
 class ReplayDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter")

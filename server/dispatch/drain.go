@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+// draining is a consumer's request to be notified when no further message can be delivered to it. Guarded by
+// dispatcher.mu.
+type draining struct {
+	number uint64 // 0: there is no request
+	upTo   uint64 // messages below it were published before the request
+	began  bool   // the dispatcher has begun to look for messages since the request
+	empty  uint16 // lanes that were read to their end since then, by bit
+	done   bool
+}
+
+// Drain requests an Event with Drained = number once all messages that are available now and that the consumer may be
+// given were delivered, or its credit is used up. The credit that is left then is taken back. A later request takes the
+// place of an earlier one.
+func (c *Consumer) Drain(number uint64) {
+	d := c.d
+	next, ok := d.registry.source.NextSequence(d.key.Queue)
+	if !ok {
+		next = ^uint64(0) // the queue is being deleted
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.drain = draining{number: number, upTo: next}
+	d.drains = true
+	c.heard()
+	signal(d.wake)
+}
+
+// beginDrains makes the order look for messages again, since what it knows may be older than a request. The
+// dispatcher's lock is held, and no read is going on.
+func (d *dispatcher) beginDrains() {
+	if !d.drains {
+		return
+	}
+	d.drains = false
+	d.order.news()
+	for _, c := range d.consumers {
+		c.drain.began = c.drain.number != 0
+	}
+}
+
+// answerDrains notifies consumers to which no further message can be delivered, after the order has returned want and
+// again. The dispatcher's lock is held.
+func (d *dispatcher) answerDrains(want int, again []uint64) {
+	limit := d.registry.limits.Load().Outstanding
+	for _, c := range d.consumers {
+		if !c.drain.began || c.drain.done {
+			continue
+		}
+		usedUp := c.credit == 0 || len(c.inFlight) >= limit
+		if !usedUp && (d.returning || c.outboxBytes >= d.registry.outboxBytes()) {
+			continue // more follows when that is over
+		}
+		if usedUp || want == 0 || len(again) == 0 && d.order.passedAll(c) {
+			c.drain.done = true
+			signal(c.notify)
+		}
+	}
+}
+
+// takeDrained answers a request when all messages were taken that were handed out before. The dispatcher's lock is
+// held.
+func (c *Consumer) takeDrained(e *Event) {
+	if !c.drain.done || len(c.outbox) > 0 {
+		return
+	}
+	e.Drained, e.DrainedCredit = c.drain.number, uint32(c.credit)
+	c.credit, c.drain = 0, draining{}
+}
+
+func (f *fifo) passedAll(c *Consumer) bool {
+	return f.d.next >= c.drain.upTo && f.redeliver.len() == 0 && len(f.ready) == 0
+}
+
+func (s *selective) passedAll(c *Consumer) bool {
+	if len(s.ready) > 0 || s.lanes == nil && s.d.next < c.drain.upTo {
+		return false
+	}
+	for lane := range s.redeliver {
+		if s.lanes != nil && c.drain.empty>>lane&1 == 0 && s.lanes.Next[lane] < c.drain.upTo {
+			return false
+		}
+		if s.redeliver[lane].len() > 0 || s.aside[lane].hasFrom(c.aside[lane]) {
+			return false
+		}
+	}
+	return true
+}
+
+// sawEmpty notes the lanes that a read has found empty.
+func (s *selective) sawEmpty(bits uint16) {
+	for _, c := range s.d.consumers {
+		if c.drain.began {
+			c.drain.empty |= bits
+		}
+	}
+}
+
+// hasFrom reports whether the set has a member that is not below from.
+func (s *asideSet) hasFrom(from uint64) bool {
+	for i := s.at(from >> asideBits); i < len(s.chunks); i++ {
+		c := s.chunks[i]
+		if c.number > from>>asideBits && c.n > 0 {
+			return true
+		}
+		first := int(from >> 6 & (1<<asideBits/64 - 1))
+		for w := first; w < len(c.words) && c.number == from>>asideBits; w++ {
+			word := c.words[w]
+			if w == first {
+				word &= ^uint64(0) << (from & 63)
+			}
+			if word != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
