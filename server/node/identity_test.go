@@ -173,7 +173,7 @@ func testTokensOfThePair(t *testing.T) {
 	}
 	require.Equal(t, codes.Unauthenticated, status.Code(err), err)
 	require.ErrorContains(t, err, "revoked")
-	require.Less(t, time.Since(revoked), 2*time.Second)
+	require.LessOrEqual(t, time.Since(revoked), time.Second)
 
 	for _, n := range []*testNode{a, b} {
 		for name, code := range map[string]codes.Code{
@@ -233,8 +233,8 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 		}
 		require.Equal(t, codes.Unauthenticated, status.Code(err), name)
 		require.ErrorContains(t, err, "expired at", name)
-		require.Less(t, time.Since(ends), 2*time.Second, name) // one, and the machine's slowness
-		require.Greater(t, time.Since(ends), time.Duration(0), name)
+		require.LessOrEqual(t, time.Since(ends), time.Second, name)
+		require.Positive(t, time.Since(ends), name)
 	}
 }
 
