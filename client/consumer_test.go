@@ -5,6 +5,7 @@ package client_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,9 @@ func fill(t *testing.T, c *client.Client, n int) {
 	require.NoError(t, err)
 }
 
-func TestConsume(t *testing.T) {
+func TestConsume(t *testing.T) { synctest.Test(t, testConsume) }
+
+func testConsume(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 1000)
@@ -51,7 +54,9 @@ func TestConsume(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrClosed)
 }
 
-func TestConsumeNack(t *testing.T) {
+func TestConsumeNack(t *testing.T) { synctest.Test(t, testConsumeNack) }
+
+func testConsumeNack(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 2)
@@ -74,7 +79,9 @@ func TestConsumeNack(t *testing.T) {
 
 // TestConsumerFollows: after a failover nothing is handed out twice, neither what is acknowledged but not confirmed nor
 // what the application still holds, and all of it can be acknowledged on the new active.
-func TestConsumerFollows(t *testing.T) {
+func TestConsumerFollows(t *testing.T) { synctest.Test(t, testConsumerFollows) }
+
+func testConsumerFollows(t *testing.T) {
 	const total = 500
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -110,7 +117,9 @@ func TestConsumerFollows(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing is left")
 }
 
-func TestConsumeMissing(t *testing.T) {
+func TestConsumeMissing(t *testing.T) { synctest.Test(t, testConsumeMissing) }
+
+func testConsumeMissing(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.Consume(soon(t), "missing", client.ConsumerOptions{})
@@ -120,7 +129,9 @@ func TestConsumeMissing(t *testing.T) {
 }
 
 // TestConsumeAll: the iterator ends with the consumer.
-func TestConsumeAll(t *testing.T) {
+func TestConsumeAll(t *testing.T) { synctest.Test(t, testConsumeAll) }
+
+func testConsumeAll(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 5)
@@ -140,7 +151,9 @@ func TestConsumeAll(t *testing.T) {
 }
 
 // TestTxnMoves: a transaction acknowledges and publishes at once.
-func TestTxnMoves(t *testing.T) {
+func TestTxnMoves(t *testing.T) { synctest.Test(t, testTxnMoves) }
+
+func testTxnMoves(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 3)
@@ -176,7 +189,9 @@ func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held [
 }
 
 // TestManyAcks: more acknowledgements at once than fit in one request, in no order.
-func TestManyAcks(t *testing.T) {
+func TestManyAcks(t *testing.T) { synctest.Test(t, testManyAcks) }
+
+func testManyAcks(t *testing.T) {
 	const total = 12_000
 	p := newFakePair(t)
 	co, held := holdMany(t, p, total)
@@ -189,7 +204,9 @@ func TestManyAcks(t *testing.T) {
 
 // TestQueueID: a consumer that attaches again, and a transaction that acknowledges, name the queue that the messages
 // were delivered from by its number: another one may have its name by now.
-func TestQueueID(t *testing.T) {
+func TestQueueID(t *testing.T) { synctest.Test(t, testQueueID) }
+
+func testQueueID(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.Publish(soon(t), "q", message("a"))

@@ -5,6 +5,7 @@ package client_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -39,7 +40,9 @@ func (n *fakeNode) ReplayDeadLetters(
 
 // TestReject: a rejected message is not delivered again, and is neither acknowledged nor given back; what was given
 // back is.
-func TestReject(t *testing.T) {
+func TestReject(t *testing.T) { synctest.Test(t, testReject) }
+
+func testReject(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 3)
@@ -66,7 +69,9 @@ func TestReject(t *testing.T) {
 }
 
 // TestManyRejects: more than fit in one request, in no order.
-func TestManyRejects(t *testing.T) {
+func TestManyRejects(t *testing.T) { synctest.Test(t, testManyRejects) }
+
+func testManyRejects(t *testing.T) {
 	const total = 12_000
 	p := newFakePair(t)
 	most := 0
@@ -89,7 +94,9 @@ func TestManyRejects(t *testing.T) {
 
 // TestRejectIsNotRepeated: when the connection breaks before a reject is confirmed, the message is delivered again and
 // can be rejected again, while an acknowledgement is repeated.
-func TestRejectIsNotRepeated(t *testing.T) {
+func TestRejectIsNotRepeated(t *testing.T) { synctest.Test(t, testRejectIsNotRepeated) }
+
+func testRejectIsNotRepeated(t *testing.T) {
 	p := newFakePair(t)
 	lost := false
 	p.endConsume = func(r *pb.ConsumeRequest) error {
@@ -121,7 +128,9 @@ func TestRejectIsNotRepeated(t *testing.T) {
 }
 
 // TestRejectRefused: a node that may not take rejects yet ends the consumer.
-func TestRejectRefused(t *testing.T) {
+func TestRejectRefused(t *testing.T) { synctest.Test(t, testRejectRefused) }
+
+func testRejectRefused(t *testing.T) {
 	p := newFakePair(t)
 	p.endConsume = func(r *pb.ConsumeRequest) error {
 		if len(r.GetReject()) > 0 {
@@ -142,7 +151,9 @@ func TestRejectRefused(t *testing.T) {
 }
 
 // TestStoredDeadLetter: a dead letter says where it comes from, and any other message does not.
-func TestStoredDeadLetter(t *testing.T) {
+func TestStoredDeadLetter(t *testing.T) { synctest.Test(t, testStoredDeadLetter) }
+
+func testStoredDeadLetter(t *testing.T) {
 	moved := time.UnixMilli(1_700_000_000_123).UTC()
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -181,7 +192,9 @@ func TestDeadLetterReasons(t *testing.T) {
 }
 
 // TestAlterQueueReplaces: the whole configuration is sent, and the mask says so; what no node would take is not sent.
-func TestAlterQueueReplaces(t *testing.T) {
+func TestAlterQueueReplaces(t *testing.T) { synctest.Test(t, testAlterQueueReplaces) }
+
+func testAlterQueueReplaces(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	config := client.QueueConfig{MaxBytes: 5, MaxDeliveries: 3, DeadLetter: "dead"}
@@ -204,7 +217,9 @@ func TestAlterQueueReplaces(t *testing.T) {
 	require.Equal(t, uint32(3), p.altered[0].GetConfig().GetMaxDeliveries())
 }
 
-func TestReplayDeadLetters(t *testing.T) {
+func TestReplayDeadLetters(t *testing.T) { synctest.Test(t, testReplayDeadLetters) }
+
+func testReplayDeadLetters(t *testing.T) {
 	p := newFakePair(t)
 	var asked []*pb.ReplayDeadLettersRequest
 	p.replay = func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
@@ -234,7 +249,9 @@ func TestReplayDeadLetters(t *testing.T) {
 
 // TestReplayIsNotRepeated: an attempt that may have moved messages is the only one, and its outcome is unknown; one
 // that was not carried out is made again.
-func TestReplayIsNotRepeated(t *testing.T) {
+func TestReplayIsNotRepeated(t *testing.T) { synctest.Test(t, testReplayIsNotRepeated) }
+
+func testReplayIsNotRepeated(t *testing.T) {
 	p := newFakePair(t)
 	attempts := 0
 	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {

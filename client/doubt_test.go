@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -57,7 +58,9 @@ func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 }
 
 // TestCommitStaysInDoubt: a Commit that finds no node learns nothing about the one before it, which may have committed.
-func TestCommitStaysInDoubt(t *testing.T) {
+func TestCommitStaysInDoubt(t *testing.T) { synctest.Test(t, testCommitStaysInDoubt) }
+
+func testCommitStaysInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	txn := inDoubt(t, p, p.client(client.Options{}))
 	for range 2 {
@@ -72,7 +75,9 @@ func TestCommitStaysInDoubt(t *testing.T) {
 }
 
 // TestCommitRefusedInDoubt: a node may refuse a repetition before it looks at the log, in which the first attempt is.
-func TestCommitRefusedInDoubt(t *testing.T) {
+func TestCommitRefusedInDoubt(t *testing.T) { synctest.Test(t, testCommitRefusedInDoubt) }
+
+func testCommitRefusedInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	txn := inDoubt(t, p, p.client(client.Options{}))
 	p.mu.Lock()
@@ -94,7 +99,9 @@ func TestCommitRefusedInDoubt(t *testing.T) {
 }
 
 // TestCommitForgottenInDoubt: what a node has forgotten can never be learned, and is not committed once more.
-func TestCommitForgottenInDoubt(t *testing.T) {
+func TestCommitForgottenInDoubt(t *testing.T) { synctest.Test(t, testCommitForgottenInDoubt) }
+
+func testCommitForgottenInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	txn := inDoubt(t, p, p.client(client.Options{}))
 	p.mu.Lock()
@@ -117,7 +124,9 @@ func TestCommitForgottenInDoubt(t *testing.T) {
 }
 
 // TestCommitForgottenAtFirst: what was never sent before may go under another identity.
-func TestCommitForgottenAtFirst(t *testing.T) {
+func TestCommitForgottenAtFirst(t *testing.T) { synctest.Test(t, testCommitForgottenAtFirst) }
+
+func testCommitForgottenAtFirst(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -132,7 +141,9 @@ func TestCommitForgottenAtFirst(t *testing.T) {
 }
 
 // TestSettledRefusal: a refusal that is kept in the log ends the doubt.
-func TestSettledRefusal(t *testing.T) {
+func TestSettledRefusal(t *testing.T) { synctest.Test(t, testSettledRefusal) }
+
+func testSettledRefusal(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.setRole(0, pb.Role_ROLE_BLOCKED)
@@ -159,7 +170,9 @@ func TestSettledRefusal(t *testing.T) {
 }
 
 // TestRefusedUntilTheDeadline: a node that has refused every attempt leaves no doubt when the caller's time is over.
-func TestRefusedUntilTheDeadline(t *testing.T) {
+func TestRefusedUntilTheDeadline(t *testing.T) { synctest.Test(t, testRefusedUntilTheDeadline) }
+
+func testRefusedUntilTheDeadline(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -179,7 +192,9 @@ func TestRefusedUntilTheDeadline(t *testing.T) {
 }
 
 // TestNoAnswerIsNoRefusal: what gRPC itself or something between says of a request is not a node's answer.
-func TestNoAnswerIsNoRefusal(t *testing.T) {
+func TestNoAnswerIsNoRefusal(t *testing.T) { synctest.Test(t, testNoAnswerIsNoRefusal) }
+
+func testNoAnswerIsNoRefusal(t *testing.T) {
 	for _, code := range []codes.Code{
 		codes.ResourceExhausted, codes.Internal, codes.Unknown, codes.Aborted,
 		codes.DataLoss,
@@ -196,7 +211,9 @@ func TestNoAnswerIsNoRefusal(t *testing.T) {
 
 // TestOperationsAfterCommit: what is added while the outcome is unknown would travel under the sequence of another
 // transaction, and be answered with that one's result.
-func TestOperationsAfterCommit(t *testing.T) {
+func TestOperationsAfterCommit(t *testing.T) { synctest.Test(t, testOperationsAfterCommit) }
+
+func testOperationsAfterCommit(t *testing.T) {
 	p := newFakePair(t)
 	txn := inDoubt(t, p, p.client(client.Options{}))
 	p.takeOver(1)
@@ -212,7 +229,9 @@ func TestOperationsAfterCommit(t *testing.T) {
 }
 
 // TestOperationsAfterRefusal: nothing is in doubt after a refusal, and the transaction may be changed.
-func TestOperationsAfterRefusal(t *testing.T) {
+func TestOperationsAfterRefusal(t *testing.T) { synctest.Test(t, testOperationsAfterRefusal) }
+
+func testOperationsAfterRefusal(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -231,7 +250,9 @@ func TestOperationsAfterRefusal(t *testing.T) {
 }
 
 // TestProducerForgottenInDoubt: the producer asks once more, is told that it was forgotten, and must not begin anew.
-func TestProducerForgottenInDoubt(t *testing.T) {
+func TestProducerForgottenInDoubt(t *testing.T) { synctest.Test(t, testProducerForgottenInDoubt) }
+
+func testProducerForgottenInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -252,7 +273,9 @@ func TestProducerForgottenInDoubt(t *testing.T) {
 }
 
 // TestProducerSettledRefusal is TestSettledRefusal for a producer.
-func TestProducerSettledRefusal(t *testing.T) {
+func TestProducerSettledRefusal(t *testing.T) { synctest.Test(t, testProducerSettledRefusal) }
+
+func testProducerSettledRefusal(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		p := newFakePair(t)
 		c := p.client(client.Options{})
@@ -279,7 +302,9 @@ func TestProducerSettledRefusal(t *testing.T) {
 }
 
 // TestAckSyncAfterTheEnd: a consumer that has ended acknowledges nothing, and does not say that it did.
-func TestAckSyncAfterTheEnd(t *testing.T) {
+func TestAckSyncAfterTheEnd(t *testing.T) { synctest.Test(t, testAckSyncAfterTheEnd) }
+
+func testAckSyncAfterTheEnd(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	for i := range 3 {
@@ -308,7 +333,9 @@ func TestAckSyncAfterTheEnd(t *testing.T) {
 
 // TestRequest: an administrative call that is made again with the same Request travels under the same sequence, and
 // with no other arguments.
-func TestRequest(t *testing.T) {
+func TestRequest(t *testing.T) { synctest.Test(t, testRequest) }
+
+func testRequest(t *testing.T) {
 	w := newWorld(false, []move{cut, gone})
 	c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
 	require.NoError(t, err)

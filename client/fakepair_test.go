@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -16,13 +18,16 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// fakePair is two gRPC servers over one store in memory. It can do at a given request what a real pair does only by
+// fakePair is two gRPC servers over one store in memory and a network in memory, in a synctest bubble. It can do at a given request what a real pair does only by
 // chance: commit and die before the answer, freeze, refuse, answer from an older term. What a real pair does is tested
 // against a real pair, in test/ and in the examples.
 type fakePair struct {
 	t     *testing.T
+	net   *simnet.Network
+	here  *simnet.Process // of the clients
 	nodes [2]*fakeNode
 	addrs []string
 
@@ -84,15 +89,27 @@ type fakeNode struct {
 	term   uint64  // guarded by pair.mu
 }
 
+// simulated runs a subtest in a synctest bubble of its own.
+func simulated(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// pause lets simulated time pass.
+func pause(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // in a bubble
+}
+
 func newFakePair(t *testing.T) *fakePair {
+	network := simnet.New(simnet.Options{})
 	p := &fakePair{
-		t: t, term: 1, messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
+		t: t, net: network, here: network.NewProcess("127.0.0.9"), term: 1, messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
 		rejected: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
 	}
 	for i := range p.nodes {
 		n := &fakeNode{pair: p, role: pb.Role_ROLE_STANDBY, term: 1}
 		p.nodes[i] = n
-		n.start("127.0.0.1:0")
+		n.start(fmt.Sprintf("127.0.0.%d:7420", i+1))
 		p.addrs = append(p.addrs, n.addr)
 	}
 	p.nodes[0].other, p.nodes[1].other = p.addrs[1], p.addrs[0]
@@ -107,7 +124,9 @@ func newFakePair(t *testing.T) *fakePair {
 }
 
 func (n *fakeNode) start(addr string) {
-	ln, err := (&net.ListenConfig{}).Listen(n.pair.t.Context(), "tcp", addr)
+	host, _, err := net.SplitHostPort(addr)
+	require.NoError(n.pair.t, err)
+	ln, err := n.pair.net.NewProcess(host).Listen(n.pair.t.Context(), addr)
 	require.NoError(n.pair.t, err)
 	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer(n.pair.door.options()...)
 	pb.RegisterQueueServiceServer(n.server, n)
@@ -116,11 +135,15 @@ func (n *fakeNode) start(addr string) {
 	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
 }
 
+// dialer makes a client dial over the network of the pair.
+func (p *fakePair) dialer() grpc.DialOption { return grpc.WithContextDialer(p.here.Dial) }
+
 // client opens a client that is closed with the test.
 func (p *fakePair) client(o client.Options) *client.Client {
 	if o.Addresses == nil {
 		o.Addresses = p.addrs
 	}
+	o.DialOptions = append(o.DialOptions, p.dialer())
 	c, err := client.Open(p.t.Context(), o)
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() { require.NoError(p.t, c.Close()) })

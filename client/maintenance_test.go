@@ -5,6 +5,7 @@ package client_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -77,7 +78,9 @@ func (n *fakeNode) PutJob(_ context.Context, r *pb.PutJobRequest) (*pb.PutJobRes
 }
 
 // TestNodeMaintenance: progress, the result, cancelling, and what errors mean.
-func TestNodeMaintenance(t *testing.T) {
+func TestNodeMaintenance(t *testing.T) { synctest.Test(t, testNodeMaintenance) }
+
+func testNodeMaintenance(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	n, err := c.Node(p.addrs[1])
@@ -114,7 +117,9 @@ func TestNodeMaintenance(t *testing.T) {
 }
 
 // TestWatchPlan: the plan is watched through a takeover, up to its end.
-func TestWatchPlan(t *testing.T) {
+func TestWatchPlan(t *testing.T) { synctest.Test(t, testWatchPlan) }
+
+func testWatchPlan(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	plan, err := c.Plan(t.Context())

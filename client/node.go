@@ -24,8 +24,9 @@ type node struct {
 	again   chan struct{} // capacity 1: open the watch again now, after a refusal
 	users   atomic.Int64  // operations under way on this node
 
-	mu sync.Mutex // guards cc
-	cc *grpc.ClientConn
+	mu     sync.Mutex // guards the fields below
+	cc     *grpc.ClientConn
+	closed bool // cc is not replaced any more
 
 	// Guarded by locator.mu.
 	observed uint64
@@ -59,15 +60,15 @@ func (n *node) conn() *grpc.ClientConn {
 	return n.cc
 }
 
-// replace throws a connection away that does not answer; everything on it fails at once. It does nothing if another
-// call did it already.
+// replace discards a connection that does not answer; all calls on it fail immediately. It does nothing if another call
+// has replaced the connection, or after close.
 func (n *node) replace(old *grpc.ClientConn) {
 	fresh, err := n.locator.opts.dial(n.address)
 	if err != nil {
 		return // the options are wrong, which dialling the first time would have told
 	}
 	n.mu.Lock()
-	if n.cc == old {
+	if n.cc == old && !n.closed {
 		n.cc, fresh = fresh, old
 	}
 	n.mu.Unlock()
@@ -77,6 +78,7 @@ func (n *node) replace(old *grpc.ClientConn) {
 func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.closed = true
 	_ = n.cc.Close() // fails only when closed already
 }
 

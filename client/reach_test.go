@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,11 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
 // TestGivenOnlyTheStandby: a client that is given the address of the standby alone finds the active by what the standby
 // says of the pair.
-func TestGivenOnlyTheStandby(t *testing.T) {
+func TestGivenOnlyTheStandby(t *testing.T) { synctest.Test(t, testGivenOnlyTheStandby) }
+
+func testGivenOnlyTheStandby(t *testing.T) {
 	p := newFakePair(t)
 	p.named = true
 	c := p.client(client.Options{Addresses: p.addrs[1:]})
@@ -88,16 +92,27 @@ func TestFailFast(t *testing.T) {
 
 // TestSilentNode: a process that accepts connections and says nothing, as one that is stopped or hangs, is waited for,
 // and the error does not speak of certificates.
-func TestSilentNode(t *testing.T) {
-	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // the kernel accepts
+func TestSilentNode(t *testing.T) { synctest.Test(t, testSilentNode) }
+
+func testSilentNode(t *testing.T) {
+	network := simnet.New(simnet.Options{})
+	ln, err := network.NewProcess("silent").Listen(t.Context(), "silent:1")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, ln.Close()) }()
+	go func() {
+		for {
+			if _, err := ln.Accept(); err != nil {
+				return
+			}
+		}
+	}()
 	c, err := client.Open(t.Context(), client.Options{
-		Addresses: []string{ln.Addr().String()}, FailFast: true, ProbeInterval: 50 * time.Millisecond,
+		Addresses: []string{"silent:1"}, FailFast: true, ProbeInterval: 50 * time.Millisecond,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	_, err = c.GetQueue(ctx, "q")
 	require.ErrorIs(t, err, context.DeadlineExceeded, "it may go on at any moment")
@@ -122,38 +137,47 @@ func (c *counting) Accept() (net.Conn, error) {
 // TestKnocksLessOften: a client whose connections a process ends before it answers tries again ever less often, for as
 // long as that goes on. It would use up what the node lets everybody at its address try.
 func TestKnocksLessOften(t *testing.T) {
-	ca := certs.New(t, "ours")
-	nodeTLS, _, _ := ca.Issue(t, "node")
-	strict := &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS}, ClientAuth: tls.RequireAnyClientCert,
-	}
-	for name, trusted := range map[string]*tls.Config{
-		"plain at TLS":      nil,
-		"no certificate":    {MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()},
-		"unknown authority": {MinVersion: tls.VersionTLS13},
+	for name, trusted := range map[string]func(ca *certs.Authority) *tls.Config{
+		"plain at TLS": func(*certs.Authority) *tls.Config { return nil },
+		"no certificate": func(ca *certs.Authority) *tls.Config {
+			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
+		},
+		"unknown authority": func(*certs.Authority) *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		simulated(t, name, func(t *testing.T) {
+			ca := certs.New(t, "ours")
+			nodeTLS, _, _ := ca.Issue(t, "node")
+			strict := &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS}, ClientAuth: tls.RequireAnyClientCert,
+			}
+			network := simnet.New(simnet.Options{})
+			ln, err := network.NewProcess("node").Listen(t.Context(), "node:1")
 			require.NoError(t, err)
 			port := &counting{Listener: ln}
 			s := grpc.NewServer(grpc.Creds(credentials.NewTLS(strict)))
 			go func() { _ = s.Serve(port) }()
 			t.Cleanup(s.Stop)
-			c, err := client.Open(t.Context(), client.Options{Addresses: []string{ln.Addr().String()}, TLS: trusted})
+			c, err := client.Open(t.Context(), client.Options{
+				Addresses: []string{"node:1"}, TLS: trusted(ca),
+				DialOptions: []grpc.DialOption{grpc.WithContextDialer(network.NewProcess("client").Dial)},
+			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
 			_, err = c.GetQueue(ctx, "q")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Less(t, port.n.Load(), int64(30), "it was 230 at a fixed pace")
+			require.InDelta(t, 14, port.n.Load(), 2, "it was 230 at a fixed pace")
+			pause(time.Minute)
+			require.InDelta(t, 74, port.n.Load(), 3, "one each ProbeInterval")
 		})
 	}
 }
 
 // TestFailFastNotAfterAnAnswer: once a node has answered, its restart is waited for.
-func TestFailFastNotAfterAnAnswer(t *testing.T) {
+func TestFailFastNotAfterAnAnswer(t *testing.T) { synctest.Test(t, testFailFastNotAfterAnAnswer) }
+
+func testFailFastNotAfterAnAnswer(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{Addresses: p.addrs[:1], FailFast: true})
 	_, err := c.WaitActive(soon(t))

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -114,7 +115,7 @@ func TestTokenIsShown(t *testing.T) {
 			return "lsk_good", time.Now().Add(time.Hour), nil
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
 			p.door.lets("lsk_good")
 			c := p.client(o)
@@ -129,7 +130,7 @@ func TestTokenIsShown(t *testing.T) {
 // asked again and again.
 func TestWrongTokenIsFinal(t *testing.T) {
 	for name, token := range map[string]string{"wrong": "lsk_bad", "none": ""} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
 			p.door.lets("lsk_good")
 			c := p.client(client.Options{Token: token})
@@ -163,7 +164,9 @@ func TestWrongTokenIsFinal(t *testing.T) {
 }
 
 // TestLetInLater: a client that was refused works as soon as the nodes know its token.
-func TestLetInLater(t *testing.T) {
+func TestLetInLater(t *testing.T) { synctest.Test(t, testLetInLater) }
+
+func testLetInLater(t *testing.T) {
 	p := newFakePair(t)
 	p.door.lets()
 	c := p.client(client.Options{Token: "lsk_new"})
@@ -185,7 +188,7 @@ func TestTokenIsRenewed(t *testing.T) {
 		require.NoError(t, os.Rename(file+".new", file))
 	}
 	for name, useFile := range map[string]bool{"file": true, "source": false} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
 			p.door.lets("lsk_0")
 			write("lsk_0")
@@ -250,7 +253,9 @@ func TestTokenIsRenewed(t *testing.T) {
 }
 
 // TestSourceFails: a source that has no token for a while holds calls up, as if the node could not be reached.
-func TestSourceFails(t *testing.T) {
+func TestSourceFails(t *testing.T) { synctest.Test(t, testSourceFails) }
+
+func testSourceFails(t *testing.T) {
 	p := newFakePair(t)
 	p.door.lets("lsk_good")
 	var broken atomic.Bool

@@ -5,6 +5,7 @@ package client_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,9 @@ import (
 
 // TestPrepareStaysInDoubt: a Prepare that was not answered is repeated under the same xid and sequence, and nothing
 // else is done with the transaction until it is answered.
-func TestPrepareStaysInDoubt(t *testing.T) {
+func TestPrepareStaysInDoubt(t *testing.T) { synctest.Test(t, testPrepareStaysInDoubt) }
+
+func testPrepareStaysInDoubt(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.losesReply()
@@ -34,7 +37,9 @@ func TestPrepareStaysInDoubt(t *testing.T) {
 }
 
 // TestTransactionOfProcessed: what was processed elsewhere ends the transaction, with nothing stored.
-func TestTransactionOfProcessed(t *testing.T) {
+func TestTransactionOfProcessed(t *testing.T) { synctest.Test(t, testTransactionOfProcessed) }
+
+func testTransactionOfProcessed(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -52,7 +57,9 @@ func TestTransactionOfProcessed(t *testing.T) {
 
 // TestLastErrorSaysWhy also when the attempt after the one that was refused ended with its time: a node sees the
 // client's deadline a little earlier than the client does.
-func TestLastErrorSaysWhy(t *testing.T) {
+func TestLastErrorSaysWhy(t *testing.T) { synctest.Test(t, testLastErrorSaysWhy) }
+
+func testLastErrorSaysWhy(t *testing.T) {
 	p := newFakePair(t)
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		if p.commits == 1 {

@@ -132,6 +132,9 @@ func (p *plane) StartActive(_ context.Context, spec failover.ActiveSpec, post fu
 func (p *plane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
+	if p.dead {
+		return nil // killed, and the runner has not ended yet
+	}
 	p.active.ActiveConfig = cfg
 	if f := (failover.Fence{Config: cfg.Config, Term: p.active.Term}); p.peer != nil && p.peer.id.Fence.Less(f) {
 		p.peer.id.Fence = f // with the next heartbeat

@@ -5,6 +5,7 @@ package failover_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,10 @@ func adoptAfterPutBack(t *testing.T, p *pair, by int) {
 // Without it, the active blocks: what the coordinator says is not what the pair has agreed on, so that no client may be
 // taken out of in_sync by it.
 func TestCoordinatorPutBackStandbyDies(t *testing.T) {
-	t.Parallel()
+	synctest.Test(t, testCoordinatorPutBackStandbyDies)
+}
+
+func testCoordinatorPutBackStandbyDies(t *testing.T) {
 	p, s := putBackPair(t)
 	c := s.Connect()
 	defer c.Close()
@@ -83,7 +87,10 @@ func TestCoordinatorPutBackStandbyDies(t *testing.T) {
 
 // INV-9: and when the active dies, the standby does not take over by a record that is older than what it has obeyed.
 func TestCoordinatorPutBackActiveDies(t *testing.T) {
-	t.Parallel()
+	synctest.Test(t, testCoordinatorPutBackActiveDies)
+}
+
+func testCoordinatorPutBackActiveDies(t *testing.T) {
 	p, s := putBackPair(t)
 	c := s.Connect()
 	defer c.Close()
@@ -101,8 +108,9 @@ func TestCoordinatorPutBackActiveDies(t *testing.T) {
 }
 
 // The active writes its mark again when the coordinator was put back: what it commits from then on is marked as before.
-func TestMarkAfterCoordinatorPutBack(t *testing.T) {
-	t.Parallel()
+func TestMarkAfterCoordinatorPutBack(t *testing.T) { synctest.Test(t, testMarkAfterCoordinatorPutBack) }
+
+func testMarkAfterCoordinatorPutBack(t *testing.T) {
 	p, s := putBackPair(t)
 	c := s.Connect()
 	defer c.Close()

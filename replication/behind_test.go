@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -201,7 +202,9 @@ func TestPutBackActive(t *testing.T) {
 }
 
 // TestPutBackActiveIsAskedSlowly: it answers the same again, so there is no hurry.
-func TestPutBackActiveIsAskedSlowly(t *testing.T) {
+func TestPutBackActiveIsAskedSlowly(t *testing.T) { synctest.Test(t, testPutBackActiveIsAskedSlowly) }
+
+func testPutBackActiveIsAskedSlowly(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -210,7 +213,6 @@ func TestPutBackActiveIsAskedSlowly(t *testing.T) {
 	b.tuning.BehindRetry = 300 * time.Millisecond
 	b.follow(a)
 	await(b, lost(replication.LostBehind))
-	began := time.Now()
 	hellos := func() (n int) {
 		for _, e := range a.seen() {
 			if _, ok := e.(replication.StandbyAhead); ok {
@@ -219,8 +221,12 @@ func TestPutBackActiveIsAskedSlowly(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return hellos() >= 3 }, patience, time.Millisecond)
-	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
+	pause(2*b.tuning.BehindRetry - time.Millisecond)
+	require.Equal(t, 2, hellos())
+	pause(2 * time.Millisecond)
+	require.Equal(t, 3, hellos())
+	pause(200 * b.tuning.BehindRetry)
+	require.Equal(t, 203, hellos())
 	n := 0
 	for _, e := range b.seen() {
 		if _, ok := e.(replication.FollowerLost); ok {
@@ -234,7 +240,7 @@ func TestPutBackActiveIsAskedSlowly(t *testing.T) {
 // that.
 func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
-		t.Run(release, func(t *testing.T) {
+		simulated(t, release, func(t *testing.T) {
 			w := newWorld(t)
 			a, b := w.node("a", smallLog, quickRetry), w.node("b", smallLog, quickRetry)
 			a.lead(1, 1, nil)
@@ -271,7 +277,9 @@ func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 }
 
 // TestPutBackForcedActive: the operator has given up what comes after a record, and nothing before it.
-func TestPutBackForcedActive(t *testing.T) {
+func TestPutBackForcedActive(t *testing.T) { synctest.Test(t, testPutBackForcedActive) }
+
+func testPutBackForcedActive(t *testing.T) {
 	w := newWorld(t)
 	a, b, _, old := behindPair(w)
 	b.stop()
@@ -297,6 +305,10 @@ func TestPutBackForcedActive(t *testing.T) {
 
 // TestPutBackActiveOfADamagedStandby: a standby that has to be replaced is not replaced by less than what is committed.
 func TestPutBackActiveOfADamagedStandby(t *testing.T) {
+	synctest.Test(t, testPutBackActiveOfADamagedStandby)
+}
+
+func testPutBackActiveOfADamagedStandby(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -319,7 +331,9 @@ func TestPutBackActiveOfADamagedStandby(t *testing.T) {
 
 // TestDamagedStandbyOfAnOldActive: nothing tells whether an active of the old release has what its checkpoint lacks,
 // until it has a newer one.
-func TestDamagedStandbyOfAnOldActive(t *testing.T) {
+func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testDamagedStandbyOfAnOldActive) }
+
+func testDamagedStandbyOfAnOldActive(t *testing.T) {
 	w := newWorld(t)
 	a, b, _, _ := behindPair(w)
 	b.stop()
@@ -349,7 +363,9 @@ func TestDamagedStandbyOfAnOldActive(t *testing.T) {
 }
 
 // TestStandbyOfAnOldRelease says nothing of what is committed, and is treated as before.
-func TestStandbyOfAnOldRelease(t *testing.T) {
+func TestStandbyOfAnOldRelease(t *testing.T) { synctest.Test(t, testStandbyOfAnOldRelease) }
+
+func testStandbyOfAnOldRelease(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -371,6 +387,10 @@ func TestStandbyOfAnOldRelease(t *testing.T) {
 // TestClearedLossKeepsWhatIsCommitted: a standby that may have lost something follows as another member; what it still
 // knows to be committed the active must have all the same.
 func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
+	synctest.Test(t, testClearedLossKeepsWhatIsCommitted)
+}
+
+func testClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w, func(n *node) { n.options.Sync = wal.SyncInterval })
 	b.stop()
@@ -433,7 +453,7 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 // TestLacks: a standby that was put back hears from its active that the two have committed more than its log holds.
 func TestLacks(t *testing.T) {
 	for _, required := range []bool{true, false} {
-		t.Run(fmt.Sprintf("its acks are required: %t", required), func(t *testing.T) {
+		simulated(t, fmt.Sprintf("its acks are required: %t", required), func(t *testing.T) {
 			w := newWorld(t)
 			a, b := w.node("a"), w.node("b")
 			a.lead(1, 1, nil)

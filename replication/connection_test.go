@@ -5,6 +5,7 @@ package replication_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +15,9 @@ import (
 )
 
 // TestNewConnectionReplacesTheOld of the same standby, without a word of loss.
-func TestNewConnectionReplacesTheOld(t *testing.T) {
+func TestNewConnectionReplacesTheOld(t *testing.T) { synctest.Test(t, testNewConnectionReplacesTheOld) }
+
+func testNewConnectionReplacesTheOld(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, b)
@@ -38,6 +41,10 @@ func TestNewConnectionReplacesTheOld(t *testing.T) {
 
 // TestStandbyThatLostWhatItAcknowledged does not count until it has left in_sync.
 func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
+	synctest.Test(t, testStandbyThatLostWhatItAcknowledged)
+}
+
+func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -60,6 +67,10 @@ func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
 
 // TestAnotherIncarnationDoesNotCount: only the member that the record names does (INV-6).
 func TestAnotherIncarnationDoesNotCount(t *testing.T) {
+	synctest.Test(t, testAnotherIncarnationDoesNotCount)
+}
+
+func testAnotherIncarnationDoesNotCount(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	other := b.member()
@@ -77,7 +88,9 @@ func TestAnotherIncarnationDoesNotCount(t *testing.T) {
 
 // TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later
 // (INV-3).
-func TestUnrequireDropsTheSession(t *testing.T) {
+func TestUnrequireDropsTheSession(t *testing.T) { synctest.Test(t, testUnrequireDropsTheSession) }
+
+func testUnrequireDropsTheSession(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

@@ -174,6 +174,7 @@ func (f *Follower) run(ctx context.Context) {
 	defer f.dropInstall()
 	delay := time.Duration(0)
 	for ctx.Err() == nil {
+		began := time.Now()
 		worked, err := f.attempt(ctx)
 		if ctx.Err() != nil {
 			return
@@ -184,8 +185,10 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		f.lost(err)
-		if worked {
-			delay = 0 // at once: a refused reconnect is the proof that the process is gone
+		// A refused reconnect proves that the process is gone, so it follows immediately. An active whose connections
+		// end as soon as they are made is not dialed in a loop.
+		if worked && time.Since(began) >= redialMost {
+			delay = 0
 			continue
 		}
 		delay = min(max(2*delay, redialFirst), redialMost)

@@ -9,12 +9,15 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -29,25 +32,47 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// patience bounds every wait of these tests: generous, since the machine may be busy.
+// patience bounds every wait of these tests, in simulated time.
 const patience = 20 * time.Second
 
-// world is a pair's surroundings: a network and the pair id.
+// world is the environment of a pair in a synctest bubble: a network and the pair id.
 type world struct {
 	t    *testing.T
 	pair uuid.UUID
 	net  *memnet.Network
 	grpc bool
+	// listeners has the gRPC listeners by address if grpc is set.
+	listeners sync.Map
 }
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, pair: uuid.New(), net: &memnet.Network{}}
 }
 
-// overBoth runs a test over the in-memory network and over gRPC on loopback.
+// simulated runs a subtest in a synctest bubble of its own.
+func simulated(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// pause lets simulated time pass.
+func pause(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // in a bubble
+}
+
+// requireTook asserts how much simulated time has passed since start.
+func requireTook(t *testing.T, start time.Time, least, most time.Duration) {
+	t.Helper()
+	took := time.Since(start)
+	require.GreaterOrEqual(t, took, least)
+	require.LessOrEqual(t, took, most)
+}
+
+// overBoth runs a test over the in-memory network and over gRPC on connections in memory, each in a bubble.
 func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Run("memnet", func(t *testing.T) { test(t, newWorld(t)) })
-	t.Run("grpc", func(t *testing.T) {
+	t.Helper()
+	simulated(t, "memnet", func(t *testing.T) { test(t, newWorld(t)) })
+	simulated(t, "grpc", func(t *testing.T) {
 		w := newWorld(t)
 		w.grpc = true
 		test(t, w)
@@ -56,9 +81,18 @@ func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
 
 func (w *world) dialer() replication.Dialer {
 	if w.grpc {
-		return replication.NewDialer()
+		return replication.NewDialerOver(w.dial)
 	}
 	return w.net.Dialer()
+}
+
+// dial connects to a gRPC listener. It refuses the connection if none is open at the address.
+func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
+	l, ok := w.listeners.Load(address)
+	if !ok {
+		return nil, syscall.ECONNREFUSED
+	}
+	return l.(*bufconn.Listener).DialContext(ctx)
 }
 
 // node is one node: a real store on a filesystem in memory, and the roles that a test gives it.
@@ -66,6 +100,7 @@ type node struct {
 	w       *world
 	name    string
 	disk    *memfs.FS
+	hook    func(faultfs.Op) error // of each fault
 	fault   *faultfs.FS
 	options store.Options
 	tuning  replication.Tuning
@@ -77,13 +112,14 @@ type node struct {
 	primary  *replication.Primary
 	follower *replication.Follower
 	events   []replication.Event
+	changed  chan struct{} // closed when an event is added
 	term     uint64
 	config   uint64
 	queueID  uint64
 }
 
 func (w *world) node(name string, change ...func(*node)) *node {
-	n := &node{w: w, name: name, disk: memfs.New()}
+	n := &node{w: w, name: name, disk: memfs.New(), changed: make(chan struct{})}
 	n.options = store.Options{Dir: "/data", SegmentBytes: 1 << 20, MemoryBudget: store.MinMemoryBudget}
 	for _, c := range change {
 		c(n)
@@ -104,6 +140,7 @@ func smallLog(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<
 // open opens the store on the present disk.
 func (n *node) open() {
 	n.fault = faultfs.New(n.disk)
+	n.fault.SetHook(n.hook)
 	n.options.FS = n.fault
 	st, err := store.Open(n.options)
 	require.NoError(n.w.t, err)
@@ -126,8 +163,9 @@ func (n *node) listen() {
 		n.close = n.w.net.Listen(n.name, n.active).Close
 		return
 	}
-	l, err := (&net.ListenConfig{}).Listen(n.w.t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(n.w.t, err)
+	l := bufconn.Listen(256 << 10)
+	n.address = n.name
+	n.w.listeners.Store(n.address, l)
 	srv := grpc.NewServer()
 	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Reception{}))
 	served := make(chan struct{})
@@ -135,8 +173,8 @@ func (n *node) listen() {
 		defer close(served)
 		_ = srv.Serve(l)
 	}()
-	n.address = l.Addr().String()
 	n.close = sync.OnceFunc(func() {
+		n.w.listeners.CompareAndDelete(n.address, l)
 		srv.Stop()
 		<-served
 	})
@@ -151,6 +189,8 @@ func (n *node) event(e replication.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.events = append(n.events, e)
+	close(n.changed)
+	n.changed = make(chan struct{})
 }
 
 // lead makes the node the active. With a standby its acks are required from the beginning.
@@ -221,16 +261,23 @@ func (n *node) seen() []replication.Event {
 func await[T replication.Event](n *node, fits func(T) bool) T {
 	n.w.t.Helper()
 	var found T
-	require.Eventuallyf(n.w.t, func() bool {
-		for _, e := range n.seen() {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		n.mu.Lock()
+		events, changed := slices.Clone(n.events), n.changed
+		n.mu.Unlock()
+		for _, e := range events {
 			if e, ok := e.(T); ok && (fits == nil || fits(e)) {
-				found = e
-				return true
+				return e
 			}
 		}
-		return false
-	}, patience, time.Millisecond, "%s: no %T came", n.name, found)
-	return found
+		select {
+		case <-changed:
+		case <-timeout.C:
+			require.Failf(n.w.t, "event not seen", "%s: no %T came", n.name, found)
+		}
+	}
 }
 
 func lost(cause replication.LostCause) func(replication.FollowerLost) bool {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,11 +33,18 @@ func (n *node) hold(kind faultfs.OpKind) (release func()) {
 	return release
 }
 
+// patient makes a node wait for an hour for a stalled disk or a late acknowledgement.
+func patient(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Hour, time.Hour }
+
 // TestSyncedOnlyWithWhatWasCommittedAlone: what the active acknowledged before it required the standby's acks must be
 // durable there before the standby may be added to in_sync (INV-3).
 func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
+	synctest.Test(t, testSyncedOnlyWithWhatWasCommittedAlone)
+}
+
+func testSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
+	a, b := w.node("a", patient), w.node("b", patient)
 	a.lead(1, 1, nil)
 	b.follow(a)
 	a.createQueue()
@@ -54,7 +62,8 @@ func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 		}
 		return false
 	}
-	require.Never(t, synced, 50*time.Millisecond, 5*time.Millisecond)
+	pause(time.Minute)
+	require.False(t, synced(), "synced without a sync")
 	release()
 	await[replication.StandbySynced](a, nil)
 	require.GreaterOrEqual(t, b.store.Durable().LSN, commit)
@@ -64,7 +73,7 @@ func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 // that moment has not lost anything, and has nothing to cut.
 func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
-		a, b := w.node("a"), w.node("b")
+		a, b := w.node("a", patient), w.node("b", patient)
 		a.lead(1, 1, nil)
 		b.follow(a)
 		a.createQueue()
@@ -83,7 +92,10 @@ func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 		b.stop()
 		a.forget()
 		b.follow(a)
-		require.Never(t, func() bool { return b.store.End().LSN != end+1 }, 30*time.Millisecond, 5*time.Millisecond)
+		for range 60 {
+			pause(time.Second)
+			require.Equal(t, end+1, b.store.End().LSN)
+		}
 		release()
 		require.NoError(t, <-answer)
 		requireEqual(a, b)

@@ -5,6 +5,7 @@ package replication_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,37 +40,44 @@ func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage
 
 // TestBadPeers: whatever a peer sends, the active refuses it with words, and goes on.
 func TestBadPeers(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	a.lead(1, 1, nil)
-	a.createQueue()
+	refused := func(name string, test func(t *testing.T, w *world, a, b *node)) {
+		simulated(t, name, func(t *testing.T) {
+			w := newWorld(t)
+			a, b := w.node("a"), w.node("b")
+			a.lead(1, 1, nil)
+			a.createQueue()
+			test(t, w, a, b)
+			b.follow(a)
+			requireEqual(a, b)
+		})
+	}
 	cases := map[string]struct {
-		change func(*replication.StandbyMessage)
+		change func(m *replication.StandbyMessage, a *node)
 		want   error
 	}{
 		"another pair": {
-			func(m *replication.StandbyMessage) { m.Hello.Pair = uuid.New() },
+			func(m *replication.StandbyMessage, _ *node) { m.Hello.Pair = uuid.New() },
 			replication.ErrOtherPair,
 		},
 		"another protocol": {
-			func(m *replication.StandbyMessage) { m.Hello.Protocol = 99 },
+			func(m *replication.StandbyMessage, _ *node) { m.Hello.Protocol = 99 },
 			replication.ErrProtocol,
 		},
-		"no hello": {func(m *replication.StandbyMessage) { m.Hello = nil }, replication.ErrProtocol},
+		"no hello": {func(m *replication.StandbyMessage, _ *node) { m.Hello = nil }, replication.ErrProtocol},
 		"a copied data directory": {
-			func(m *replication.StandbyMessage) { m.Hello.Member.Node = a.member().Node },
+			func(m *replication.StandbyMessage, a *node) { m.Hello.Member.Node = a.member().Node },
 			replication.ErrProtocol,
 		},
-		"a higher fence": {func(m *replication.StandbyMessage) { m.Config = 77 }, replication.ErrAhead},
+		"a higher fence": {func(m *replication.StandbyMessage, _ *node) { m.Config = 77 }, replication.ErrAhead},
 	}
 	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			s := w.handshake(b, a, c.change)
+		refused(name, func(t *testing.T, w *world, a, b *node) {
+			s := w.handshake(b, a, func(m *replication.StandbyMessage) { c.change(m, a) })
 			_, err := s.Recv()
 			require.ErrorIs(t, err, c.want)
 		})
 	}
-	t.Run("an ack of what was never sent", func(t *testing.T) {
+	refused("an ack of what was never sent", func(t *testing.T, w *world, a, b *node) {
 		s := w.handshake(b, a)
 		_, err := s.Recv()
 		require.NoError(t, err)
@@ -82,7 +90,7 @@ func TestBadPeers(t *testing.T) {
 			return errors.Is(err, replication.ErrProtocol)
 		}, patience, time.Millisecond)
 	})
-	t.Run("nothing at all", func(t *testing.T) {
+	refused("nothing at all", func(t *testing.T, w *world, a, _ *node) {
 		conn, err := w.dialer().Dial(t.Context(), a.address)
 		require.NoError(t, err)
 		s, err := conn.Replicate(t.Context())
@@ -90,17 +98,18 @@ func TestBadPeers(t *testing.T) {
 		_, err = s.Recv()
 		require.ErrorIs(t, err, replication.ErrSilent)
 	})
-	b.follow(a)
-	requireEqual(a, b)
 }
 
 // fakeActive answers a follower with whatever a test wants.
 type fakeActive struct {
 	send     []*replication.ActiveMessage
 	received chan *replication.StandbyMessage
+	// connections counts the calls of Replicate.
+	connections atomic.Int64
 }
 
 func (f *fakeActive) Replicate(ctx context.Context, s replication.StandbyStream) error {
+	f.connections.Add(1)
 	for _, m := range f.send {
 		if err := s.Send(m); err != nil {
 			return err
@@ -155,7 +164,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		"a second welcome": {Config: 0, Term: 1, Welcome: &replication.Welcome{}},
 	}
 	for name, m := range cases {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			w := newWorld(t)
 			b := w.node("b")
 			fake := &fakeActive{
@@ -170,6 +179,8 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 				_, failed := e.(replication.Failed)
 				require.False(t, failed, "it must not even get to the store: %+v", e)
 			}
+			pause(10 * time.Second)
+			require.Less(t, fake.connections.Load(), int64(220), "reconnects are paced")
 			b.stop()
 			require.True(t, b.store.End().IsZero())
 			for len(fake.received) > 0 {
@@ -177,7 +188,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			}
 		})
 	}
-	t.Run("and takes good ones", func(t *testing.T) {
+	simulated(t, "and takes good ones", func(t *testing.T) {
 		w := newWorld(t)
 		b := w.node("b")
 		fake := &fakeActive{

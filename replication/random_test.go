@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store/identity"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
@@ -34,7 +36,7 @@ func TestRandomHistories(t *testing.T) {
 	refused, putBack := 0, 0
 	for i := range *seeds {
 		seed := *firstSeed + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+		simulated(t, fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
 			h.run(25)
 			refused, putBack = refused+h.refused, putBack+h.putBacks
@@ -90,6 +92,21 @@ type endpoint struct {
 	dead    bool
 }
 
+// slowLog returns a hook with which writes and syncs of the log take up to 300 µs of simulated time.
+func slowLog(seed int64) func(faultfs.Op) error {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewSource(seed))
+	return func(op faultfs.Op) error {
+		if (op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpSync) && strings.Contains(op.Name, "/log/") {
+			mu.Lock()
+			took := time.Duration(rng.Int63n(int64(300 * time.Microsecond)))
+			mu.Unlock()
+			pause(took)
+		}
+		return nil
+	}
+}
+
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewSource(int64(seed))), config: 1, term: 1}
 	tune := func(n *node) {
@@ -100,9 +117,12 @@ func newHistory(t *testing.T, seed uint64) *history {
 			WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
 			SnapshotChunkBytes: 8 << 10,
 		}
+		n.hook = slowLog(h.rng.Int63())
 	}
 	h.nodes = [2]*node{h.w.node("a", tune), h.w.node("b", tune)}
 	t.Cleanup(func() {
+		h.stop.Store(true)
+		h.clients.Wait()
 		if t.Failed() {
 			t.Logf("steps of seed %d: %v", seed, h.steps)
 		}
@@ -151,6 +171,7 @@ func (h *history) client(c int) {
 			if h.stop.Load() {
 				return
 			}
+			pause(time.Millisecond)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package replication_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,14 +21,17 @@ import (
 // connect makes a connection to a node's services.
 func connect(t *testing.T, n *node) *grpc.ClientConn {
 	t.Helper()
-	cc, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(n.w.dial))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cc.Close() })
 	return cc
 }
 
 // TestFetchMessages asks both nodes for messages, whatever their role, from either side of the other's position.
-func TestFetchMessages(t *testing.T) {
+func TestFetchMessages(t *testing.T) { synctest.Test(t, testFetchMessages) }
+
+func testFetchMessages(t *testing.T) {
 	w := newWorld(t)
 	w.grpc = true
 	a, b := w.node("a"), w.node("b")
@@ -35,7 +39,7 @@ func TestFetchMessages(t *testing.T) {
 	b.follow(a)
 	a.createQueue()
 	a.publish(a.queueID, 50, 100_000, 8) // in many parts
-	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
 		time.Millisecond)
 	want := a.messages()
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
@@ -63,7 +67,9 @@ func TestFetchMessages(t *testing.T) {
 
 // TestFetchMessagesRefused: only a node of the same pair with the same history gets messages, for any other the
 // sequence may be another message.
-func TestFetchMessagesRefused(t *testing.T) {
+func TestFetchMessagesRefused(t *testing.T) { synctest.Test(t, testFetchMessagesRefused) }
+
+func testFetchMessagesRefused(t *testing.T) {
 	w := newWorld(t)
 	w.grpc = true
 	a, b := w.node("a"), w.node("b")
@@ -100,7 +106,7 @@ func TestResync(t *testing.T) {
 		f := b.follow(a)
 		a.createQueue()
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
 			time.Millisecond)
 		before := b.store.Identity().Incarnation
 		reason := errors.New("its index is damaged")
@@ -109,7 +115,7 @@ func TestResync(t *testing.T) {
 		await(b, func(replication.SnapshotInstalled) bool { return true })
 		require.Equal(t, before+1, b.store.Identity().Incarnation)
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
 			time.Millisecond)
 		requireEqual(a, b)
 	})

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -55,7 +56,9 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 
 // TestAcknowledgedMeansOnBoth: at the moment when a required commit returns, the record is durable on the standby
 // (INV-2).
-func TestAcknowledgedMeansOnBoth(t *testing.T) {
+func TestAcknowledgedMeansOnBoth(t *testing.T) { synctest.Test(t, testAcknowledgedMeansOnBoth) }
+
+func testAcknowledgedMeansOnBoth(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -89,7 +92,9 @@ func TestLargeTransactionTravelsInPieces(t *testing.T) {
 	})
 }
 
-func TestTooLarge(t *testing.T) {
+func TestTooLarge(t *testing.T) { synctest.Test(t, testTooLarge) }
+
+func testTooLarge(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.MaxTxnBytes = 1000 })
 	a.lead(1, 1, nil)
@@ -160,7 +165,9 @@ func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 }
 
 // TestAsyncOrder: outcomes come in commit order, and each caller's transactions commit in the order of its calls.
-func TestAsyncOrder(t *testing.T) {
+func TestAsyncOrder(t *testing.T) { synctest.Test(t, testAsyncOrder) }
+
+func testAsyncOrder(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -208,7 +215,9 @@ func TestAsyncOrder(t *testing.T) {
 }
 
 // TestBatchesFormUnderLoad: far fewer writes than transactions.
-func TestBatchesFormUnderLoad(t *testing.T) {
+func TestBatchesFormUnderLoad(t *testing.T) { synctest.Test(t, testBatchesFormUnderLoad) }
+
+func testBatchesFormUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.CommitDelay = 2 * time.Millisecond })
 	a.lead(1, 1, nil)
@@ -224,7 +233,9 @@ func TestBatchesFormUnderLoad(t *testing.T) {
 	require.Less(t, a.fault.Count(faultfs.OpSync)-before, uint64(400))
 }
 
-func TestBackpressure(t *testing.T) {
+func TestBackpressure(t *testing.T) { synctest.Test(t, testBackpressure) }
+
+func testBackpressure(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.QueueBytes = 100 << 10 })
 	b := w.node("b")
@@ -252,7 +263,9 @@ func TestBackpressure(t *testing.T) {
 	require.NoError(t, err, "larger than the queue: alone it may pass")
 }
 
-func TestStopFailsWaiters(t *testing.T) {
+func TestStopFailsWaiters(t *testing.T) { synctest.Test(t, testStopFailsWaiters) }
+
+func testStopFailsWaiters(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, b)
@@ -277,7 +290,9 @@ func TestStopFailsWaiters(t *testing.T) {
 	require.ErrorIs(t, a.primary.Replicate(t.Context(), nil), replication.ErrNotActive)
 }
 
-func TestCommitContextEnds(t *testing.T) {
+func TestCommitContextEnds(t *testing.T) { synctest.Test(t, testCommitContextEnds) }
+
+func testCommitContextEnds(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, b)
@@ -290,6 +305,10 @@ func TestCommitContextEnds(t *testing.T) {
 
 // TestBlockedFailsEverybodyAndGoesOn: Serve=false answers all who wait; what they sent may still commit later.
 func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
+	synctest.Test(t, testBlockedFailsEverybodyAndGoesOn)
+}
+
+func testBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -321,7 +340,9 @@ func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 }
 
 // TestStartRefused: a used term and a lower configuration.
-func TestStartRefused(t *testing.T) {
+func TestStartRefused(t *testing.T) { synctest.Test(t, testStartRefused) }
+
+func testStartRefused(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a")
 	a.lead(3, 5, nil)
@@ -359,6 +380,7 @@ func TestDrain(t *testing.T) {
 						t.Errorf("commit: %v", err)
 						return
 					}
+					pause(100 * time.Microsecond)
 				}
 			})
 		}
@@ -376,7 +398,9 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-func TestDrainNeedsTheStandby(t *testing.T) {
+func TestDrainNeedsTheStandby(t *testing.T) { synctest.Test(t, testDrainNeedsTheStandby) }
+
+func testDrainNeedsTheStandby(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a")
 	a.lead(1, 1, nil)
@@ -402,7 +426,9 @@ func TestDrainNeedsTheStandby(t *testing.T) {
 	require.ErrorIs(t, <-waiting, replication.ErrNotActive, "it waited and was not logged")
 }
 
-func TestSubmitAllocations(t *testing.T) {
+func TestSubmitAllocations(t *testing.T) { synctest.Test(t, testSubmitAllocations) }
+
+func testSubmitAllocations(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a")
 	a.lead(1, 1, nil)

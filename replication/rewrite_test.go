@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,7 +18,9 @@ import (
 
 // TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all
 // the same, sees a broken connection at once, and connects again; afterwards it applies everything, once.
-func TestConnectionLostDuringRewrite(t *testing.T) {
+func TestConnectionLostDuringRewrite(t *testing.T) { synctest.Test(t, testConnectionLostDuringRewrite) }
+
+func testConnectionLostDuringRewrite(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

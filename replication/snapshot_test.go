@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,6 +57,10 @@ func lastOfStandby(n *node) (last replication.Event) {
 // TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nothing may wait for
 // it.
 func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
+	synctest.Test(t, testRequiredStandbyThatNeedsASnapshotIsLost)
+}
+
+func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	diverge(a, b)
@@ -70,7 +75,9 @@ func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 }
 
 // TestStandbyLostDuringSnapshot: a transfer that breaks off is told like any other connection.
-func TestStandbyLostDuringSnapshot(t *testing.T) {
+func TestStandbyLostDuringSnapshot(t *testing.T) { synctest.Test(t, testStandbyLostDuringSnapshot) }
+
+func testStandbyLostDuringSnapshot(t *testing.T) {
 	w := newWorld(t)
 	small := func(n *node) { n.tuning.SnapshotChunkBytes = 2 << 10 }
 	a, b := w.node("a", smallLog, small), w.node("b", smallLog, small)
@@ -89,6 +96,10 @@ func TestStandbyLostDuringSnapshot(t *testing.T) {
 // TestStandbyThatDoesNotFetchIsLost: a standby that dies between hearing that it needs a snapshot and fetching it has
 // no session that could end, and is told as lost all the same; as there again when it comes after all.
 func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
+	synctest.Test(t, testStandbyThatDoesNotFetchIsLost)
+}
+
+func testStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	w := newWorld(t)
 	quick := func(n *node) { n.tuning.StandbyTimeout = 20 * time.Millisecond }
 	a, b := w.node("a", smallLog, quick), w.node("b")
@@ -224,7 +235,9 @@ func (s *stalledStream) Send(m *replication.ActiveMessage) error {
 
 // TestLogAfterTheSnapshotStays: when the standby comes back with the snapshot, that is let go, and checkpoints go on.
 // Nothing that it needs of the log may go before it was sent, or it would fetch one snapshot after the other.
-func TestLogAfterTheSnapshotStays(t *testing.T) {
+func TestLogAfterTheSnapshotStays(t *testing.T) { synctest.Test(t, testLogAfterTheSnapshotStays) }
+
+func testLogAfterTheSnapshotStays(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog, patient, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
@@ -301,6 +314,10 @@ const transferBusy = 10 * time.Millisecond
 // TestTransferPausesWithSignsOfLife: where commits suffer from it a transfer pauses for up to a second, which is as
 // long as a standby waits for the active.
 func TestTransferPausesWithSignsOfLife(t *testing.T) {
+	synctest.Test(t, testTransferPausesWithSignsOfLife)
+}
+
+func testTransferPausesWithSignsOfLife(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog)
 	a.lead(1, 1, nil)
@@ -324,7 +341,9 @@ func TestTransferPausesWithSignsOfLife(t *testing.T) {
 
 // TestStandbyLostDuringPause: a connection that breaks in a pause of the transfer is told like one that breaks in a
 // chunk, and not taken for one that another transfer replaced.
-func TestStandbyLostDuringPause(t *testing.T) {
+func TestStandbyLostDuringPause(t *testing.T) { synctest.Test(t, testStandbyLostDuringPause) }
+
+func testStandbyLostDuringPause(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog)
 	a.lead(1, 1, nil)
@@ -343,7 +362,9 @@ func TestStandbyLostDuringPause(t *testing.T) {
 
 // TestSlowRateIsNotSilence: a standby that takes a snapshot in slowly, as it was told to, hears nothing while it waits,
 // and must not take the active for gone.
-func TestSlowRateIsNotSilence(t *testing.T) {
+func TestSlowRateIsNotSilence(t *testing.T) { synctest.Test(t, testSlowRateIsNotSilence) }
+
+func testSlowRateIsNotSilence(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog)
 	b := w.node("b")

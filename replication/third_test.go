@@ -4,6 +4,7 @@ package replication_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,10 @@ func TestThirdNodeIsRefused(t *testing.T) {
 // TestRequiredStandbyReplacesAThirdNode: a node that the active does not wait for gives way to the one that it waits
 // for.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
+	synctest.Test(t, testRequiredStandbyReplacesAThirdNode)
+}
+
+func testRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.node("a"), w.node("b"), w.node("c")
 	a.lead(1, 1, b)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -310,6 +311,10 @@ func FuzzVerifyFrames(f *testing.F) {
 
 // TestAppliersFailureLeavesOutcomesUnknown: when the applier fails, the committer may still log what waits for it.
 func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
+	synctest.Test(t, testAppliersFailureLeavesOutcomesUnknown)
+}
+
+func testAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
@@ -320,12 +325,12 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.NoError(t, err)
 	defer p.Stop()
 	ends := func(n uint64) func() bool { return func() bool { return st.End().LSN == n } }
-	require.Eventually(t, ends(1), 10*time.Second, time.Millisecond, "the term-start record")
+	require.Eventually(t, ends(1), time.Minute, time.Millisecond, "the term-start record")
 	answer := make(chan error, 1)
 	require.NoError(t, p.Submit(t.Context(), []byte("x"), func(_ *txn.Result, err error) { answer <- err }))
 	p.fail(errors.New("apply")) // the committer waits for more transactions
 	require.ErrorIs(t, <-answer, ErrOutcomeUnknown)
-	require.Eventually(t, ends(2), 10*time.Second, time.Millisecond, "it is logged all the same")
+	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is logged all the same")
 }
 
 // TestAdmit: a standby obeys no active below its fence, and a higher one is on disk before it is obeyed (INV-1).
@@ -347,6 +352,10 @@ func TestAdmit(t *testing.T) {
 // TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied
 // (INV-5).
 func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
+	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
+}
+
+func testStandbyAppliesWhatIsCommitted(t *testing.T) {
 	s, err := store.Open(store.Options{FS: memfs.New(), Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -370,7 +379,7 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- l.apply(ctx) }()
 	signal(l.applyWake)
-	require.Eventually(t, func() bool { return l.applied.Load() >= 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.applied.Load() >= 2 }, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
@@ -379,12 +388,16 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 // TestIntroductionOfAStoreThatMayHaveLost: a node that meets it must not give it the role for the length of its log
 // (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
+	synctest.Test(t, testIntroductionOfAStoreThatMayHaveLost)
+}
+
+func testIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: PrimaryConfig{Config: 1, Serve: true}})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return st.End().LSN == 1 }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return st.End().LSN == 1 }, time.Minute, time.Millisecond,
 		"the term-start record")
 	p.Stop()
 	require.Equal(t, st.End(), Self(st, "p", "a:1").End)

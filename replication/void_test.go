@@ -5,6 +5,7 @@ package replication_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -87,6 +88,10 @@ func (n *node) kept() (first, last uint64, bodies int) {
 // A node that has applied what a forced failover has made void needs a snapshot; before it takes its place, the tail of
 // the log is kept.
 func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
+	synctest.Test(t, testVoidTailIsKeptBeforeASnapshot)
+}
+
+func testVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)
@@ -101,7 +106,9 @@ func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 }
 
 // The same when the process was started again and has applied nothing of it: it is cut.
-func TestVoidTailIsKeptByACut(t *testing.T) {
+func TestVoidTailIsKeptByACut(t *testing.T) { synctest.Test(t, testVoidTailIsKeptByACut) }
+
+func testVoidTailIsKeptByACut(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	after := forced(a, b)
@@ -119,7 +126,9 @@ func TestVoidTailIsKeptByACut(t *testing.T) {
 
 // The active has gone so far that its log does not reach back to where they parted: what the record says of the force
 // tells where that is.
-func TestVoidTailIsKeptFarBehind(t *testing.T) {
+func TestVoidTailIsKeptFarBehind(t *testing.T) { synctest.Test(t, testVoidTailIsKeptFarBehind) }
+
+func testVoidTailIsKeptFarBehind(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b", smallLog)
 	after := forced(a, b)
@@ -138,6 +147,10 @@ func TestVoidTailIsKeptFarBehind(t *testing.T) {
 
 // A standby that is only far behind has nothing that the pair lacks.
 func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
+	synctest.Test(t, testNothingIsKeptOfAStandbyFarBehind)
+}
+
+func testNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b", smallLog)
 	b.lead(1, 1, nil)
@@ -159,7 +172,9 @@ func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
 }
 
 // What the active had committed is still known when it is gone: the operator asks how much is lost.
-func TestCommitOfALostActiveIsKnown(t *testing.T) {
+func TestCommitOfALostActiveIsKnown(t *testing.T) { synctest.Test(t, testCommitOfALostActiveIsKnown) }
+
+func testCommitOfALostActiveIsKnown(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

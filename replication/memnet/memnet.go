@@ -142,12 +142,14 @@ type conn struct {
 	kill       context.CancelFunc
 }
 
-// Close ends the dialer's end.
+// Close ends the dialer's end. On a cut link, Reset still discards the messages that it has sent.
 func (c *conn) Close() error {
 	c.closeLocal()
 	c.n.mu.Lock()
 	defer c.n.mu.Unlock()
-	delete(c.n.conns, c)
+	if c.n.cut[c.address] == nil {
+		delete(c.n.conns, c)
+	}
 	return nil
 }
 
@@ -273,11 +275,11 @@ func (s *serverStream) Send(m *replication.ActiveMessage) error {
 	}
 }
 
-// Recv returns the next message.
+// Recv returns the next message. It returns none after a reset, also if the link was cut when the message was sent.
 func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 	select {
 	case m := <-s.s.up:
-		if s.s.c.n.open(s.s.c.address, s.ctx.Done()) {
+		if s.s.c.n.open(s.s.c.address, s.ctx.Done()) && s.ctx.Err() == nil {
 			return m, nil
 		}
 	case <-s.ctx.Done():

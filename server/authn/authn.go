@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -33,6 +34,8 @@ type Options struct {
 	Tokens Lookup
 	// JWT says which JWTs are believed.
 	JWT JWT
+	// Dial connects to the server that has the issuer's keys; nil means TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Logger gets what was wrong, summarised.
 	Logger *zap.Logger
 	// Now is the clock; nil: the system's.
@@ -67,7 +70,7 @@ func New(o Options) (*Authn, error) {
 	if o.JWT.Issuer == "" {
 		return a, nil
 	}
-	client, err := httpClient(o.JWT.KeysCA)
+	client, err := httpClient(o.JWT.KeysCA, o.Dial)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func New(o Options) (*Authn, error) {
 }
 
 // httpClient fetches keys. It follows no redirection from https to http.
-func httpClient(ca string) (*http.Client, error) {
+func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
@@ -96,12 +99,15 @@ func httpClient(ca string) (*http.Client, error) {
 			return nil, fmt.Errorf("authorities of the issuer's server: %s has no certificate in PEM", ca)
 		}
 	}
+	transport := &http.Transport{
+		TLSClientConfig: secure, Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
+		TLSHandshakeTimeout: fetchTimeout, MaxResponseHeaderBytes: maxKeySet, ForceAttemptHTTP2: true,
+	}
+	if dial != nil {
+		transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return dial(ctx, address) }
+	}
 	return &http.Client{
-		Timeout: fetchTimeout,
-		Transport: &http.Transport{
-			TLSClientConfig: secure, Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute,
-			TLSHandshakeTimeout: fetchTimeout, MaxResponseHeaderBytes: maxKeySet, ForceAttemptHTTP2: true,
-		},
+		Timeout: fetchTimeout, Transport: transport,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			const most = 3
 			if len(via) > most || via[0].URL.Scheme != req.URL.Scheme {
@@ -112,8 +118,12 @@ func httpClient(ca string) (*http.Client, error) {
 	}, nil
 }
 
-// Run keeps the keys of the issuer fresh and the log complete, until ctx ends.
+// Run keeps the keys of the issuer fresh and the log complete, until ctx ends. It closes idle connections to the issuer
+// then.
 func (a *Authn) Run(ctx context.Context) {
+	if a.jwt != nil {
+		defer a.jwt.keys.client.CloseIdleConnections()
+	}
 	ticker := time.NewTicker(fileLook)
 	defer ticker.Stop()
 	for {

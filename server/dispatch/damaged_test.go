@@ -5,6 +5,7 @@ package dispatch_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,10 @@ func (q *damagedQueue) Read(
 // TestDamagedMessagesAreSteppedOver: those behind them are delivered at once, they themselves when they can be read
 // again.
 func TestDamagedMessagesAreSteppedOver(t *testing.T) {
+	synctest.Test(t, testDamagedMessagesAreSteppedOver)
+}
+
+func testDamagedMessagesAreSteppedOver(t *testing.T) {
 	q := &damagedQueue{memoryQueue: newMemoryQueue(), damaged: map[uint64]bool{1: true, 3: true, 4: true, 6: true}}
 	q.publish("one", "two", "three", "four", "five", "six")
 	r := dispatch.NewRegistry(q, q, dispatch.Limits{
@@ -48,7 +53,7 @@ func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, c.AddCredit(100))
 	next := func(n int) (got []uint64) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for len(got) < n {
 			e, err := c.Next(ctx)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -78,7 +79,9 @@ func (f *fixture) answer(c *dispatch.Consumer, a dispatch.Answers) {
 
 // TestMaxDeliveries: a message is delivered as often as its queue allows for, whether it is given back or its consumer
 // is lost, and then moved; the others go on.
-func TestMaxDeliveries(t *testing.T) {
+func TestMaxDeliveries(t *testing.T) { synctest.Test(t, testMaxDeliveries) }
+
+func testMaxDeliveries(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.most = 3
 	f.queue.publish("poison", "good")
@@ -102,7 +105,9 @@ func TestMaxDeliveries(t *testing.T) {
 }
 
 // TestReject: a rejected message is moved at once, and confirmed when it is. Another consumer's is left to that one.
-func TestReject(t *testing.T) {
+func TestReject(t *testing.T) { synctest.Test(t, testReject) }
+
+func testReject(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("a", "b", "c")
 	first, second := f.attach(2), f.attach(1)
@@ -121,7 +126,9 @@ func TestReject(t *testing.T) {
 
 // TestDeadLettersHaveNoRoom: while the dead-letter queue is full, the message is with no consumer and not confirmed;
 // acks go on, and another consumer's are confirmed. It is moved once there is room.
-func TestDeadLettersHaveNoRoom(t *testing.T) {
+func TestDeadLettersHaveNoRoom(t *testing.T) { synctest.Test(t, testDeadLettersHaveNoRoom) }
+
+func testDeadLettersHaveNoRoom(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.setMove(txn.ErrQueueFull)
 	f.queue.publish("a", "b", "c")
@@ -141,7 +148,9 @@ func TestDeadLettersHaveNoRoom(t *testing.T) {
 }
 
 // TestMoveFails: what cannot be moved for another reason ends the consumers, and is delivered again.
-func TestMoveFails(t *testing.T) {
+func TestMoveFails(t *testing.T) { synctest.Test(t, testMoveFails) }
+
+func testMoveFails(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.setMove(errNoMove)
 	f.queue.publish("a")

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -241,6 +242,12 @@ func limits() dispatch.Limits {
 	return dispatch.Limits{Consumers: 10, Outstanding: 1000, BatchBytes: 1 << 10, OutboxBytes: 4 << 10}
 }
 
+// simulated runs a subtest in a synctest bubble of its own.
+func simulated(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
 type fixture struct {
 	t        *testing.T
 	queue    *memoryQueue
@@ -255,7 +262,7 @@ func newFixture(t *testing.T, l dispatch.Limits) *fixture {
 	l.Counters = new(dispatch.Counters)
 	r := dispatch.NewRegistry(q, q, l, zap.NewNop())
 	t.Cleanup(func() { r.Close(nil) })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return &fixture{t: t, queue: q, registry: r, counters: l.Counters, ctx: ctx}
 }
@@ -286,7 +293,7 @@ func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 // others.
 func (f *fixture) nothing(c *dispatch.Consumer) {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.ctx, 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(f.ctx, time.Second)
 	defer cancel()
 	event, err := c.Next(ctx)
 	require.ErrorIs(f.t, err, context.DeadlineExceeded, "got %v", event)
@@ -317,7 +324,9 @@ func sequences(m []dispatch.Message) []uint64 {
 	return out
 }
 
-func TestInOrderAndOnlyWithCredit(t *testing.T) {
+func TestInOrderAndOnlyWithCredit(t *testing.T) { synctest.Test(t, testInOrderAndOnlyWithCredit) }
+
+func testInOrderAndOnlyWithCredit(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("a", "b", "c", "d")
 	c := f.attach(3)
@@ -331,7 +340,9 @@ func TestInOrderAndOnlyWithCredit(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-func TestRoundRobin(t *testing.T) {
+func TestRoundRobin(t *testing.T) { synctest.Test(t, testRoundRobin) }
+
+func testRoundRobin(t *testing.T) {
 	f := newFixture(t, limits())
 	a, b := f.attach(2), f.attach(100)
 	f.queue.publish("1", "2", "3", "4", "5", "6")
@@ -340,7 +351,9 @@ func TestRoundRobin(t *testing.T) {
 	f.nothing(a)
 }
 
-func TestNackGoesOutAgainFirst(t *testing.T) {
+func TestNackGoesOutAgainFirst(t *testing.T) { synctest.Test(t, testNackGoesOutAgainFirst) }
+
+func testNackGoesOutAgainFirst(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3", "4")
 	c := f.attach(3)
@@ -353,7 +366,9 @@ func TestNackGoesOutAgainFirst(t *testing.T) {
 	require.Equal(t, uint32(0), again[2].DeliveryCount)
 }
 
-func TestLostConsumer(t *testing.T) {
+func TestLostConsumer(t *testing.T) { synctest.Test(t, testLostConsumer) }
+
+func testLostConsumer(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	lost, other := f.attach(3), f.attach(0)
@@ -369,7 +384,9 @@ func TestLostConsumer(t *testing.T) {
 }
 
 // TestNeverSentIsNotCounted: what a lost consumer's client never saw is no delivery.
-func TestNeverSentIsNotCounted(t *testing.T) {
+func TestNeverSentIsNotCounted(t *testing.T) { synctest.Test(t, testNeverSentIsNotCounted) }
+
+func testNeverSentIsNotCounted(t *testing.T) {
 	f := newFixture(t, limits())
 	lost, other := f.attach(3), f.attach(0)
 	f.queue.publish("1", "2", "3")
@@ -385,6 +402,10 @@ func TestNeverSentIsNotCounted(t *testing.T) {
 }
 
 func TestLastConsumerLeavesAndComesBack(t *testing.T) {
+	synctest.Test(t, testLastConsumerLeavesAndComesBack)
+}
+
+func testLastConsumerLeavesAndComesBack(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2")
 	c := f.attach(1)
@@ -398,7 +419,9 @@ func TestLastConsumerLeavesAndComesBack(t *testing.T) {
 
 // TestAcksGather: what is acknowledged while a transaction is being committed goes into one more, and `confirmed` waits
 // for it.
-func TestAcksGather(t *testing.T) {
+func TestAcksGather(t *testing.T) { synctest.Test(t, testAcksGather) }
+
+func testAcksGather(t *testing.T) {
 	f := newFixture(t, limits())
 	hold := make(chan struct{})
 	f.queue.hold = hold
@@ -421,7 +444,9 @@ func TestAcksGather(t *testing.T) {
 }
 
 // TestPausedDeliversNothing is INV-2 as far as this package goes.
-func TestPausedDeliversNothing(t *testing.T) {
+func TestPausedDeliversNothing(t *testing.T) { synctest.Test(t, testPausedDeliversNothing) }
+
+func testPausedDeliversNothing(t *testing.T) {
 	f := newFixture(t, limits())
 	c := f.attach(10)
 	f.queue.publish("1")
@@ -436,7 +461,9 @@ func TestPausedDeliversNothing(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 }
 
-func TestCloseTellsWhy(t *testing.T) {
+func TestCloseTellsWhy(t *testing.T) { synctest.Test(t, testCloseTellsWhy) }
+
+func testCloseTellsWhy(t *testing.T) {
 	f := newFixture(t, limits())
 	c := f.attach(10)
 	reason := errors.New("not active")
@@ -448,7 +475,9 @@ func TestCloseTellsWhy(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 }
 
-func TestFailuresEndTheConsumers(t *testing.T) {
+func TestFailuresEndTheConsumers(t *testing.T) { synctest.Test(t, testFailuresEndTheConsumers) }
+
+func testFailuresEndTheConsumers(t *testing.T) {
 	f := newFixture(t, limits())
 	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1}, "", nil)
 	require.NoError(t, err)
@@ -473,7 +502,9 @@ func TestFailuresEndTheConsumers(t *testing.T) {
 }
 
 // TestSettledElsewhere: a transaction took messages that a consumer has, or is about to get.
-func TestSettledElsewhere(t *testing.T) {
+func TestSettledElsewhere(t *testing.T) { synctest.Test(t, testSettledElsewhere) }
+
+func testSettledElsewhere(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(3)
@@ -490,7 +521,9 @@ func TestSettledElsewhere(t *testing.T) {
 }
 
 // TestForeignAck: a consumer acknowledges what was delivered to it before it lost its connection.
-func TestForeignAck(t *testing.T) {
+func TestForeignAck(t *testing.T) { synctest.Test(t, testForeignAck) }
+
+func testForeignAck(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(0)
@@ -501,7 +534,9 @@ func TestForeignAck(t *testing.T) {
 	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Answers{Nacks: span(1, 1<<63), Confirm: 1}), dispatch.ErrNotDelivered)
 }
 
-func TestLimits(t *testing.T) {
+func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
+
+func testLimits(t *testing.T) {
 	l := limits()
 	l.Consumers, l.Outstanding = 2, 5
 	f := newFixture(t, l)
@@ -523,7 +558,9 @@ func TestLimits(t *testing.T) {
 }
 
 // TestOutboxIsBounded: credit alone does not fill the memory when the client's connection is slow.
-func TestOutboxIsBounded(t *testing.T) {
+func TestOutboxIsBounded(t *testing.T) { synctest.Test(t, testOutboxIsBounded) }
+
+func testOutboxIsBounded(t *testing.T) {
 	l := limits()
 	f := newFixture(t, l)
 	c := f.attach(1000)
@@ -540,7 +577,9 @@ func TestOutboxIsBounded(t *testing.T) {
 
 // TestRandom: many consumers that ack, nack and leave; in the end every message was acknowledged, and no message was
 // ever with two consumers at a time.
-func TestRandom(t *testing.T) {
+func TestRandom(t *testing.T) { synctest.Test(t, testRandom) }
+
+func testRandom(t *testing.T) {
 	const messages = 3000
 	f := newFixture(t, limits())
 	var holders sync.Map

@@ -22,7 +22,9 @@ func (q *memoryQueue) release(sequence uint64) {
 
 // TestDueIsDelivered: a message that reading has passed, one that it has not, and one that becomes deliverable while a
 // read goes on, whether the read has found it or not; each exactly once.
-func TestDueIsDelivered(t *testing.T) {
+func TestDueIsDelivered(t *testing.T) { synctest.Test(t, testDueIsDelivered) }
+
+func testDueIsDelivered(t *testing.T) {
 	for _, prioritized := range []bool{false, true} {
 		f := newFixture(t, limits())
 		f.queue.prioritized = prioritized
@@ -157,7 +159,9 @@ func TestRedeliveryDelay(t *testing.T) {
 }
 
 // TestHeld: only what was sent and not answered is held, by a consumer of the queue that is asked for.
-func TestHeld(t *testing.T) {
+func TestHeld(t *testing.T) { synctest.Test(t, testHeld) }
+
+func testHeld(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(2)
@@ -173,7 +177,7 @@ func TestHeld(t *testing.T) {
 // delivered a second time, whether a consumer has it, or it waits for one.
 func TestDueIsDeliveredOnce(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			f := newFixture(t, limits())
 			f.queue.prioritized = prioritized
 			for range 4 {

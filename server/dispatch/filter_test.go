@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,9 @@ func mixed(n int) (bodies []string, matching []uint64) {
 
 // TestSubscriptionFilter: only what matches is delivered, in order; all the rest is acknowledged, in few transactions,
 // although the consumer takes one message at a time.
-func TestSubscriptionFilter(t *testing.T) {
+func TestSubscriptionFilter(t *testing.T) { synctest.Test(t, testSubscriptionFilter) }
+
+func testSubscriptionFilter(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = wanted
 	bodies, matching := mixed(500)
@@ -54,7 +57,9 @@ func TestSubscriptionFilter(t *testing.T) {
 }
 
 // TestFilterWithoutConsumer: what was looked at is acknowledged when the last consumer leaves; the rest stays.
-func TestFilterWithoutConsumer(t *testing.T) {
+func TestFilterWithoutConsumer(t *testing.T) { synctest.Test(t, testFilterWithoutConsumer) }
+
+func testFilterWithoutConsumer(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = wanted
 	c := f.attach(1)
@@ -75,7 +80,9 @@ func TestFilterWithoutConsumer(t *testing.T) {
 }
 
 // TestFilterAndNack: what matches is given back and delivered again.
-func TestFilterAndNack(t *testing.T) {
+func TestFilterAndNack(t *testing.T) { synctest.Test(t, testFilterAndNack) }
+
+func testFilterAndNack(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = wanted
 	f.queue.publish("no", "yes", "no", "yes")
@@ -89,7 +96,9 @@ func TestFilterAndNack(t *testing.T) {
 }
 
 // TestFilterHeldUp: while nothing is committed, reading does not go on for ever.
-func TestFilterHeldUp(t *testing.T) {
+func TestFilterHeldUp(t *testing.T) { synctest.Test(t, testFilterHeldUp) }
+
+func testFilterHeldUp(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = func([]byte) bool { return false }
 	hold := make(chan struct{})
@@ -104,7 +113,9 @@ func TestFilterHeldUp(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
-func TestFilterThatCannotBeUsed(t *testing.T) {
+func TestFilterThatCannotBeUsed(t *testing.T) { synctest.Test(t, testFilterThatCannotBeUsed) }
+
+func testFilterThatCannotBeUsed(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.noFilter = errors.New("line 1")
 	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -50,7 +51,9 @@ func (f *fixture) filtered(credit uint32, accepts func(m *dispatch.Message) bool
 	return c
 }
 
-func TestHigherPrioritiesFirst(t *testing.T) {
+func TestHigherPrioritiesFirst(t *testing.T) { synctest.Test(t, testHigherPrioritiesFirst) }
+
+func testHigherPrioritiesFirst(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.prioritized = true
 	f.prioritized(1, 4, 9, 4, 1, 9)
@@ -68,7 +71,9 @@ func TestHigherPrioritiesFirst(t *testing.T) {
 }
 
 // TestHighOneIsNextInABusyQueue has a consumer that always takes more, so that the dispatcher never comes to rest.
-func TestHighOneIsNextInABusyQueue(t *testing.T) {
+func TestHighOneIsNextInABusyQueue(t *testing.T) { synctest.Test(t, testHighOneIsNextInABusyQueue) }
+
+func testHighOneIsNextInABusyQueue(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.prioritized = true
 	for range 300 {
@@ -91,7 +96,9 @@ func TestHighOneIsNextInABusyQueue(t *testing.T) {
 
 // TestHighOneComesBeforeTheCredit publishes, and then lets the consumer take a message, between the dispatcher's look
 // at the queue and its look at the consumers.
-func TestHighOneComesBeforeTheCredit(t *testing.T) {
+func TestHighOneComesBeforeTheCredit(t *testing.T) { synctest.Test(t, testHighOneComesBeforeTheCredit) }
+
+func testHighOneComesBeforeTheCredit(t *testing.T) {
 	var between atomic.Pointer[func()]
 	l := limits()
 	l.Share, l.Busy = 0.5, func() bool { // is asked there
@@ -118,7 +125,9 @@ func TestHighOneComesBeforeTheCredit(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
 }
 
-func TestGroupIsDeliveredInOrder(t *testing.T) {
+func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDeliveredInOrder) }
+
+func testGroupIsDeliveredInOrder(t *testing.T) {
 	f := newFixture(t, limits())
 	// Both are attached before the first group comes: one that is alone gets every group.
 	x, y := f.attach(10), f.attach(10)
@@ -146,6 +155,10 @@ func TestGroupIsDeliveredInOrder(t *testing.T) {
 
 // TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere acknowledges what is out in a transaction of its own.
 func TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
+	synctest.Test(t, testGroupGoesOnWhenItsMessageIsAnsweredElsewhere)
+}
+
+func testGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "a", "a", "a")
 	c := f.attach(10)
@@ -159,6 +172,10 @@ func TestGroupGoesOnWhenItsMessageIsAnsweredElsewhere(t *testing.T) {
 
 // TestGroupsGoOnWhileOneConsumerIsFull has messages of other groups overtake those of a consumer that has no room.
 func TestGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
+	synctest.Test(t, testGroupsGoOnWhileOneConsumerIsFull)
+}
+
+func testGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
 	f := newFixture(t, limits())
 	f.grouped("a", "b")
 	x, y := f.attach(1), f.attach(1)
@@ -174,7 +191,9 @@ func TestGroupsGoOnWhileOneConsumerIsFull(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(x, 1)))
 }
 
-func TestExclusiveConsumer(t *testing.T) {
+func TestExclusiveConsumer(t *testing.T) { synctest.Test(t, testExclusiveConsumer) }
+
+func testExclusiveConsumer(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.exclusive = true
 	f.queue.publish("1", "2", "3", "4")
@@ -199,7 +218,9 @@ func TestExclusiveConsumer(t *testing.T) {
 
 // TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's look at the configuration
 // and its read: the message goes to the active consumer alone.
-func TestExclusiveBeforePublish(t *testing.T) {
+func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
+
+func testExclusiveBeforePublish(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.exclusive = true
 	x, y := f.attach(1), f.attach(0)
@@ -219,7 +240,9 @@ func TestExclusiveBeforePublish(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 }
 
-func TestConsumersWithFilters(t *testing.T) {
+func TestConsumersWithFilters(t *testing.T) { synctest.Test(t, testConsumersWithFilters) }
+
+func testConsumersWithFilters(t *testing.T) {
 	f := newFixture(t, limits())
 	has := func(c byte) func(*dispatch.Message) bool {
 		return func(m *dispatch.Message) bool { return m.Record[0] == c }
@@ -250,7 +273,7 @@ func (q *memoryQueue) set(change func()) {
 // message is with a consumer while another one is, or before all those ahead of it were answered.
 func TestGroupsInAnyWeather(t *testing.T) {
 	for seed := range uint64(4) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
+		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsInAnyWeather(t, seed) })
 	}
 }
 

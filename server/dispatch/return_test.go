@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -27,7 +28,9 @@ func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 }
 
 // TestReturn: messages that were out of delivery go out once, read past or not.
-func TestReturn(t *testing.T) {
+func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
+
+func testReturn(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3", "4", "5")
 	f.queue.hide(true, 2, 5)
@@ -54,7 +57,9 @@ func TestReturn(t *testing.T) {
 }
 
 // TestReturnToANewDispatcher: the first consumer comes while messages are returned.
-func TestReturnToANewDispatcher(t *testing.T) {
+func TestReturnToANewDispatcher(t *testing.T) { synctest.Test(t, testReturnToANewDispatcher) }
+
+func testReturnToANewDispatcher(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2")
 	f.queue.hide(true, 1)
@@ -70,7 +75,9 @@ func TestReturnToANewDispatcher(t *testing.T) {
 }
 
 // TestReturnAtAnyMoment: whatever is read meanwhile, each message goes out once.
-func TestReturnAtAnyMoment(t *testing.T) {
+func TestReturnAtAnyMoment(t *testing.T) { synctest.Test(t, testReturnAtAnyMoment) }
+
+func testReturnAtAnyMoment(t *testing.T) {
 	f := newFixture(t, limits())
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	c := f.attach(1000)

@@ -16,7 +16,7 @@ import (
 func TestSeek(t *testing.T) {
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	for name, failed := range map[string]error{"moved": nil, "not moved": errors.New("refused")} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			f := newFixture(t, limits())
 			f.queue.publish("1", "2", "3", "4")
 			c := f.attach(2)

@@ -5,6 +5,7 @@ package dispatch_test
 import (
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,9 @@ func (f *fixture) withConsumers(least uint64) uint64 {
 
 // TestOutboxesShareRoom: many clients that do not read hold no more together than one share, and 16 KiB each; one that
 // reads gets its messages meanwhile, and all others as soon as they read.
-func TestOutboxesShareRoom(t *testing.T) {
+func TestOutboxesShareRoom(t *testing.T) { synctest.Test(t, testOutboxesShareRoom) }
+
+func testOutboxesShareRoom(t *testing.T) {
 	const consumers, size = 50, 1 << 10
 	f := newFixture(t, dispatch.Limits{
 		Consumers: 1000, Outstanding: 10_000, BatchBytes: 256 << 10, OutboxBytes: 1 << 20, WaitingBytes: 2 << 20,
@@ -74,7 +77,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 		"priorities":             func(q *memoryQueue) { q.prioritized = true },
 		"single active consumer": func(q *memoryQueue) { q.exclusive = true },
 	} {
-		t.Run(name, func(t *testing.T) {
+		simulated(t, name, func(t *testing.T) {
 			const messages = 200
 			f := newFixture(t, limits()) // a batch is one message, an outbox four
 			set(f.queue)
@@ -114,6 +117,10 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 // TestGroupsKeepOrderWhenReadInParts: of each group one message is out, also if it waits to be read again, so that the
 // next one of its group does not go before it.
 func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
+	synctest.Test(t, testGroupsKeepOrderWhenReadInParts)
+}
+
+func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	const groups = 50
 	f := newFixture(t, limits())
 	body := string(make([]byte, 1000))

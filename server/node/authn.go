@@ -14,7 +14,7 @@ import (
 func (n *node) identify() (err error) {
 	j := &n.cfg.Auth.JWT
 	n.authn, err = authn.New(authn.Options{
-		Tokens: n.rules.Token, Logger: n.log,
+		Tokens: n.rules.Token, Dial: n.environment.Dial, Logger: n.log,
 		JWT: authn.JWT{
 			Issuer: j.Issuer, Audience: j.Audience, KeysURL: j.KeysURL, KeysFile: j.KeysFile, KeysCA: j.KeysCA,
 			PrincipalClaim: j.PrincipalClaim, GroupsClaim: j.GroupsClaim, Skew: j.ClockSkew.Std(),

@@ -20,9 +20,9 @@ import (
 // Environment is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
 // rest of a node can be run as it is. What is not set is real.
 type Environment struct {
-	// Listen binds the ports of the node: those for gRPC, AMQP, the console and the metrics.
+	// Listen binds the ports of the node: those for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to a port of the other node. An error that is syscall.ECONNREFUSED says that its process is gone.
+	// Dial connects to a port of the other node, of a voter, of a collector of traces, or of an issuer of tokens. An error that is syscall.ECONNREFUSED says that its process is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Coordinator connects to the pair's coordinator, in place of the one that coordinator.type names. The node closes
 	// it.
@@ -66,5 +66,5 @@ func (s Environment) coordinator(
 	if s.Coordinator != nil {
 		return s.Coordinator(self)
 	}
-	return openCoordinator(cfg, fs, id, self, kept, logger)
+	return openCoordinator(cfg, fs, id, self, kept, s, logger)
 }

@@ -36,6 +36,12 @@ func simulated(t *testing.T, test func(t *testing.T)) {
 	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
 }
 
+// took asserts how long something took, in simulated time, to which messages on the network may add a little.
+func took(t *testing.T, want time.Duration, since time.Time, what ...any) {
+	t.Helper()
+	require.InDelta(t, want, time.Since(since), float64(50*simpair.Latency), what...)
+}
+
 // section runs a part of a simulated test, in which t.Run is not allowed.
 func section(t *testing.T, name string, part func(t *testing.T)) {
 	t.Helper()

@@ -114,7 +114,8 @@ func openStore(
 
 // openCoordinator makes the connection to the coordinator. It does not wait for it: only wrong settings are errors.
 func openCoordinator(
-	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, logger *zap.Logger,
+	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, env Environment,
+	logger *zap.Logger,
 ) (failover.Coordinator, error) {
 	if cfg.Coordinator.Type == config.CoordinatorNone {
 		if err := markStandalone(fs, cfg.Data.Dir, id); err != nil {
@@ -123,7 +124,7 @@ func openCoordinator(
 		return memory.Standalone(id, self).Connect(), nil
 	}
 	if cfg.Coordinator.Type == config.CoordinatorRaft {
-		return openRaft(cfg.Coordinator.Raft, cfg.Data.Dir, kept.voters(), logger)
+		return openRaft(cfg.Coordinator.Raft, cfg.Data.Dir, kept.voters(), env, logger)
 	}
 	e := cfg.Coordinator.Etcd
 	o := etcd.Options{
@@ -141,10 +142,12 @@ func openCoordinator(
 }
 
 // openRaft starts this node's voter, and connects to the quorum through it.
-func openRaft(r config.Raft, dataDir string, secure *raft.TLS, logger *zap.Logger) (failover.Coordinator, error) {
+func openRaft(
+	r config.Raft, dataDir string, secure *raft.TLS, env Environment, logger *zap.Logger,
+) (failover.Coordinator, error) {
 	o := raft.Options{
 		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raft.KindNode,
-		Logger: logger.Named("raft"), TLS: secure,
+		Logger: logger.Named("raft"), TLS: secure, Bind: env.Listen, Dial: env.Dial,
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join(dataDir, "raft")

@@ -117,8 +117,7 @@ func testRateQuota(t *testing.T) {
 	for range 4 { // 200 at once, and 200 in a second
 		require.NoError(t, n.publishAs("alice", "q", batch...))
 	}
-	require.Greater(t, time.Since(began), 800*time.Millisecond)
-	require.Less(t, time.Since(began), 5*time.Second)
+	took(t, time.Second, began)
 
 	s, err := n.queues.PublishStream(t.Context())
 	require.NoError(t, err)
@@ -139,7 +138,7 @@ func testRateQuota(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, resp.GetError())
 	}
-	require.Greater(t, time.Since(began), 800*time.Millisecond, "the stream is read more slowly")
+	took(t, 1500*time.Millisecond, began, "the stream is read more slowly")
 
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 10})
 	done := make(chan error, 1)

@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
 // party is one of those that have certificates: its files are replaced while it runs.
@@ -93,9 +94,15 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 		return c
 	}
 	ca, cb := secure(r.a), secure(r.b)
-	if withRaft {
+	switch {
+	case withRaft:
 		r.voters(&ca, &cb)
-	} else {
+	case simpair.Of(t) != nil:
+		etcd := startEtcd(t)
+		for _, c := range []*config.Config{&ca, &cb} {
+			c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, etcd.Endpoints()
+		}
+	default:
 		server := r.party("etcd")
 		server.give(r.older, r.older, r.newer) // etcd reads its authorities once
 		etcd, err := embedded.Start(t.Context(), embedded.Options{
@@ -135,19 +142,21 @@ func (r *rotation) voters(ca, cb *config.Config) {
 		c.Coordinator.Type = config.CoordinatorRaft
 		p := []*party{r.a, r.b}[i]
 		c.Coordinator.Raft = config.Raft{
-			Listen: addresses[i], Voters: addresses, TLS: config.RaftTLS{CA: p.CA, Cert: p.Cert, Key: p.Key},
+			Dir: t.TempDir(), Listen: addresses[i], Voters: addresses, TLS: config.RaftTLS{CA: p.CA, Cert: p.Cert, Key: p.Key},
 		}
 	}
 	source, err := tlsfiles.Open(tlsfiles.Options{Files: witness.Files})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() {
-		done <- raft.RunWitness(ctx, raft.Options{
-			Dir: t.TempDir(), Listen: addresses[2], Voters: addresses,
-			TLS: &raft.TLS{Receive: source.Receive, Dial: source.Dial},
-		}, nil)
-	}()
+	o := raft.Options{
+		Dir: t.TempDir(), Listen: addresses[2], Voters: addresses,
+		TLS: &raft.TLS{Receive: source.Receive, Dial: source.Dial},
+	}
+	if w := simpair.Of(t); w != nil {
+		o.Bind, o.Dial = w.Listen, w.Dial
+	}
+	go func() { done <- raft.RunWitness(ctx, o, nil) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-done)
@@ -160,7 +169,7 @@ func (r *rotation) addresses() []string {
 
 func (r *rotation) open(ctx context.Context, failFast bool) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
-		Addresses: r.addresses(), FailFast: failFast,
+		Addresses: r.addresses(), FailFast: failFast, DialOptions: clientOptions(r.t),
 		TLSFiles: client.TLSFiles{CA: r.client.CA, Cert: r.client.Cert, Key: r.client.Key},
 	})
 }
@@ -277,8 +286,8 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// used waits until both nodes use what their files hold.
-func (r *rotation) used(subject string) {
+// used waits until both nodes use what their files hold: that of so many certificates.
+func (r *rotation) used(subject string, count int) {
 	r.t.Helper()
 	for _, n := range []*testNode{r.nodeA, r.nodeB} {
 		require.Eventually(r.t, func() bool {
@@ -288,14 +297,15 @@ func (r *rotation) used(subject string) {
 					return false
 				}
 			}
-			return len(list) >= 4 // its own, and those towards the coordinator
+			return len(list) >= count
 		}, patience, 20*time.Millisecond, "%s of %s", subject, n.config.Node.Name)
 	}
 }
 
 // A node tells of the certificate that the witness shows, and of its end; the next one is seen by itself.
-func TestCertificateOfWitness(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
+
+func testCertificateOfWitness(t *testing.T) {
 	r := startRotation(t, true)
 	witness := r.others[len(r.others)-1]
 	shown := func() *pb.CertificateStatus {
@@ -324,65 +334,82 @@ func TestCertificateOfWitness(t *testing.T) {
 // All certificates, keys and authorities of a pair, its coordinator and its clients are replaced under load: no stream
 // ends, no new connection is refused, the standby and the coordinator stay; and in the end all of it is new.
 func TestRotationUnderLoad(t *testing.T) {
-	t.Parallel() // it mostly waits
-	for _, withRaft := range []bool{false, true} {
-		t.Run(map[bool]string{false: "etcd", true: "raft"}[withRaft], func(t *testing.T) {
-			r := startRotation(t, withRaft)
-			ctx, cancel := context.WithCancel(t.Context())
-			var running sync.WaitGroup
-			r.streams(ctx, &running)
-			connections := r.connections(ctx, &running)
-			r.roles(ctx, &running)
-			progress := func() {
-				t.Helper()
-				published, got, made := r.published.Load(), r.got.Load(), connections.Load()
-				require.Eventually(t, func() bool {
-					return r.published.Load() > published+50 && r.got.Load() > got+50 && connections.Load() > made+5
-				}, 2*patience, 10*time.Millisecond)
-			}
-			settle := func() {
-				t.Helper()
-				// Each looks at its files once a second at most.
-				time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // nothing tells when a client has looked
-				progress()
-			}
-			progress()
-			for _, p := range r.all() { // both authorities
-				if p.name != "etcd" {
-					p.give(r.older, r.older, r.newer)
-				}
-			}
-			settle()
-			for _, p := range r.all() { // new certificates
-				p.give(r.newer, r.older, r.newer)
-			}
-			settle()
-			for _, p := range r.all() { // the new authority alone
-				if p.name != "etcd" {
-					p.give(r.newer, r.newer)
-				}
-			}
-			settle()
-			r.used("CN=newer")
-			former := newParty(t, "client")
-			former.give(r.older, r.newer)
-			_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
-				GetStatus(t.Context(), &pb.GetStatusRequest{})
-			require.Error(t, err, "the former authority counts no more")
-			cancel()
-			running.Wait()
-			require.Empty(t, r.trouble, "%v", drained(r.trouble))
-			t.Logf("%d published, %d delivered, %d connections made, nothing refused and no stream ended",
-				r.published.Load(), r.got.Load(), connections.Load())
-
-			// What is started now knows nothing but the new ones, to the other node and to the coordinator.
-			r.nodeB.stop()
-			r.nodeB = start(t, r.configB)
-			require.Eventually(t, func() bool {
-				return r.nodeB.role() == pb.Role_ROLE_STANDBY || r.nodeB.role() == pb.Role_ROLE_ACTIVE
-			}, 2*patience, 20*time.Millisecond)
+	for name, withRaft := range map[string]bool{"pair": false, "raft": true} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T) { testRotationUnderLoad(t, withRaft) })
 		})
 	}
+}
+
+func testRotationUnderLoad(t *testing.T, withRaft bool) {
+	r := startRotation(t, withRaft)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	r.streams(ctx, &running)
+	connections := r.connections(ctx, &running)
+	r.roles(ctx, &running)
+	progress := func() {
+		t.Helper()
+		published, got, made := r.published.Load(), r.got.Load(), connections.Load()
+		// Each party looks at its files once a second at most.
+		time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // simulated time
+		require.Greater(t, r.published.Load(), published+50)
+		require.Greater(t, r.got.Load(), got+50)
+		require.Greater(t, connections.Load(), made+5)
+	}
+	progress()
+	r.replace(progress)
+	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, those of the voter, too
+	former := newParty(t, "client")
+	former.give(r.older, r.newer)
+	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
+		GetStatus(t.Context(), &pb.GetStatusRequest{})
+	require.Error(t, err, "the former authority counts no more")
+	cancel()
+	running.Wait()
+	require.Empty(t, r.trouble, "%v", drained(r.trouble))
+	t.Logf("%d published, %d delivered, %d connections made, nothing refused and no stream ended",
+		r.published.Load(), r.got.Load(), connections.Load())
+	r.restartB()
+}
+
+// replace replaces all certificates in three steps, and calls settle after each.
+func (r *rotation) replace(settle func()) {
+	r.t.Helper()
+	for _, p := range r.all() { // both authorities
+		if p.name != "etcd" {
+			p.give(r.older, r.older, r.newer)
+		}
+	}
+	settle()
+	for _, p := range r.all() { // new certificates
+		p.give(r.newer, r.older, r.newer)
+	}
+	settle()
+	for _, p := range r.all() { // the new authority alone
+		if p.name != "etcd" {
+			p.give(r.newer, r.newer)
+		}
+	}
+	settle()
+}
+
+// restartB starts a node that has only the new certificates, to the other node and to the coordinator.
+func (r *rotation) restartB() {
+	r.t.Helper()
+	r.nodeB.stop()
+	r.nodeB = start(r.t, r.configB)
+	require.Eventually(r.t, func() bool {
+		return r.nodeB.role() == pb.Role_ROLE_STANDBY || r.nodeB.role() == pb.Role_ROLE_ACTIVE
+	}, 2*patience, 20*time.Millisecond)
+}
+
+// TestRotationWithEtcd has a real etcd and real sockets: the certificates towards etcd are replaced, too.
+func TestRotationWithEtcd(t *testing.T) {
+	r := startRotation(t, false)
+	r.replace(func() {})
+	r.used("CN=newer", 4)
+	r.restartB()
 }
 
 func drained(c chan error) (all []error) {

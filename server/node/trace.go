@@ -23,7 +23,7 @@ func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	}
 	n.tracing, err = tracing.Start(ctx, tracing.Options{
 		Endpoint: c.Endpoint, Sample: float64(c.Sample), SampleSet: c.Sample != config.DefaultSample,
-		Headers: c.Headers, Insecure: c.Insecure, CAFile: c.CA,
+		Headers: c.Headers, Insecure: c.Insecure, CAFile: c.CA, Dial: n.environment.Dial,
 		NodeName: n.cfg.Node.Name, NodeID: n.store.Identity().NodeID.String(), Version: n.version,
 		Logger: n.log.Named("tracing"),
 	})

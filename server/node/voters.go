@@ -38,7 +38,9 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		// Over new connections: what a voter shows when one begins is what it uses now.
-		admin, err := raft.NewAdmin(raft.AdminOptions{Voters: r.Voters, TLS: l.n.secrets.voters()})
+		admin, err := raft.NewAdmin(raft.AdminOptions{
+			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
+		})
 		if err != nil {
 			l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
 			return

@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -53,6 +55,8 @@ type Options struct {
 	// against; empty: the system's.
 	Insecure bool
 	CAFile   string
+	// Dial connects to the collector; nil means TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// NodeName, NodeID and Version describe this node.
 	NodeName, NodeID, Version string
 	// Logger is told of spans that are lost.
@@ -124,6 +128,9 @@ func (o *Options) client() (otlptrace.Client, error) {
 	case o.Endpoint != "":
 		options = append(options, otlptracegrpc.WithEndpoint(o.Endpoint))
 	}
+	if o.Dial != nil {
+		options = append(options, otlptracegrpc.WithDialOption(grpc.WithContextDialer(o.Dial)))
+	}
 	if len(o.Headers) > 0 {
 		headers := make(map[string]string, len(o.Headers))
 		for _, h := range o.Headers {
@@ -154,7 +161,10 @@ func (o *Options) client() (otlptrace.Client, error) {
 func (t *Tracer) Stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // what is lost by it is counted
+	if t.provider.Shutdown(ctx) != nil {
+		// The collector does not answer. The provider waits for the request under way in the background: cancel it.
+		_ = t.exporter.Shutdown(ctx) // what is lost by it is counted
+	}
 }
 
 // Stats tell what became of the spans.

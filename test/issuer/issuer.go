@@ -45,19 +45,17 @@ type Issuer struct {
 	down    bool
 }
 
-// NewOffline creates an issuer with one key that serves nothing: verifiers read its keys from KeysFile.
-func NewOffline(t *testing.T) *Issuer {
-	t.Helper()
-	i := &Issuer{URL: "http://issuer.test", t: t}
-	i.Rotate()
-	return i
-}
-
 // New makes an issuer with one key, which serves until the test ends.
 func New(t *testing.T) *Issuer {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	return On(t, l)
+}
+
+// On creates an issuer with one key, which serves on a listener until the test ends.
+func On(t *testing.T, l net.Listener) *Issuer {
+	t.Helper()
 	i := &Issuer{URL: "http://" + l.Addr().String(), t: t}
 	i.Rotate()
 	mux := http.NewServeMux()
@@ -90,9 +88,6 @@ func (i *Issuer) serve(what func() any) http.HandlerFunc {
 		_ = json.NewEncoder(w).Encode(what()) // the client is gone if it fails
 	}
 }
-
-// Offline reports whether the issuer was created by NewOffline.
-func (i *Issuer) Offline() bool { return i.server == nil }
 
 // KeysURL is where the keys are.
 func (i *Issuer) KeysURL() string { return i.URL + "/keys" }

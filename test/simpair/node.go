@@ -76,7 +76,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	}
 	e := &o.Environment
 	e.Listen, e.Dial, e.BootID = n.process.Listen, n.process.Dial, "boot"
-	if c.Coordinator.Type != config.CoordinatorNone && e.Coordinator == nil {
+	if c.Coordinator.Type == config.CoordinatorEtcd && e.Coordinator == nil {
 		e.Coordinator = n.connectCoordinator
 	}
 	ready := make(chan node.Ready, 1)

@@ -82,6 +82,8 @@ type Options struct {
 	UnsafeNoFsync bool
 	// Dial makes a connection to another voter. Default TCP. Tests put faults in here.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Bind listens on the address Listen. Default TCP. Tests put a simulated network in here.
+	Bind func(ctx context.Context, address string) (net.Listener, error)
 	// Logger for the voter's state. Nil: no logs.
 	Logger *zap.Logger
 
@@ -96,6 +98,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Kind == "" {
 		o.Kind = KindNode
+	}
+	if o.Bind == nil {
+		o.Bind = listenTCP
 	}
 	if o.ElectionTimeout <= 0 {
 		o.ElectionTimeout = DefaultElectionTimeout
@@ -160,6 +165,10 @@ func checkAddress(address string) error {
 		return fmt.Errorf("%q cannot be dialled: name a host and a port", address)
 	}
 	return nil
+}
+
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError says everything
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -132,7 +131,7 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", o.Listen)
+	ln, err := o.Bind(context.Background(), o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("raft: listen for the other voters: %w: is the port in use?", err)
 	}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/connectivity"
+)
+
+// TestReplaceAfterClose: a connection that is replaced while its client is closed is closed, too. One that is not keeps
+// its goroutines, with which the bubble does not end.
+func TestReplaceAfterClose(t *testing.T) { synctest.Test(t, testReplaceAfterClose) }
+
+func testReplaceAfterClose(t *testing.T) {
+	o, err := Options{Addresses: []string{"node:1"}}.withDefaults()
+	require.NoError(t, err)
+	cc, err := o.dial("node:1")
+	require.NoError(t, err)
+	n := &node{address: "node:1", locator: &locator{opts: o}, cc: cc}
+	n.close()
+	n.replace(cc)
+	require.Equal(t, connectivity.Shutdown, n.conn().GetState())
+}
