@@ -167,8 +167,8 @@ type stalledStream struct {
 	ended <-chan struct{}
 }
 
-// patient has a node wait for a standby that acknowledges nothing.
-func patient(n *node) {
+// awaitsAcks has a node wait for a standby that acknowledges nothing.
+func awaitsAcks(n *node) {
 	n.tuning.StandbyTimeout, n.tuning.AckTimeout, n.tuning.FixedTimeouts = time.Hour, time.Hour, true
 }
 
@@ -239,7 +239,7 @@ func TestLogAfterTheSnapshotStays(t *testing.T) { synctest.Test(t, testLogAfterT
 
 func testLogAfterTheSnapshotStays(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, patient, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
@@ -272,7 +272,7 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 // the snapshot was not fetched in vain.
 func TestLogStaysOverAReconnect(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, patient, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
