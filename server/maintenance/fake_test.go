@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute // simulated
 
 // pair is a real store, whose entries the pair shares, and two nodes that are played: self, where the Manager runs, and
 // the other one, whose operations are functions. After a hand-over the Manager is the other node's: it goes on with

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,7 +20,9 @@ import (
 
 // TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node
 // is active by then, and says how that ended.
-func TestCompactRunEndsWithItsPlan(t *testing.T) {
+func TestCompactRunEndsWithItsPlan(t *testing.T) { synctest.Test(t, testCompactRunEndsWithItsPlan) }
+
+func testCompactRunEndsWithItsPlan(t *testing.T) {
 	p := newPair(t)
 	reached, goOn := make(chan struct{}, 2), make(chan struct{})
 	p.rewrite = func(ctx context.Context, _ RewriteRequest) (RewriteResult, error) {
@@ -75,7 +78,9 @@ func TestCompactRunEndsWithItsPlan(t *testing.T) {
 }
 
 // TestPlanOfAnotherPair: an unfinished plan that came with a backup is not gone on with.
-func TestPlanOfAnotherPair(t *testing.T) {
+func TestPlanOfAnotherPair(t *testing.T) { synctest.Test(t, testPlanOfAnotherPair) }
+
+func testPlanOfAnotherPair(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	_, err := change(t.Context(), m, keyPlan, func(plan *Plan) error {
@@ -91,7 +96,9 @@ func TestPlanOfAnotherPair(t *testing.T) {
 }
 
 // TestBackupPaths: a node cannot know what a relative path is relative to.
-func TestBackupPaths(t *testing.T) {
+func TestBackupPaths(t *testing.T) { synctest.Test(t, testBackupPaths) }
+
+func testBackupPaths(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	for path, want := range map[string]error{
@@ -106,7 +113,9 @@ func TestBackupPaths(t *testing.T) {
 }
 
 // TestBackupPathInDataDir: whatever name it has, and whether it is there or not.
-func TestBackupPathInDataDir(t *testing.T) {
+func TestBackupPathInDataDir(t *testing.T) { synctest.Test(t, testBackupPathInDataDir) }
+
+func testBackupPathInDataDir(t *testing.T) {
 	p, root := newPair(t), t.TempDir()
 	data, beside := filepath.Join(root, "data"), filepath.Join(root, "data-backups")
 	require.NoError(t, os.MkdirAll(data, 0o700))
@@ -129,7 +138,9 @@ func TestBackupPathInDataDir(t *testing.T) {
 }
 
 // TestRestartPlan: each node restarts once, is waited for, and then the role goes on and back.
-func TestRestartPlan(t *testing.T) {
+func TestRestartPlan(t *testing.T) { synctest.Test(t, testRestartPlan) }
+
+func testRestartPlan(t *testing.T) {
 	p := newPair(t)
 	var asked atomic.Int32
 	p.restart = func() (bool, error) {
@@ -153,7 +164,9 @@ func TestRestartPlan(t *testing.T) {
 }
 
 // TestRestartOnce: a node that was told to restart has done so only in another process.
-func TestRestartOnce(t *testing.T) {
+func TestRestartOnce(t *testing.T) { synctest.Test(t, testRestartOnce) }
+
+func testRestartOnce(t *testing.T) {
 	p := newPair(t)
 	fs, restarts := memfs.New(), 0
 	open := func() *Manager {
@@ -186,7 +199,9 @@ func TestRestartOnce(t *testing.T) {
 }
 
 // TestRestartByHand: of a node that cannot restart itself, a process that is started by hand after it was asked counts.
-func TestRestartByHand(t *testing.T) {
+func TestRestartByHand(t *testing.T) { synctest.Test(t, testRestartByHand) }
+
+func testRestartByHand(t *testing.T) {
 	p, fs := newPair(t), memfs.New()
 	open := func() *Manager {
 		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/"})

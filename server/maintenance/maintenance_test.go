@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -123,7 +124,9 @@ func TestLocalState(t *testing.T) {
 }
 
 // TestPlanFailsForGood: what does not pass by itself ends the plan, and the reason has the figures.
-func TestPlanFailsForGood(t *testing.T) {
+func TestPlanFailsForGood(t *testing.T) { synctest.Test(t, testPlanFailsForGood) }
+
+func testPlanFailsForGood(t *testing.T) {
 	p := newPair(t)
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
 		return RewriteResult{}, &rewrite.SpaceError{NeedBytes: 1000, AvailableBytes: 999}
@@ -150,7 +153,9 @@ func TestPlanFailsForGood(t *testing.T) {
 }
 
 // TestPlanGoesOn: what passes is tried again and counted; each node is asked for its own step; then the role goes back.
-func TestPlanGoesOn(t *testing.T) {
+func TestPlanGoesOn(t *testing.T) { synctest.Test(t, testPlanGoesOn) }
+
+func testPlanGoesOn(t *testing.T) {
 	p := newPair(t)
 	p.inSync = false
 	var calls atomic.Int32
@@ -178,7 +183,9 @@ func TestPlanGoesOn(t *testing.T) {
 }
 
 // TestPlanWithoutTheActiveRole: only the serving active touches the plan.
-func TestPlanWithoutTheActiveRole(t *testing.T) {
+func TestPlanWithoutTheActiveRole(t *testing.T) { synctest.Test(t, testPlanWithoutTheActiveRole) }
+
+func testPlanWithoutTheActiveRole(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.set(func() { p.serving = false })
@@ -192,7 +199,9 @@ func TestPlanWithoutTheActiveRole(t *testing.T) {
 }
 
 // TestRewriteNeedsToFollow: between StopFollower and StartFollower no rewrite can begin, whatever the role still says.
-func TestRewriteNeedsToFollow(t *testing.T) {
+func TestRewriteNeedsToFollow(t *testing.T) { synctest.Test(t, testRewriteNeedsToFollow) }
+
+func testRewriteNeedsToFollow(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	_, err := m.Rewrite(t.Context(), RewriteRequest{}, nil)
@@ -226,7 +235,9 @@ func (p *pair) history(m *Manager, name string) []Run {
 
 // TestJobNotTwice: a job that still runs is not started again, by the schedule or by hand; what was due meanwhile is
 // not made up for.
-func TestJobNotTwice(t *testing.T) {
+func TestJobNotTwice(t *testing.T) { synctest.Test(t, testJobNotTwice) }
+
+func testJobNotTwice(t *testing.T) {
 	p := newPair(t)
 	var calls atomic.Int32
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -277,7 +288,9 @@ func (m *Manager) dueNow(t *testing.T, name string) bool {
 
 // TestMissedRunsAfterTakeover: a run that was missed just now is made up for, once; one of hours ago is noted as
 // skipped; one that was under way has failed.
-func TestMissedRunsAfterTakeover(t *testing.T) {
+func TestMissedRunsAfterTakeover(t *testing.T) { synctest.Test(t, testMissedRunsAfterTakeover) }
+
+func testMissedRunsAfterTakeover(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.put(m, Job{Name: "hourly", Schedule: "0 * * * *", Kind: JobBackup})
@@ -309,7 +322,9 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 
 // TestClockSetBack: a clock that was wrong by a month has a job run once; when it is right again, the job is run at its
 // times, and not only in a month. One that is set back by an hour makes nothing run twice.
-func TestClockSetBack(t *testing.T) {
+func TestClockSetBack(t *testing.T) { synctest.Test(t, testClockSetBack) }
+
+func testClockSetBack(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.put(m, Job{Name: "cron", Schedule: "0 * * * *", Kind: JobScan})
@@ -342,35 +357,27 @@ func TestClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// TestClockIsReadInOrder holds up one who reads the clock until another one has read it, too, and been through.
+// TestClockIsReadInOrder: the clock is read with the lock held, so that no caller compares a time that is older than the
+// one that another caller has read.
 func TestClockIsReadInOrder(t *testing.T) {
-	var reads atomic.Int64
-	m, other := &Manager{}, make(chan struct{})
-	began := time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC)
+	m := &Manager{}
+	reads := 0
 	m.o.Now = func() time.Time {
-		n := reads.Add(1)
-		if n == 2 {
-			go func() {
-				defer close(other)
-				m.clock()
-			}()
-			select {
-			case <-other:
-			case <-time.After(50 * time.Millisecond): // it waits for this one, as it is to
-			}
-		}
-		return began.Add(time.Duration(n) * time.Second)
+		reads++
+		require.False(t, m.mu.TryLock(), "the lock is not held")
+		return time.Date(2026, 3, 1, 1, 0, reads, 0, time.UTC)
 	}
 	_, first := m.clock()
 	m.clock()
-	<-other
 	_, steady := m.clock()
 	require.Equal(t, first, steady, "it was never set back")
 }
 
 // TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at
 // most.
-func TestRunMeetsSwitchover(t *testing.T) {
+func TestRunMeetsSwitchover(t *testing.T) { synctest.Test(t, testRunMeetsSwitchover) }
+
+func testRunMeetsSwitchover(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.put(m, Job{Name: "nightly", Schedule: "30 1 * * *", Kind: JobBackup})
@@ -409,7 +416,9 @@ func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 }
 
 // TestAutotune: once in each window, and only if it is worth it.
-func TestAutotune(t *testing.T) {
+func TestAutotune(t *testing.T) { synctest.Test(t, testAutotune) }
+
+func testAutotune(t *testing.T) {
 	p := newPair(t)
 	var mu sync.Mutex
 	scans, result := 0, checkpoint.ScanResult{PageSize: 2048, Recommended: 8192, FileBytes: 100, GainBytes: 10}
@@ -462,7 +471,9 @@ func TestAutotune(t *testing.T) {
 }
 
 // TestVerifyFindsADifference: and says it loudly.
-func TestVerifyFindsADifference(t *testing.T) {
+func TestVerifyFindsADifference(t *testing.T) { synctest.Test(t, testVerifyFindsADifference) }
+
+func testVerifyFindsADifference(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.put(m, Job{Name: "same", Schedule: "@weekly", Kind: JobVerify})
@@ -490,6 +501,10 @@ func (l liar) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) 
 // TestChangeWaitsNoLongerThanAsked: a change waits for the one before it, which waits for the standby, and not beyond
 // its own context.
 func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
+	synctest.Test(t, testChangeWaitsNoLongerThanAsked)
+}
+
+func testChangeWaitsNoLongerThanAsked(t *testing.T) {
 	m := newPair(t).manager()
 	require.NoError(t, m.committing.Acquire(t.Context(), 1))
 	ctx, cancel := context.WithCancel(t.Context())
