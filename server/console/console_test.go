@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
+// Real sockets: it shows that the simulated ones stand for them.
 func TestOpenOnLoopback(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	a := b.get("/")
@@ -21,6 +22,10 @@ func TestOpenOnLoopback(t *testing.T) {
 }
 
 func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
+	simulated(t, testSignInIsNeededWithoutOpenRules)
+}
+
+func testSignInIsNeededWithoutOpenRules(t *testing.T) {
 	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
 	a := b.get("/pair")
 	require.Equal(t, "/sign-in", a.at)
@@ -32,7 +37,9 @@ func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
 
 // TestLinksFromOtherSites: a link to a page works, although the browser sends no cookie with it; forms and what scripts
 // ask for do not.
-func TestLinksFromOtherSites(t *testing.T) {
+func TestLinksFromOtherSites(t *testing.T) { simulated(t, testLinksFromOtherSites) }
+
+func testLinksFromOtherSites(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	r := b.request(http.MethodGet, "/store", nil)
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
@@ -47,7 +54,9 @@ func TestLinksFromOtherSites(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, b.do(r).code)
 }
 
-func TestOtherSitesAreRefused(t *testing.T) {
+func TestOtherSitesAreRefused(t *testing.T) { simulated(t, testOtherSitesAreRefused) }
+
+func testOtherSitesAreRefused(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	form := url.Values{"csrf": {b.csrf()}}
 	for name, change := range map[string]func(*http.Request){
@@ -58,9 +67,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 		"port":   func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:1") },
 		"csrf":   func(r *http.Request) { r.Header.Set("X-Csrf-Token", "x"); r.Body = http.NoBody; r.ContentLength = 0 },
 	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, http.StatusForbidden, b.post("/sign-out", form, change).code)
-		})
+		require.Equal(t, http.StatusForbidden, b.post("/sign-out", form, change).code, name)
 	}
 	require.Equal(t, http.StatusOK, b.post("/sign-out", form).code)
 }

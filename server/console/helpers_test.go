@@ -4,7 +4,9 @@ package console_test
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -22,7 +24,38 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
+
+// patience is how long a test waits for a condition: in simulated time, but for the test on real sockets.
+const patience = time.Minute
+
+// simulated runs a test in simulated time: its nodes have an in-memory network and coordinator.
+func simulated(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
+}
+
+// dial connects to a port of a node.
+func dial(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
+	t.Helper()
+	if w := simpair.Of(t); w != nil {
+		return func(ctx context.Context, _, address string) (net.Conn, error) { return w.Dial(ctx, address) }
+	}
+	return (&net.Dialer{}).DialContext
+}
+
+// connect makes a gRPC connection to a node.
+func connect(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	if w := simpair.Of(t); w != nil {
+		options = append(options, w.ClientOptions()...)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
+	require.NoError(t, err)
+	return conn
+}
 
 // startNode runs a node that is in no pair, with a console, until the test ends.
 func startNode(t *testing.T, change func(*config.Config)) node.Ready {
@@ -33,6 +66,13 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes, cfg.Memory.Budget = 1<<20, 1<<20, 64<<20
 	if change != nil {
 		change(&cfg)
+	}
+	if w := simpair.Of(t); w != nil {
+		n := w.Start(cfg, node.Options{})
+		if !cfg.TLS.On() {
+			waitServing(t, n.Ready.Address)
+		}
+		return n.Ready
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan node.Ready, 1), make(chan error, 1)
@@ -59,15 +99,14 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 // waitServing waits until a node serves clients.
 func waitServing(t *testing.T, address string) {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
+	conn := connect(t, address)
 	defer func() { require.NoError(t, conn.Close()) }()
 	require.Eventually(t, func() bool {
 		r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{
 			Service: pb.QueueService_ServiceDesc.ServiceName,
 		})
 		return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
-	}, 20*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 }
 
 // browser keeps cookies and follows redirections, as browsers do.
@@ -81,7 +120,15 @@ func newBrowser(t *testing.T, base string) *browser {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	return &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar}}
+	return &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar, Transport: transport(t, nil)}}
+}
+
+// transport returns the HTTP transport of a browser.
+func transport(t *testing.T, secure *tls.Config) *http.Transport {
+	t.Helper()
+	tr := &http.Transport{DialContext: dial(t), TLSClientConfig: secure, ForceAttemptHTTP2: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return tr
 }
 
 // answer is what a request got.

@@ -54,7 +54,7 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 	}
 	l, err := o.Listen(ctx, o.Address)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller says which port it is
+		return nil, err
 	}
 	l = limited(l, o.Connections, o.ConnectionsPerAddress)
 	if o.TLS != nil {
@@ -67,7 +67,7 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 }
 
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller says which port it is
 }
 
 // Address that it is bound to, host:port.

@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAMQPBrowseAfterAcknowledge has real sockets, since the kernel reports what has arrived on a connection: a browser does not show what another connection has acknowledged before, without
-// waiting for an answer.
+// TestAMQPBrowseAfterAcknowledge has real sockets, since the kernel reports what has arrived on a connection: a browser
+// does not show what another connection has acknowledged before, without waiting for an answer.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not tell what has come over a connection")

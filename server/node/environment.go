@@ -22,7 +22,8 @@ import (
 type Environment struct {
 	// Listen binds the ports of the node: those for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to a port of the other node, of a voter, of a collector of traces, or of an issuer of tokens. An error that is syscall.ECONNREFUSED says that its process is gone.
+	// Dial connects to the other node, to a voter, to a collector of traces, or to an issuer of tokens. An error that is
+	// syscall.ECONNREFUSED says that the process of the other node is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Coordinator connects to the pair's coordinator, in place of the one that coordinator.type names. The node closes
 	// it.

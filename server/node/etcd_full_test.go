@@ -19,6 +19,7 @@ import (
 
 // An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the
 // active cannot release it; it waits, says why, and goes on as soon as etcd takes writes again.
+// Real sockets: the quota and the alarm are those of etcd.
 func TestEtcdOutOfSpace(t *testing.T) {
 	etcd, err := embedded.Start(t.Context(),
 		embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})

@@ -151,7 +151,8 @@ func testPairsDataAlone(t *testing.T) {
 	alone.publish("q", "x")
 }
 
-// TestCoordinatorComesLater has a real etcd, which is what comes later: a node whose etcd cannot be reached waits, says so, and goes on by itself.
+// TestCoordinatorComesLater has a real etcd, which is what comes later: a node whose etcd cannot be reached waits, says
+// so, and goes on by itself.
 func TestCoordinatorComesLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()

@@ -86,6 +86,9 @@ func settings(t *testing.T, name string) config.Config {
 	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
+	if simpair.Of(t) == nil { // a role changes because of what the test does, not because the machine is slow
+		c.Failover.Timeout, c.Failover.DropTimeout = config.Duration(2*time.Minute), config.Duration(time.Minute)
+	}
 	c.WAL.SegmentBytes = 4 << 20
 	c.Disk.LowWatermark = 0
 	c.Memory.Budget = 32 << 20

@@ -53,6 +53,7 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 
 // TestReflection: whoever the rules know can ask a node what it can do, by certificate, JWT or token, also with the
 // real grpcurl; and nobody else.
+// Real sockets: grpcurl is another process.
 func TestReflection(t *testing.T) {
 	i, ca := issuer.New(t), certs.New(t, "ours")
 	c := believing(secured(t, settings(t, "a"), ca), i)
@@ -102,7 +103,7 @@ func TestReflection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			secure := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
-			args := []string{"-cacert", ca.File, "-max-time", "20"}
+			args := []string{"-cacert", ca.File, "-max-time", "60"}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if tt.certificate {

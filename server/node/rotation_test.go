@@ -352,7 +352,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 		t.Helper()
 		published, got, made := r.published.Load(), r.got.Load(), connections.Load()
 		// Each party looks at its files once a second at most.
-		time.Sleep(2500 * time.Millisecond) //nolint:forbidigo // simulated time
+		time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // simulated time
 		require.Greater(t, r.published.Load(), published+50)
 		require.Greater(t, r.got.Load(), got+50)
 		require.Greater(t, connections.Load(), made+5)

@@ -45,9 +45,9 @@ type Node struct {
 	conn        *grpc.ClientConn
 }
 
-// Launch starts a node on the host of its listen address, and waits until it listens or has ended. It fills in what
-// Options leave open: the disk, which is that of the operating system if the data directory is not one of World.Dir, and
-// the environment.
+// Launch starts a node on the host of its listen address, and waits until it listens or has ended. It sets the
+// environment, and the disk if Options have none: that of the operating system unless the data directory is from
+// World.Dir.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)

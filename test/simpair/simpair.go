@@ -2,10 +2,10 @@
 
 // Package simpair runs whole nodes in simulated time, for tests.
 //
-// Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store, replication,
-// failover and all services. Simulated are the network (test/simnet), the disk
-// (store/vfs/memfs), the coordinator (failover/coordinator/memory) and the clock. A bound in simulated time is exact and
-// does not depend on the machine.
+// Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store,
+// replication, failover and all services. Simulated are the network (test/simnet), the disk (store/vfs/memfs), etcd
+// (failover/coordinator/memory) and the clock. Voters of the raft coordinator use the simulated network and files of the
+// operating system. A bound in simulated time is exact and does not depend on the machine.
 //
 //	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 //		a := w.Start(w.PairConfig("a"), node.Options{})
@@ -75,7 +75,8 @@ type World struct {
 	coordinators map[string]*memory.Server
 }
 
-var worlds sync.Map // *testing.T → *World
+// worlds are those of the tests that run: *testing.T → *World.
+var worlds sync.Map //nolint:gochecknoglobals // helpers of tests have a *testing.T and nothing else in common
 
 // Test runs f in a bubble of its own.
 func Test(t *testing.T, f func(t *testing.T, w *World)) {
@@ -186,7 +187,7 @@ func (w *World) Eventually(holds func() bool, message string, args ...any) {
 		if time.Now().After(end) {
 			require.FailNowf(w.T, "condition never satisfied", message, args...)
 		}
-		time.Sleep(Poll)
+		time.Sleep(Poll) //nolint:forbidigo // simulated time
 	}
 }
 
@@ -214,7 +215,7 @@ func (w *World) stop() {
 	nodes := w.nodes
 	w.mu.Unlock()
 	for _, n := range nodes {
-		n.Stop()
+		_ = n.Stop() // the test checks the errors that it expects
 	}
 	w.clients.Kill()
 }

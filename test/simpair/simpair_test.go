@@ -31,7 +31,7 @@ func TestKill(t *testing.T) {
 
 // TestCut: a pair whose link is cut has one active, and is in sync again after the link heals.
 func TestCut(t *testing.T) {
-	simpair.Test(t, func(t *testing.T, w *simpair.World) {
+	simpair.Test(t, func(_ *testing.T, w *simpair.World) {
 		a, b := w.StartPair()
 		w.Net.SetCut(a.Host(), b.Host(), true)
 		a.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
