@@ -12,7 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-func TestOpenOnLoopback(t *testing.T) {
+func TestOpenOnLoopback(t *testing.T) { simulated(t, testOpenOnLoopback) }
+
+func testOpenOnLoopback(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	a := b.get("/")
 	require.Equal(t, http.StatusOK, a.code)
@@ -21,6 +23,10 @@ func TestOpenOnLoopback(t *testing.T) {
 }
 
 func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
+	simulated(t, testSignInIsNeededWithoutOpenRules)
+}
+
+func testSignInIsNeededWithoutOpenRules(t *testing.T) {
 	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
 	a := b.get("/pair")
 	require.Equal(t, "/sign-in", a.at)
@@ -32,7 +38,9 @@ func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
 
 // TestLinksFromOtherSites: a link to a page works, although the browser sends no cookie with it; forms and what scripts
 // ask for do not.
-func TestLinksFromOtherSites(t *testing.T) {
+func TestLinksFromOtherSites(t *testing.T) { simulated(t, testLinksFromOtherSites) }
+
+func testLinksFromOtherSites(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	r := b.request(http.MethodGet, "/store", nil)
 	r.Header.Set("Sec-Fetch-Site", "cross-site")

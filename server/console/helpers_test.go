@@ -4,7 +4,9 @@ package console_test
 
 import (
 	"context"
+	"crypto/x509"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -22,10 +24,37 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// startNode runs a node that is in no pair, with a console, until the test ends.
+// simulated runs a test with whole nodes in simulated time.
+func simulated(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
+}
+
+// startNode runs a node that is in no pair, with a console, until the test ends: in simulated time, if the test is.
 func startNode(t *testing.T, change func(*config.Config)) node.Ready {
+	t.Helper()
+	w := simpair.Of(t)
+	if w == nil {
+		return startRealNode(t, change)
+	}
+	cfg := w.Config("a")
+	cfg.Console.Listen, cfg.Memory.Budget = net.JoinHostPort(w.Host("a"), "0"), 64<<20
+	if change != nil {
+		change(&cfg)
+	}
+	r := w.Start(cfg, node.Options{}).Ready
+	if !cfg.TLS.On() {
+		waitServing(t, w.Connect(r.Address))
+	}
+	return r
+}
+
+// startRealNode runs a node on real sockets.
+func startRealNode(t *testing.T, change func(*config.Config)) node.Ready {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Node.Name, cfg.Data.Dir, cfg.Coordinator.Type = "a", t.TempDir(), config.CoordinatorNone
@@ -46,7 +75,10 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	select {
 	case r := <-ready:
 		if !cfg.TLS.On() {
-			waitServing(t, r.Address)
+			conn, err := grpc.NewClient("passthrough:///"+r.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(t, err)
+			defer func() { require.NoError(t, conn.Close()) }()
+			waitServing(t, conn)
 		}
 		return r
 	case err := <-done:
@@ -56,18 +88,25 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	}
 }
 
-// waitServing waits until a node serves clients.
-func waitServing(t *testing.T, address string) {
+// issue makes a certificate for the hosts of the nodes.
+func issue(t *testing.T, authority *certs.Authority, name string) (certFile, keyFile string) {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close()) }()
+	w := simpair.Of(t)
+	_, certFile, keyFile = authority.IssueFrom(t, name, &x509.Certificate{
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.ParseIP(w.Host("a")), net.ParseIP(w.Host("b"))},
+	})
+	return certFile, keyFile
+}
+
+// waitServing waits until a node serves clients.
+func waitServing(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
 	require.Eventually(t, func() bool {
 		r, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{
 			Service: pb.QueueService_ServiceDesc.ServiceName,
 		})
 		return err == nil && r.GetStatus() == healthpb.HealthCheckResponse_SERVING
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 }
 
 // browser keeps cookies and follows redirections, as browsers do.
@@ -81,7 +120,18 @@ func newBrowser(t *testing.T, base string) *browser {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	return &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar}}
+	b := &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar}}
+	b.use(&http.Transport{})
+	return b
+}
+
+// use makes the browser dial with a transport, over the network of the test.
+func (b *browser) use(tr *http.Transport) {
+	if w := simpair.Of(b.t); w != nil {
+		tr.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return w.Dial(ctx, address) }
+	}
+	b.http.Transport = tr
+	b.t.Cleanup(tr.CloseIdleConnections)
 }
 
 // answer is what a request got.

@@ -11,22 +11,23 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
 // untilActive waits until the node serves clients.
 func (b *browser) untilActive() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, 20*time.Second,
+	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, time.Minute,
 		5*time.Millisecond)
 }
 
 // TestQueuePages: queues are made, listed, searched and paged, messages published, shown, moved and deleted, and queues
 // configured, purged and deleted.
-func TestQueuePages(t *testing.T) {
+func TestQueuePages(t *testing.T) { simulated(t, testQueuePages) }
+
+func testQueuePages(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
 	b.untilActive()
@@ -98,15 +99,15 @@ func TestQueuePages(t *testing.T) {
 }
 
 // TestConnectionAndPreparedPages: connections are shown and closed; prepared transactions are shown and decided.
-func TestConnectionAndPreparedPages(t *testing.T) {
+func TestConnectionAndPreparedPages(t *testing.T) { simulated(t, testConnectionAndPreparedPages) }
+
+func testConnectionAndPreparedPages(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
 	b.untilActive()
-	cc, err := grpc.NewClient(ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, cc.Close()) })
+	cc := simpair.Of(t).Connect(ready.Address)
 	queues := pb.NewQueueServiceClient(cc)
-	_, err = queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
+	_, err := queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	for _, xid := range []string{"one", "two <b>"} {
 		_, err = queues.Prepare(t.Context(), &pb.PrepareRequest{Xid: xid, Operations: []*pb.Operation{{
@@ -135,7 +136,7 @@ func TestConnectionAndPreparedPages(t *testing.T) {
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1
-	}, 20*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	require.Contains(t, page, "grpc-go")
 	list, err := pb.NewConnectionServiceClient(cc).ListConnections(t.Context(), &pb.ListConnectionsRequest{})
 	require.NoError(t, err)

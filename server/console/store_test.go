@@ -17,9 +17,11 @@ import (
 
 // TestMapAndCheck: the map of the page file is drawn and told in figures; a save-set is checked, and what was found is
 // beside it, good and bad.
-func TestMapAndCheck(t *testing.T) {
+func TestMapAndCheck(t *testing.T) { simulated(t, testMapAndCheck) }
+
+func testMapAndCheck(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sets")
-	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Backup.Path = dir }).Console)
+	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Backup.Path, c.Data.Dir = dir, t.TempDir() }).Console)
 	b.act("/queues/create", url.Values{"name": {"orders"}, "subscription": {"default"}})
 	b.act("/queue/publish?name=orders", url.Values{"body": {"hello"}})
 	id := regexp.MustCompile(`/map\?node=([^"]+)"`).FindStringSubmatch(b.get("/store").body)[1]
@@ -40,14 +42,14 @@ func TestMapAndCheck(t *testing.T) {
 			set = found[1]
 		}
 		return set != ""
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	require.Contains(t, b.get("/backups/check?node="+id+"&set="+set).body, set)
 	check := func(want string) {
 		t.Helper()
 		b.act("/backups/check", url.Values{"node": {id}, "set": {set}, "full_speed": {"1"}})
 		require.Eventually(t, func() bool {
 			return regexp.MustCompile(want).MatchString(b.get("/backups").body)
-		}, 20*time.Second, 50*time.Millisecond)
+		}, time.Minute, 50*time.Millisecond)
 	}
 	check("can be restored</span> <span class=\"muted\">checked")
 	require.Contains(t, b.get("/store").body, "It can be restored: 1 messages")

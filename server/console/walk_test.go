@@ -42,7 +42,9 @@ func requireSafe(t *testing.T, a answer) {
 
 // TestEveryRoute: each page and dialogue declares its right, has the policy and nothing that it forbids, loads nothing
 // from elsewhere, and no form is accepted without the session's secret.
-func TestEveryRoute(t *testing.T) {
+func TestEveryRoute(t *testing.T) { simulated(t, testEveryRoute) }
+
+func testEveryRoute(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	rights := []string{"any", "browse", "publish", "consume", "manage", "operate", "audit"}
 	keys := make(map[string]bool)
@@ -122,7 +124,9 @@ func (b *browser) makeToken(name, principal string) string {
 
 // TestRules: what a session may do is what the rules give to who has signed in, on each page and in each action; a
 // session ends when its token is revoked.
-func TestRules(t *testing.T) {
+func TestRules(t *testing.T) { simulated(t, testRules) }
+
+func testRules(t *testing.T) {
 	ready := startNode(t, func(c *config.Config) { c.Access.Operators = []string{"root"} })
 	nobody := newBrowser(t, ready.Console)
 	rootToken, readerToken := nobody.makeToken("root-1", "root"), nobody.makeToken("reader-1", "reader")
@@ -130,7 +134,7 @@ func TestRules(t *testing.T) {
 	nobody.act("/access/grant", url.Values{
 		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
-	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, 5*time.Second,
+	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, time.Minute,
 		50*time.Millisecond, "there are rules now")
 	require.Equal(t, http.StatusUnauthorized, nobody.get("/events/pair").code)
 
@@ -166,7 +170,7 @@ func TestRules(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, auditor.get("/store").code)
 
 	root.act("/access/revoke-token", url.Values{"name": {"reader-1"}})
-	require.Eventually(t, func() bool { return reader.get("/pair").at == "/sign-in" }, 5*time.Second,
+	require.Eventually(t, func() bool { return reader.get("/pair").at == "/sign-in" }, time.Minute,
 		50*time.Millisecond, "the token was revoked")
 	a := root.post("/sign-out", url.Values{"csrf": {root.csrf()}})
 	require.Equal(t, "/sign-in", a.at)
