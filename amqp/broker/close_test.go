@@ -248,3 +248,23 @@ func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 		require.Equal(t, session.ConnectionRedirect, closed.Error.Condition)
 	})
 }
+
+// TestMessagesBeforeABrokenFrame: a client that breaks the protocol is closed without delay, and what it has sent before
+// is stored.
+func TestMessagesBeforeABrokenFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q").open()
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachSender(0, &wire.Node{Address: "q"})
+		begin := time.Now()
+		p.write(append(transfers(0, 0, 10, true, nil), "no frame"...))
+		closed := next[*wire.Close](p)
+		require.NotNil(t, closed)
+		require.NotNil(t, closed.Error)
+		require.Error(t, p.in.Next(&wire.Frame{}), "the connection ends")
+		require.Less(t, time.Since(begin), time.Second)
+		require.Len(t, n.stored("q"), 10)
+	})
+}

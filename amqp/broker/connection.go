@@ -92,7 +92,9 @@ type conn struct {
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
-	c := &conn{server: s, raw: raw, remote: raw.RemoteAddr(), wake: make(chan struct{}, 1), noTasks: make(chan struct{}, 1)}
+	c := &conn{
+		server: s, raw: raw, remote: raw.RemoteAddr(), wake: make(chan struct{}, 1), noTasks: make(chan struct{}, 1),
+	}
 	c.log = s.o.Logger.With(zap.Stringer("from", raw.RemoteAddr()))
 	c.room = sync.NewCond(&c.mu)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -321,6 +323,7 @@ func poke(c chan struct{}) {
 func (c *conn) broken(err error) {
 	var e *wire.Error
 	if errors.As(err, &e) { // the client hears of what it did wrong
+		c.leave() // a close ends the links without events
 		c.core.Close(e)
 		c.log.Info("an AMQP connection was closed: the client has broken the protocol", zap.Error(e))
 	} else {

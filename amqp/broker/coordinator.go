@@ -111,8 +111,8 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	})
 }
 
-// detached ends the link when its discharges are carried out. What was declared on it and not discharged is rolled back.
-// mu is held.
+// detached ends the link when its discharges are carried out. What was declared on it and not discharged is rolled
+// back. mu is held.
 func (o *coordinator) detached(bool) (wait func()) {
 	o.c.txns.end(o.link.Session())
 	return o.discharges.Wait

@@ -77,8 +77,8 @@ func serveFor(
 	t.Cleanup(func() { _ = services.Close() })
 	core, logs := observer.New(zapcore.ErrorLevel)
 	o := Options{
-		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20, MaxTransactionBytes: 64 << 20, Logger: zap.New(core),
-		Services: services,
+		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20,
+		MaxTransactionBytes: 64 << 20, Logger: zap.New(core), Services: services,
 		Enter: func(Client) (func(context.Context) context.Context, func()) {
 			return func(ctx context.Context) context.Context { return ctx }, func() {}
 		},

@@ -74,7 +74,10 @@ type pipeline struct {
 }
 
 func newPipeline(c *conn, of *publisher) *pipeline {
-	return &pipeline{c: c, of: of, link: of.link, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	return &pipeline{
+		c: c, of: of, link: of.link, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1),
+		ended: make(chan struct{}),
+	}
 }
 
 // start runs the pipeline until its link is gone and all is answered, or the connection has ended. mu is held.

@@ -235,8 +235,8 @@ func (t *transaction) committed() {
 	}
 }
 
-// createMissing creates the queues that a transaction publishes to and that are not there, if that is wanted. It returns
-// false if none was created.
+// createMissing creates the queues that a transaction publishes to and that are not there, if that is wanted. It
+// returns false if none was created.
 func (c *conn) createMissing(ctx context.Context, publishes []*published) (created bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil

@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestAMQPAcceptAndClose: what was accepted before the connection was closed is acknowledged, so that the next connection
-// gets the next message.
+// TestAMQPAcceptAndClose: what was accepted before the connection was closed is acknowledged, so that the next
+// connection gets the next message.
 func TestAMQPAcceptAndClose(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
@@ -57,7 +57,8 @@ func TestAMQPSendAndClose(t *testing.T) {
 	n.eventually("q", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// TestAMQPDrainWithSelector: a drain is answered when the messages that match were found, however many others there are.
+// TestAMQPDrainWithSelector: a drain is answered when the messages that match were found, however many others there
+// are.
 func TestAMQPDrainWithSelector(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
