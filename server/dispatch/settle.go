@@ -39,8 +39,14 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-func (s *settlement) full() bool {
-	return len(s.acks)+len(s.releases)+len(s.dead)+len(s.confirms) >= maxPendingRanges
+// full reports whether no more answers may be added. Dead messages can wait for long: they hold up only answers that
+// may add to them.
+func (s *settlement) full(kills bool) bool {
+	n := len(s.acks) + len(s.releases) + len(s.confirms)
+	if kills {
+		n += len(s.dead)
+	}
+	return n >= maxPendingRanges
 }
 
 // ack adds a range; acks mostly come in order, so the last range often just grows.
@@ -106,11 +112,11 @@ func (d *dispatcher) checkDelivered(a *Answers) error {
 	return nil
 }
 
-// waitForRoom waits until less than maxPendingRanges wait to be committed.
-func (d *dispatcher) waitForRoom(ctx context.Context) error {
+// waitForRoom waits until less than maxPendingRanges wait to be committed. kills: the answers give up messages.
+func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	for {
 		d.mu.Lock()
-		room, full, stopped := d.room, d.pending.full(), d.stopped
+		room, full, stopped := d.room, d.pending.full(kills), d.stopped
 		d.mu.Unlock()
 		if stopped != nil {
 			return stopped

@@ -497,11 +497,12 @@ func TestHandedOver(t *testing.T) {
 	ranges := func(n uint64) []*pb.SequenceRange { return []*pb.SequenceRange{{First: n, Last: n}} }
 	answers := &pb.ConsumeRequest{
 		Credit: 5, Ack: ranges(1), Nack: ranges(2), Reject: ranges(3), Release: ranges(4), Confirm: 9,
+		Leave: &pb.Leave{Seen: ranges(5)},
 	}
 	require.Equal(t, 4, request.ProtoReflect().Descriptor().Fields().Len(), "a new field is to be handed over, too")
 	require.Equal(t, 5, response.ProtoReflect().Descriptor().Fields().Len(), "a new field is to be handed over, too")
-	require.Equal(t, 8, answers.ProtoReflect().Descriptor().Fields().Len(), "a new field is to be handed over, too")
-	require.Equal(t, 4, (&pb.ConsumeResponse{}).ProtoReflect().Descriptor().Fields().Len(), "and here")
+	require.Equal(t, 9, answers.ProtoReflect().Descriptor().Fields().Len(), "a new field is to be handed over, too")
+	require.Equal(t, 5, (&pb.ConsumeResponse{}).ProtoReflect().Descriptor().Fields().Len(), "and here")
 	q := &queues{
 		publish: func(s grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]) error {
 			var in codec.ReceivedPublish
@@ -555,6 +556,7 @@ type maker struct{ bytes int }
 func (maker) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{
 		Messages: []*pb.StoredMessage{{Sequence: 5}}, Confirmed: 4, Attached: true, QueueId: 3,
+		Waiting: []*pb.SequenceRange{{First: 1, Last: 2}},
 	}
 }
 

@@ -104,6 +104,7 @@ func (i *item) into(v any, limit int) error {
 		if to, ok := v.(*pb.ConsumeResponse); ok {
 			to.Messages, to.Confirmed, to.Attached, to.QueueId = from.GetMessages(), from.GetConfirmed(),
 				from.GetAttached(), from.GetQueueId()
+			to.Waiting = from.GetWaiting()
 			return nil
 		}
 	}
@@ -131,6 +132,7 @@ func handConsume(to, from *pb.ConsumeRequest) {
 	to.Attach, to.Credit, to.Ack, to.Nack = from.GetAttach(), from.GetCredit(), from.GetAck(), from.GetNack()
 	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
 		from.GetRelease()
+	to.Leave = from.GetLeave()
 }
 
 // succeeded tells whether answers have no texts of errors.

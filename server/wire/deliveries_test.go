@@ -142,7 +142,7 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
 		(&pb.ConsumeResponse{}).ProtoReflect().Descriptor(): {
 			"messages": fieldMessages, "confirmed": fieldConfirmed,
-			"attached": 3, "queue_id": 4, // are sent once, in a response that the library encodes
+			"attached": 3, "queue_id": 4, "waiting": 5, // are sent in a response that the library encodes
 		},
 		message.Fields().ByName("properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {
