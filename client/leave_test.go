@@ -48,6 +48,7 @@ func TestReceiveWithEndedContext(t *testing.T) {
 	_, err = co.Receive(t.Context())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	n := 0
 	for _, err := range co.All(ctx) {
 		require.NoError(t, err)

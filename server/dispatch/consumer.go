@@ -171,25 +171,22 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.answered(held)
 }
 
-// Leave gives back all that the consumer has but for messages that its client has seen, as if they had not been given to
-// it: also those that are on their way to the client. The consumer gets no more messages. Finish follows.
+// Leave has all that the consumer has, but for messages that its client has seen, count as not sent: also those that are
+// on their way to the client. Close gives them back. The consumer gets no more messages. Finish follows.
 func (c *Consumer) Leave(seen []Range) {
 	seen = merged(seen)
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.finishing = true
-	var unseen []uint64
 	for sequence := range c.inFlight {
 		i := sort.Search(len(seen), func(i int) bool { return seen[i].Last >= sequence })
 		if i == len(seen) || sequence < seen[i].First {
-			delete(c.inFlight, sequence)
-			unseen = append(unseen, sequence)
+			c.inFlight[sequence] = false
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
 	c.recount(1)
-	d.giveBack(unseen)
 	signal(c.notify)
 }
 

@@ -191,8 +191,8 @@ type Registry struct {
 	paused    bool
 	closed    error
 	full      map[FullError]time.Time // when dead letters were last found to wait; nil while none ever did
-	withheld  map[Key][]Range // of which Return is under way; nil while there never was one
-	holding   map[Key]int     // calls of Withdraw under way; nil while there never was one
+	withheld  map[Key][]Range         // of which Return is under way; nil while there never was one
+	holding   map[Key]int             // calls of Withdraw under way; nil while there never was one
 }
 
 // NewRegistry makes an empty registry. Close must be called.

@@ -440,8 +440,8 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed;
-// what it was not yet sent goes out again at once.
+// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed, and
+// what it was not yet sent together with that.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -465,7 +465,11 @@ func (d *dispatcher) detach(c *Consumer) {
 	c.recount(1)
 	d.order.left(c)
 	if d.stopped == nil {
-		d.giveBack(unsent)
+		if len(sent) > 0 {
+			d.pending.unsent = append(d.pending.unsent, unsent...) // so that they go out in order
+		} else {
+			d.giveBack(unsent)
+		}
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0
 		d.pending.returns = d.pending.returns || len(sent) > 0

@@ -22,6 +22,7 @@ type settlement struct {
 	acks     []Range
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // with no consumer until they are committed as given back
+	unsent   []uint64 // of a lost consumer that has releases: they go out again together
 	// after which releases are to go out again; the queue's for those that are not in it
 	delays   map[uint64]time.Duration
 	returns  bool    // some of the releases are of a lost consumer
@@ -81,6 +82,9 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	}
 	for _, m := range s.dead {
 		mark(m.sequence, m.sequence)
+	}
+	for _, sequence := range s.unsent {
+		mark(sequence, sequence)
 	}
 	kept := sequences[:0]
 	for i, sequence := range sequences {
@@ -177,6 +181,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	// Read by others while the batch is being committed, which changes its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
+		unsent: batch.unsent,
 	}
 	if !batch.empty() {
 		close(d.room)
@@ -208,6 +213,7 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 	d.committing = settlement{}
 	d.forget(merged(batch.foreign))
+	d.giveBack(batch.unsent)
 	d.giveBackLater(batch.releases, batch.delays)
 	if batch.returns {
 		d.returning = d.pending.returns

@@ -1313,7 +1313,10 @@ type PublishRequest struct {
 	// 1 to 10,000 messages.
 	Messages []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Makes the request safe to retry; without it a retry may double.
-	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Of a request of a publish stream: its messages are several publishes that do not depend on each other. The stream ends with SPLIT instead
+	// if some of them might be refused. A node of release 0.1.0 ignores it: all of them are stored, or none.
+	Splits        bool `protobuf:"varint,4,opt,name=splits,proto3" json:"splits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1367,6 +1370,13 @@ func (x *PublishRequest) GetProducer() *Producer {
 		return x.Producer
 	}
 	return nil
+}
+
+func (x *PublishRequest) GetSplits() bool {
+	if x != nil {
+		return x.Splits
+	}
+	return false
 }
 
 // PublishResponse says where the batch went.
@@ -4105,11 +4115,12 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"\x1c\n" +
-	"\x1aDeleteSubscriptionResponse\"\x8b\x01\n" +
+	"\x1aDeleteSubscriptionResponse\"\xa3\x01\n" +
 	"\x0ePublishRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\x121\n" +
-	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"h\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12\x16\n" +
+	"\x06splits\x18\x04 \x01(\bR\x06splits\"h\n" +
 	"\x0fPublishResponse\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x1c\n" +
