@@ -14,7 +14,7 @@ import (
 // Field numbers of lockstep.v1, all below 16, so that a tag is one byte. TestBurst compares with the generated code.
 const (
 	fieldCorrelation, fieldPublish, fieldMore, fieldTakesMore = 1, 2, 3, 4
-	fieldQueue, fieldMessages, fieldProducer                  = 1, 2, 3
+	fieldQueue, fieldMessages, fieldProducer, fieldSplits     = 1, 2, 3, 4
 	fieldID, fieldEpoch, fieldSequence, fieldRetry            = 1, 2, 3, 4
 	fieldBody                                                 = 1
 	tagBytes                                                  = 1
@@ -59,6 +59,7 @@ func (p *part) request() *pb.PublishStreamRequest {
 		Publish: &pb.PublishRequest{
 			Queue: p.queue, Messages: messages,
 			Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
+			Splits:   len(p.entries) > 1,
 		},
 	}
 }
@@ -84,6 +85,9 @@ func (p *part) measure() {
 		p.producerBytes += numberBytes(1)
 	}
 	p.publishBytes = fieldBytes(len(p.queue)) + fieldBytes(p.producerBytes)
+	if len(p.entries) > 1 {
+		p.publishBytes += numberBytes(1)
+	}
 	for _, e := range p.entries {
 		p.publishBytes += e.encodedBytes()
 	}
@@ -130,6 +134,9 @@ func (p *part) appendTo(b []byte) []byte {
 	b = appendNumber(b, fieldSequence, p.sequence)
 	if p.retry {
 		b = appendNumber(b, fieldRetry, 1)
+	}
+	if len(p.entries) > 1 {
+		b = appendNumber(b, fieldSplits, 1)
 	}
 	return b
 }

@@ -65,6 +65,7 @@ func TestBurst(t *testing.T) {
 				p.entries = append(p.entries, e)
 				r.Publish.Messages = append(r.Publish.Messages, messagesToProto(ms)...)
 			}
+			r.Publish.Splits = len(p.entries) > 1
 			b.parts = append(b.parts, p)
 			if i == 0 {
 				want = r

@@ -65,10 +65,18 @@ func (c *Client) Close() error {
 	open := c.open
 	c.open = nil
 	c.mu.Unlock()
+	var closing sync.WaitGroup
+	var mu sync.Mutex
 	var errs []error
 	for s := range open {
-		errs = append(errs, s.Close())
+		closing.Go(func() {
+			err := s.Close()
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
 	}
+	closing.Wait()
 	c.stop()
 	c.locator.close()
 	c.joined.Wait()

@@ -66,6 +66,9 @@ type Consumer struct {
 	answered    uint64        // answers that the application gave
 	settled     uint64        // how many of them, in that order, are committed
 	waiting     int           // calls of Flush under way: they must not be held back
+	streaming   bool          // a stream is attached, or about to be
+	leaving     bool          // Close was called
+	refused     int           // rejects that wait for room in the dead-letter queue, and that no Flush has returned
 	progress    chan struct{} // closed and replaced when settled grows, or the consumer ends
 }
 
@@ -167,13 +170,16 @@ func (co *Consumer) ended() error {
 	return co.err
 }
 
-// Receive returns the next message, waiting for one until ctx ends. Errors: the context's; ErrClosed; and those of
-// Consume when the queue or subscription is gone, after which the consumer is of no more use.
+// Receive returns the next message, waiting for one until ctx ends. Errors: the context's, also if there are messages;
+// ErrClosed; and those of Consume when the queue or subscription is gone, after which the consumer is of no more use.
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
+		if err := ctx.Err(); err != nil {
+			signal(co.avail) // for another caller
+			return nil, fmt.Errorf("%s: %w", co.op(), err)
+		}
 		co.mu.Lock()
-		if co.err != nil {
-			err := co.err
+		if err := co.isOver(); err != nil {
 			co.mu.Unlock()
 			signal(co.avail) // the next one who waits is to see it, too
 			return nil, err
@@ -200,6 +206,14 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 			return nil, fmt.Errorf("%s: %w", co.op(), ctx.Err())
 		}
 	}
+}
+
+// isOver returns why no more messages are handed out, or nil. The caller holds mu.
+func (co *Consumer) isOver() error {
+	if co.err == nil && co.leaving {
+		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)
+	}
+	return co.err
 }
 
 // take hands the oldest message of the buffer out. The caller holds mu.
@@ -247,7 +261,7 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	if d.consumer.acknowledged(d) {
 		return nil
 	}
-	return d.consumer.Flush(ctx)
+	return d.consumer.flush(ctx)
 }
 
 // acknowledged tells whether the ack of a delivery is committed.
@@ -285,6 +299,9 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) {
 // Reject gives the message up, in the background, many together: the subscription cannot deal with it, however often
 // it is delivered. It is moved to the queue's QueueConfig.DeadLetter, or dropped if there is none, and not delivered
 // again. Consumer.Flush waits for it.
+//
+// While the dead-letter queue has no room for the message, it stays where it is and no consumer gets it; Flush then
+// returns ErrLimit. It is moved when there is room. If the active is replaced before, it is delivered again.
 //
 // A Reject is not repeated when the connection breaks before it is confirmed: a message that was not moved then is
 // delivered again, and has to be rejected again. While one of the nodes is of release 0.1.0, a Reject ends the
@@ -360,8 +377,26 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 }
 
 // Flush waits until all acks, nacks and rejects made before are committed. A nack or reject that was not confirmed when
-// the connection broke is no longer waited for: the message is delivered again. Errors: as AckSync.
+// the connection broke is no longer waited for: the message is delivered again. Errors: as AckSync; ErrLimit when
+// rejected messages wait, since the dead-letter queue has no room for them: all other answers are committed then. It is
+// returned once for each of them.
 func (co *Consumer) Flush(ctx context.Context) error {
+	if err := co.flush(ctx); err != nil {
+		return err
+	}
+	co.mu.Lock()
+	refused := co.refused
+	co.refused = 0
+	co.mu.Unlock()
+	if refused > 0 {
+		return fmt.Errorf("%w: %d rejected messages of %s wait, since its dead-letter queue has no room for them; all "+
+			"other answers are committed", ErrLimit, refused, co.queue)
+	}
+	return nil
+}
+
+// flush waits until all answers are committed, but for rejects that wait.
+func (co *Consumer) flush(ctx context.Context) error {
 	co.mu.Lock()
 	upTo := co.answered
 	co.waiting++
@@ -390,9 +425,26 @@ func (co *Consumer) Flush(ctx context.Context) error {
 	}
 }
 
-// Close detaches. Messages that were not acknowledged are delivered again, to other consumers or a later one. It does
-// not wait for acknowledgements; call Flush before.
+// closeWait is how long Close waits for the node at most.
+const closeWait = 2 * time.Second
+
+// Close detaches. Messages that were not acknowledged are delivered again, to other consumers or a later one; those that
+// the application has not received do not count as delivered. Close sends the answers that were given and does not
+// return an error when they are not confirmed; call Flush before.
 func (co *Consumer) Close() error {
+	co.mu.Lock()
+	co.leaving = true
+	streaming := co.streaming
+	co.mu.Unlock()
+	if streaming {
+		signal(co.wake)
+		timer := time.NewTimer(closeWait)
+		defer timer.Stop()
+		select {
+		case <-co.done:
+		case <-timer.C:
+		}
+	}
 	co.stop()
 	<-co.done
 	co.client.unregister(co)

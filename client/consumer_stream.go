@@ -42,7 +42,7 @@ func (co *Consumer) run(ctx context.Context) {
 		}
 		began := time.Now()
 		attached, err := co.session(ctx, t)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || co.left() {
 			break
 		}
 		if attached {
@@ -84,8 +84,27 @@ func (co *Consumer) isAttached() {
 	}
 }
 
+// left reports whether Close was called, after a stream has ended.
+func (co *Consumer) left() bool {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.streaming = false
+	return co.leaving
+}
+
+// begins notes that a stream is about to be opened; it reports false if Close was called.
+func (co *Consumer) begins() bool {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.streaming = !co.leaving
+	return co.streaming
+}
+
 // session runs one stream until it breaks, and tells whether the node attached the consumer.
 func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err error) {
+	if !co.begins() {
+		return false, ErrClosed
+	}
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	stream, err := queues(t.conn()).Consume(ctx)
@@ -108,8 +127,10 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 		unbind() // so that a sender that waits for room in the connection comes back
 	}()
 	sendErr := co.send(ctx, stream, first, received)
-	unbind()
-	err = <-received
+	if sendErr != nil {
+		unbind()
+	}
+	err = <-received // the node ends the stream of a consumer that has left
 	if sendErr != nil && !errors.Is(sendErr, io.EOF) && status.Code(err) == codes.Canceled {
 		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
 	}
@@ -119,8 +140,8 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	return attached, err
 }
 
-// send sends the first request and all later ones as long as the stream lives. received has a value when it does not
-// any more, which is left there.
+// send sends the first request and all later ones as long as the stream lives, and returns nil after the last one of a
+// consumer that leaves. received has a value when the stream has ended, which is left there.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -139,7 +160,13 @@ func (co *Consumer) send(
 				return ctx.Err()
 			}
 		}
-		r = co.nextRequest()
+		last := false
+		if r, last = co.nextRequest(); last {
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+			return stream.CloseSend()
+		}
 	}
 }
 
@@ -163,7 +190,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	r := co.request(true)
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
-		Filter: co.filter,
+		Filter: co.filter, HearsWaiting: true,
 	}
 	return r
 }
@@ -179,19 +206,43 @@ func (co *Consumer) forget() {
 	co.settle(co.answered)
 }
 
-// nextRequest returns what is to be sent next, or nil.
-func (co *Consumer) nextRequest() *pb.ConsumeRequest {
+// nextRequest returns what is to be sent next, or nil, and whether it is the last request of a consumer that leaves.
+func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	pending, limit := co.pending(), eagerConfirms
+	if co.leaving {
+		co.credit = 0
+		r = co.request(true)
+		if last = co.pending() == 0; last {
+			r.Leave = co.leave()
+		}
+		return r, last
+	}
 	if co.waiting > 0 {
 		limit = maxConfirms
 	}
 	answers := pending > 0 && (co.unconfirmed.len() < limit || pending >= fullAcks)
 	if !answers && int(co.credit) < (co.prefetch+1)/2 {
-		return nil
+		return nil, false
 	}
-	return co.request(answers)
+	return co.request(answers), false
+}
+
+// leave names the messages that the application has. What is between two of them counts as seen when there are too many
+// ranges for a request. The caller holds mu.
+func (co *Consumer) leave() *pb.Leave {
+	var seen []uint64
+	for sequence, h := range co.held {
+		if !h.acked {
+			seen = append(seen, sequence)
+		}
+	}
+	list := toRanges(seen)
+	if len(list) > maxAcks {
+		list = []*pb.SequenceRange{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
+	}
+	return &pb.Leave{Seen: list}
 }
 
 // pending is the number of answers that are to be sent. The caller holds mu.
@@ -274,6 +325,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	confirmed := false
 	if resp.GetQueueId() != 0 {
 		co.queueID = resp.GetQueueId()
+	}
+	for _, r := range resp.GetWaiting() {
+		co.refused += int(r.GetLast()-r.GetFirst()) + 1
 	}
 	for co.unconfirmed.len() > 0 && co.unconfirmed.at(0).number <= resp.GetConfirmed() {
 		b := co.unconfirmed.pop()

@@ -57,6 +57,10 @@ type fakePair struct {
 	commits int
 	// rejected are the sequences that consumers rejected.
 	rejected map[string][]uint64
+	// noRoom: rejected messages wait for room in the dead-letter queue.
+	noRoom bool
+	// leaves are the last requests of consumers that have left.
+	leaves []*pb.Leave
 	// endConsume makes the status that a consumer's stream ends with before a request is looked at.
 	endConsume func(r *pb.ConsumeRequest) error
 	// altered are the requests of AlterQueue.
@@ -426,6 +430,9 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 		}
 	}
 	p.ack(queue, r.GetAck())
+	if r.GetLeave() != nil {
+		p.leaves = append(p.leaves, r.GetLeave())
+	}
 	p.ack(queue, r.GetReject()) // it is not delivered again
 	for _, x := range r.GetReject() {
 		for s := x.GetFirst(); s <= x.GetLast(); s++ {
@@ -433,6 +440,13 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 		}
 	}
 	return nil
+}
+
+// waits reports whether rejects of a request wait for room.
+func (p *fakePair) waits(r *pb.ConsumeRequest) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.noRoom && len(r.GetReject()) > 0
 }
 
 func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
@@ -498,6 +512,11 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 				}
 			}
 			credit += int(r.GetCredit())
+			if n.pair.waits(r) {
+				if err := s.Send(&pb.ConsumeResponse{Waiting: r.GetReject()}); err != nil {
+					return err
+				}
+			}
 			if err := s.Send(&pb.ConsumeResponse{
 				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()), Confirmed: r.GetConfirm(),
 			}); err != nil {

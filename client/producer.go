@@ -72,9 +72,10 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 // Producer is a pipeline of publishes. They are committed in the order of the calls, over all queues, and repeated in
 // that order after a failover. It may be used by many goroutines at once.
 //
-// Publishes that travel in one request are one transaction: if a node refuses one of them (a queue is full), all get
-// that error. Only publishes to the same queue are ever put together in one, and a batch is never split. Requests that
-// are ready at the same time are sent together, and each has an outcome of its own.
+// Publishes to the same queue that are ready at the same time may travel in one request, which is one transaction. Each
+// has an outcome of its own all the same: when some of them might be refused (a queue is nearly full, or a message is
+// invalid), they are sent one by one. Only a retry after a lost connection, and a node of release 0.1.0, may refuse
+// them together. A batch is never split: all of it is stored, or nothing.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -93,11 +94,12 @@ type Producer struct {
 	bytes   int          // their bytes
 	// in the order of their sequences: first those sent on the present stream, then those to be sent again
 	inFlight fifo[*request]
-	sent     int           // how many of inFlight were sent on the present stream
-	bursts   int           // how many messages of the stream are not wholly answered
-	greeted  bool          // something was answered on the present stream
-	more     bool          // the node takes several requests in one message
-	idle     chan struct{} // closed when open becomes 0; nil when no caller waits for that
+	sent     int            // how many of inFlight were sent on the present stream
+	bursts   int            // how many messages of the stream are not wholly answered
+	greeted  bool           // something was answered on the present stream
+	more     bool           // the node takes several requests in one message
+	single   map[string]int // publishes that are to be sent one by one, by queue; nil while there are none
+	idle     chan struct{}  // closed when open becomes 0; nil when no caller waits for that
 }
 
 // entry is one publish call.

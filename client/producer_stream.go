@@ -44,6 +44,9 @@ func (p *Producer) run(ctx context.Context) {
 			refusals = 0
 		}
 		e := asError(ctx, t.node.address, err)
+		if e.reason == pb.ErrorReason_ERROR_REASON_SPLIT && p.split(e.submitted) {
+			continue // the same node takes them one by one
+		}
 		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)
 		} else {
@@ -78,6 +81,41 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 		n++
 	}
 	return n
+}
+
+// singly is how many publishes to a queue are sent one by one after a node has asked for that.
+const singly = 1024
+
+// split takes back what the node has not submitted and has the publishes to the queue of the first one sent one by one
+// for a while, so that each has an outcome of its own. It reports false if nothing could be taken back.
+func (p *Producer) split(s *pb.Submitted) bool {
+	p.takeBack(s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropWithdrawn()
+	if p.inFlight.len() > 0 {
+		return false // it was sent on an earlier stream, and has one outcome
+	}
+	if p.pending.len() == 0 {
+		return true
+	}
+	if p.single == nil {
+		p.single = make(map[string]int)
+	}
+	p.single[(*p.pending.at(0)).queue] = singly
+	return true
+}
+
+// isSingle reports whether a publish to a queue is to be sent by itself, and counts it. The caller holds mu.
+func (p *Producer) isSingle(queue string) bool {
+	left, is := p.single[queue]
+	if !is {
+		return false
+	}
+	if p.single[queue] = left - 1; left <= 1 {
+		delete(p.single, queue)
+	}
+	return true
 }
 
 // takeBack puts what the node has not submitted back to what is in no request: it is not in doubt, may be given up, and
@@ -242,7 +280,8 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
 	entries, messages, bytes := []*entry{first}, first.count, first.bytes
-	for p.dropWithdrawn(); p.pending.len() > 0; p.dropWithdrawn() {
+	alone := p.isSingle(first.queue)
+	for p.dropWithdrawn(); p.pending.len() > 0 && !alone; p.dropWithdrawn() {
 		e := *p.pending.at(0)
 		if e.queue != first.queue || !p.fits(besideMessages+messages+e.count, besideBytes+bytes+e.bytes) {
 			break

@@ -27,7 +27,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED,
 		pb.ErrorReason_ERROR_REASON_UNREACHABLE, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED,
 		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED,
-		pb.ErrorReason_ERROR_REASON_UNCHECKED:
+		pb.ErrorReason_ERROR_REASON_UNCHECKED, pb.ErrorReason_ERROR_REASON_SPLIT:
 		return true, nil
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
 		return true, ErrQueueNotFound

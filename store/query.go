@@ -137,6 +137,8 @@ type Origin struct {
 	// DeadLetter is the number of the dead-letter queue of the subscription: its own, or its queue's; txn.NoQueue for
 	// none. QueueDeadLetter is that of the queue.
 	DeadLetter, QueueDeadLetter uint64
+	// DeadLetterName and QueueDeadLetterName are the names of those queues.
+	DeadLetterName, QueueDeadLetterName string
 }
 
 // Origin describes a subscription. ErrNoQueue if there is none of that number.
@@ -150,10 +152,17 @@ func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
 	if q == nil || q.Sub(sub) == nil {
 		return Origin{}, fmt.Errorf("%w: queue %d, subscription %d", ErrNoQueue, id, sub)
 	}
-	return Origin{
+	o := Origin{
 		Queue: q.Name(), Subscription: q.Sub(sub).Name(), DeadLetter: q.Sub(sub).Config().DeadLetter,
 		QueueDeadLetter: q.Config().DeadLetter,
-	}, nil
+	}
+	if target := s.state.Queue(o.DeadLetter); target != nil {
+		o.DeadLetterName = target.Name()
+	}
+	if target := s.state.Queue(o.QueueDeadLetter); target != nil {
+		o.QueueDeadLetterName = target.Name()
+	}
+	return o, nil
 }
 
 // TemporaryQueue is one that is deleted when it has had no consumer for a time.

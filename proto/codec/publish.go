@@ -228,7 +228,11 @@ func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer, memory *publ
 		return false
 	}
 	messages, list := memory.forMessages(count)
-	ok = fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
+	ok = fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
+		if field == 4 {
+			m.Splits = number != 0
+			return typ == protowire.VarintType
+		}
 		if field < 1 || field > 3 {
 			return false
 		}

@@ -50,6 +50,7 @@ const (
 	DamagedLog         Kind = "damaged-log"
 	DigestsDiffer      Kind = "digests-differ"
 	PreparedOld        Kind = "prepared-old"
+	DeadLettersWait    Kind = "dead-letters-wait"
 	CertificateExpires Kind = "certificate-expires"
 	CertificateExpired Kind = "certificate-expired"
 	SecretRefused      Kind = "secret-refused"

@@ -380,6 +380,14 @@ func ofTheContent() []Definition {
 				"was decided elsewhere, and do the same with `lockstep txn commit` or `lockstep txn rollback`; " +
 				"`lockstep txn list` shows all of them.",
 		},
+		{
+			Kind: DeadLettersWait, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
+			Cause: "Messages of a queue are to be moved to its dead-letter queue, which has no room for them. They stay " +
+				"where they are and no consumer gets them; a queue with `overflow: dead-letter-head` refuses publishes in " +
+				"the end.",
+			Action: "The details name both queues. Consume from the dead-letter queue, purge it, or raise its limits: " +
+				"what waits is moved within a second. For messages that are larger than its `max_bytes`, raise that.",
+		},
 	}
 }
 

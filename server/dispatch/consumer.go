@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"sort"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -31,6 +32,9 @@ type Consumer struct {
 	left        bool
 	groups      int           // that are with it
 	aside       [lanes]uint64 // by lane, below which it was asked about everything that is set aside
+	// hearsWaiting: it understands Event.Waiting. waiting are rejects that it is to be told of.
+	hearsWaiting bool
+	waiting      []uint64
 	// accepts tells whether it wants a message; nil: all of them.
 	accepts func(m *Message) bool
 	// from says where it comes from. firstSince is since when no other one has been attached for longer; the zero value
@@ -52,6 +56,18 @@ type Event struct {
 	// was taken back.
 	Drained       uint64
 	DrainedCredit uint32
+	// Waiting are messages that the consumer has rejected and that wait, since there is no room in the dead-letter
+	// queue: Confirmed does not speak of them. They are moved when there is room; if the active is replaced before, they
+	// are delivered again. Only for a consumer for which HearWaiting was called.
+	Waiting []uint64
+}
+
+// HearWaiting has Next return Event.Waiting. Without it, a reject that waits holds back all confirmations that were
+// asked for after it.
+func (c *Consumer) HearWaiting() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.hearsWaiting = true
 }
 
 // AddCredit lets the consumer get n more messages. It returns ErrTooMuchCredit above the limit.
@@ -94,7 +110,7 @@ func (c *Consumer) Settle(ctx context.Context, a Answers) error {
 	if err := d.checkDelivered(&a); err != nil {
 		return err
 	}
-	if err := d.waitForRoom(ctx); err != nil {
+	if err := d.waitForRoom(ctx, len(a.Rejects)+len(a.Nacks) > 0); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -160,6 +176,25 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.answered(held)
 }
 
+// Leave has all that the consumer has, but for messages that its client has seen, count as not sent: also those that are
+// on their way to the client. Close gives them back. The consumer gets no more messages. Finish follows.
+func (c *Consumer) Leave(seen []Range) {
+	seen = merged(seen)
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.finishing = true
+	for sequence := range c.inFlight {
+		i := sort.Search(len(seen), func(i int) bool { return seen[i].Last >= sequence })
+		if i == len(seen) || sequence < seen[i].First {
+			c.inFlight[sequence] = false
+		}
+	}
+	c.outbox, c.outboxBytes = nil, 0
+	c.recount(1)
+	signal(c.notify)
+}
+
 // Finish tells that the client will send nothing more: it gets no more messages, and Next returns ErrFinished once all
 // confirmations that were asked for are told.
 func (c *Consumer) Finish() {
@@ -195,7 +230,8 @@ func (c *Consumer) Fail(err error) {
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
-		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 {
+		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 ||
+			len(event.Waiting) > 0 {
 			return event, err
 		}
 		select {
@@ -218,10 +254,11 @@ func (c *Consumer) take() (Event, error) {
 		return Event{}, c.err
 	}
 	var event Event
+	event.Waiting, c.waiting = c.waiting, nil
 	if c.confirmed > c.told {
 		event.Confirmed, c.told = c.confirmed, c.confirmed
 	}
-	if c.finishing && event.Confirmed == 0 && c.told >= c.asked {
+	if c.finishing && event.Confirmed == 0 && len(event.Waiting) == 0 && c.told >= c.asked {
 		return Event{}, ErrFinished
 	}
 	if d.paused { // INV-2: a blocked node delivers nothing

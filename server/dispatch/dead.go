@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -26,6 +27,7 @@ type dying struct {
 	sequence uint64
 	reason   txn.DeadReason
 	by       *Consumer // that has rejected it; nil if none has
+	told     bool      // by was told that it waits
 }
 
 // giveUp has messages moved.
@@ -79,30 +81,71 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 	d.order.answered(exhausted)
 }
 
+// FullError reports that dead letters of a queue wait, since there is no room for them in the dead-letter queue. It is a
+// txn.ErrQueueFull.
+type FullError struct {
+	// Queue and DeadLetter are the names of the two queues.
+	Queue, DeadLetter string
+	// Never reports that the waiting messages are larger than the dead-letter queue may hold in all.
+	Never bool
+}
+
+// Error implements error.
+func (e *FullError) Error() string {
+	if e.Never {
+		return fmt.Sprintf("dead letters of %q are larger than max_bytes of the dead-letter queue %q", e.Queue, e.DeadLetter)
+	}
+	return fmt.Sprintf("dead-letter queue %q of %q is full", e.DeadLetter, e.Queue)
+}
+
+// Unwrap returns txn.ErrQueueFull.
+func (*FullError) Unwrap() error { return txn.ErrQueueFull }
+
 // moveDead has the dead messages of a settlement moved, a batch at a time. Those that the dead-letter queue has no room
 // for wait for their next turn.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b dying) int { return cmp.Compare(a.sequence, b.sequence) })
+	var waiting []dying
+	var why *FullError
 	for left := batch.dead; len(left) > 0; {
 		now, rest, err := d.readDead(ctx, left)
+		var stay []uint64
 		if err == nil && len(now) > 0 {
-			err = d.registry.settler.Move(ctx, d.key, now)
+			stay, err = d.registry.settler.Move(ctx, d.key, now)
 		}
-		if errors.Is(err, txn.ErrQueueFull) {
-			d.moveLater(left, batch)
-			return nil
-		}
-		if err != nil {
+		full := (*FullError)(nil)
+		if !errors.As(err, &full) && err != nil {
 			return err
+		}
+		if full != nil {
+			d.registry.NoteFull(full)
+			waiting = append(waiting, only(left[:len(left)-len(rest)], stay)...)
+			why = full
+			if !full.Never {
+				waiting = append(waiting, rest...)
+				break
+			}
 		}
 		left = rest
 	}
-	if len(batch.dead) > 0 {
+	if len(waiting) > 0 {
+		d.moveLater(waiting, batch, why)
+	} else if len(batch.dead) > 0 {
 		d.mu.Lock()
 		d.deadFull = false
 		d.mu.Unlock()
 	}
 	return nil
+}
+
+// only returns the elements of list that have one of the sequences. Both are rising.
+func only(list []dying, sequences []uint64) (found []dying) {
+	for _, m := range list {
+		if _, is := slices.BinarySearch(sequences, m.sequence); is {
+			found = append(found, m)
+		}
+	}
+	return found
 }
 
 // readDead reads the first ones of a list, those that are not acknowledged by now, and gives the rest of it.
@@ -137,14 +180,14 @@ func (d *dispatcher) readDead(ctx context.Context, list []dying) (now []Dead, re
 	return now, list, nil
 }
 
-// moveLater puts back what could not be moved, and the confirmations that speak of it.
-func (d *dispatcher) moveLater(left []dying, batch *settlement) {
+// moveLater keeps pending the messages that could not be moved.
+func (d *dispatcher) moveLater(left []dying, batch *settlement, why *FullError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.deadFull {
-		d.registry.log.Warn("the dead-letter queue is full: messages that no consumer can deal with stay where they "+
-			"are and are not delivered; consume from it, or raise its limits", zap.Uint64("queue_id", d.key.Queue),
-			zap.Uint32("subscription_id", d.key.Sub), zap.Int("messages", len(left)))
+		d.registry.log.Warn("dead letters wait: no room in the dead-letter queue; consume from it, or raise its limits",
+			zap.String("queue", why.Queue), zap.String("dead_letter_queue", why.DeadLetter), zap.Int("messages", len(left)),
+			zap.Bool("too_large", why.Never))
 	}
 	d.deadWait, d.deadFull = true, true
 	batch.dead = left
@@ -157,15 +200,32 @@ func (d *dispatcher) moveLater(left []dying, batch *settlement) {
 	})
 }
 
-// keepDead leaves pending, of a settlement that was taken, the dead messages and the confirmations of the consumers
-// that have rejected some of them. The dispatcher's lock is held.
+// keepDead leaves pending, of a settlement that was taken, the dead messages. The consumers that have rejected some of
+// them are told that these wait. A consumer that does not understand that gets its confirmation when they are moved.
+// The dispatcher's lock is held.
 func (d *dispatcher) keepDead(batch *settlement) {
+	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
+		return
+	}
+	for i := range batch.dead {
+		m := &batch.dead[i]
+		if m.by != nil && m.by.hearsWaiting && !m.told {
+			m.told = true
+			m.by.waiting = append(m.by.waiting, m.sequence)
+			signal(m.by.notify)
+		}
+	}
 	d.pending.dead, batch.dead = append(d.pending.dead, batch.dead...), nil
+	blocked := make(map[*Consumer]bool)
+	for _, m := range d.pending.dead {
+		if m.by != nil && !m.by.hearsWaiting {
+			blocked[m.by] = true
+		}
+	}
 	batch.confirms = slices.DeleteFunc(batch.confirms, func(c confirmation) bool {
-		waits := slices.ContainsFunc(d.pending.dead, func(m dying) bool { return m.by == c.consumer })
-		if waits {
+		if blocked[c.consumer] {
 			d.pending.confirms = append(d.pending.confirms, c)
 		}
-		return waits
+		return blocked[c.consumer]
 	})
 }

@@ -36,19 +36,31 @@ func (q *memoryQueue) Exhausted(_ dispatch.Key, sequences []uint64) (dst []uint6
 	return dst
 }
 
-func (q *memoryQueue) Move(_ context.Context, _ dispatch.Key, dead []dispatch.Dead) error {
+func (q *memoryQueue) Move(ctx context.Context, _ dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
+	if err := q.held(ctx); err != nil {
+		return nil, err
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.moveFails != nil {
-		return q.moveFails
+	if q.moveFails != nil && !errors.Is(q.moveFails, txn.ErrQueueFull) {
+		return nil, q.moveFails
 	}
 	for _, m := range dead {
-		if !q.acked[m.Sequence] {
+		switch {
+		case q.moveFails != nil || q.deadRoom != nil && *q.deadRoom == 0:
+			waiting = append(waiting, m.Sequence)
+		case !q.acked[m.Sequence]:
 			q.acked[m.Sequence] = true
 			q.dead = append(q.dead, m)
+			if q.deadRoom != nil {
+				*q.deadRoom--
+			}
 		}
 	}
-	return nil
+	if len(waiting) > 0 {
+		return waiting, &dispatch.FullError{Queue: "source", DeadLetter: "source.dead"}
+	}
+	return nil, nil
 }
 
 func (q *memoryQueue) setMove(err error) {

@@ -16,7 +16,7 @@
 //   - `confirmed` moves only after the transaction that holds the acks is committed.
 //   - A message that was delivered as often as its queue allows for, or that a consumer has rejected, is moved to the
 //     queue's dead-letter queue, and a reject is confirmed when that is committed. While there is no room for it, it
-//     stays where it is, with no consumer.
+//     stays where it is, with no consumer, and a consumer that understands that is told so instead.
 //   - A message that does not match the filter of its subscription is acknowledged, and given to no consumer. That
 //     takes a moment, and happens while a consumer waits for messages.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
@@ -121,10 +121,11 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
-	// Move moves messages of one subscription to its queue's dead-letter queue, or drops them if it has none; what is
-	// acknowledged by then stays where it is. It returns nil only when that is committed and applied. txn.ErrQueueFull:
-	// the dead-letter queue has no room for all of them. They are what one read gives, and go in one transaction.
-	Move(ctx context.Context, key Key, dead []Dead) error
+	// Move moves messages of one subscription, which are rising, to its dead-letter queue, or drops them if it has none;
+	// what is acknowledged by then stays where it is. It returns nil only when that is committed and applied. If there is
+	// not enough room, it moves as many as fit, the oldest first, and returns the sequences of the others with a
+	// *FullError.
+	Move(ctx context.Context, key Key, dead []Dead) (waiting []uint64, err error)
 }
 
 // Dead is a message that no consumer of a subscription could deal with.
@@ -189,7 +190,9 @@ type Registry struct {
 	consumers int
 	paused    bool
 	closed    error
-	withheld  map[Key][]Range // of which Return is under way; nil while there never was one
+	full      map[FullError]time.Time // when dead letters were last found to wait; nil while none ever did
+	withheld  map[Key][]Range         // of which Return is under way; nil while there never was one
+	holding   map[Key]int             // calls of Withdraw under way; nil while there never was one
 }
 
 // NewRegistry makes an empty registry. Close must be called.
@@ -234,7 +237,7 @@ func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (
 	d := r.byKey[key]
 	if d == nil {
 		d = newDispatcher(r, key, r.paused)
-		d.withheld = slices.Clone(r.withheld[key])
+		d.withheld, d.holding = slices.Clone(r.withheld[key]), r.holding[key]
 		if err := d.setFilter(); err != nil {
 			return nil, err
 		}

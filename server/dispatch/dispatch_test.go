@@ -38,6 +38,7 @@ type memoryQueue struct {
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
 	moveFails error
+	deadRoom  *int // messages that the dead-letter queue has room for; nil: any number
 
 	matches  func([]byte) bool
 	noFilter error
@@ -189,15 +190,8 @@ func (q *memoryQueue) Watch(uint64) (<-chan struct{}, func()) {
 }
 
 func (q *memoryQueue) Settle(ctx context.Context, _ dispatch.Key, acks, releases []dispatch.Range) error {
-	q.mu.Lock()
-	hold := q.hold
-	q.mu.Unlock()
-	if hold != nil {
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := q.held(ctx); err != nil {
+		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -216,6 +210,22 @@ func (q *memoryQueue) Settle(ctx context.Context, _ dispatch.Key, acks, releases
 		}
 	}
 	return nil
+}
+
+// held waits while commits are held.
+func (q *memoryQueue) held(ctx context.Context) error {
+	q.mu.Lock()
+	hold := q.hold
+	q.mu.Unlock()
+	if hold == nil {
+		return nil
+	}
+	select {
+	case <-hold:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (q *memoryQueue) isAcked(sequence uint64) bool {

@@ -46,6 +46,7 @@ type dispatcher struct {
 	order     order
 	turn      int // index of the consumer whose turn it is
 	paused    bool
+	holding   int // calls of Withdraw under way
 	stopped   error
 	next      uint64    // above every sequence that was read
 	later     later     // given back, and not yet to be given out again
@@ -239,7 +240,7 @@ func (d *dispatcher) step(ctx context.Context, changed <-chan struct{}) (progres
 	}
 	if d.matches != nil {
 		want = max(want, min(maxMessages, filterReadMessages))
-		if err := d.waitForRoom(ctx); err != nil {
+		if err := d.waitForRoom(ctx, false); err != nil {
 			return false, err
 		}
 	}
@@ -292,7 +293,7 @@ func (d *dispatcher) readOn(
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.paused || d.stopped != nil {
+	if !d.gives() {
 		d.noneTakes = true
 		return 0, nil, nil, false
 	}
@@ -326,9 +327,12 @@ func (d *dispatcher) endRead(messages []Message, most uint64) []Message {
 	return messages
 }
 
+// gives reports whether consumers may be given messages at present. The dispatcher's lock is held.
+func (d *dispatcher) gives() bool { return !d.paused && d.holding == 0 && d.stopped == nil }
+
 // nextConsumer finds the next consumer in turn that can take a message; nil if none can.
 func (d *dispatcher) nextConsumer() *Consumer {
-	if d.paused || d.stopped != nil {
+	if !d.gives() {
 		return nil
 	}
 	for i := range d.consumers {
@@ -439,8 +443,8 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed;
-// what it was not yet sent goes out again at once.
+// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed, and
+// what it was not yet sent together with that.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -464,7 +468,11 @@ func (d *dispatcher) detach(c *Consumer) {
 	c.recount(1)
 	d.order.left(c)
 	if d.stopped == nil {
-		d.giveBack(unsent)
+		if len(sent) > 0 {
+			d.pending.unsent = append(d.pending.unsent, unsent...) // so that they go out in order
+		} else {
+			d.giveBack(unsent)
+		}
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0
 		d.pending.returns = d.pending.returns || len(sent) > 0

@@ -19,20 +19,44 @@ func (r *Registry) Expired(queue uint64, expired []Range) {
 	}
 }
 
-// Held returns those of the sequences that a consumer of some subscription of the queue was sent and has not answered.
+// Held returns those of the sequences that must not be given up at present. A consumer of some subscription of the queue
+// was sent them and has not answered, or has answered and the answer is not committed yet, or they do not match the
+// filter of a subscription and are about to be acknowledged for it.
 func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()
-		for _, c := range d.consumers {
-			for _, sequence := range sequences {
-				if sent := c.inFlight[sequence]; sent {
-					held = append(held, sequence)
-				}
-			}
-		}
+		held = append(held, d.sentOf(sequences)...)
+		held = append(held, d.answeredOf(sequences)...)
 		d.mu.Unlock()
 	}
 	return held
+}
+
+// sentOf returns those of the sequences that a consumer was sent and has not answered. The dispatcher's lock is held.
+func (d *dispatcher) sentOf(sequences []uint64) (sent []uint64) {
+	for _, c := range d.consumers {
+		for _, sequence := range sequences {
+			if c.inFlight[sequence] {
+				sent = append(sent, sequence)
+			}
+		}
+	}
+	return sent
+}
+
+// answeredOf returns those of the sequences that were answered and whose answers are not committed. The dispatcher's
+// lock is held.
+func (d *dispatcher) answeredOf(sequences []uint64) []uint64 {
+	open := make(map[uint64]bool, len(sequences))
+	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
+		open[sequence] = true
+	}
+	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
+}
+
+// unanswered removes from sequences those whose answers are not committed yet. The dispatcher's lock is held.
+func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
+	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
 
 // ofQueue gives the dispatchers of a queue's subscriptions.

@@ -281,7 +281,7 @@ func (s *selective) place(m *Message, more int) (given, room bool) {
 // choose finds the consumer that gets a message, nil if none does now. room tells whether any has room for a message.
 func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	d := s.d
-	if d.paused || d.stopped != nil {
+	if !d.gives() {
 		return nil, false
 	}
 	list := s.candidates()

@@ -22,6 +22,7 @@ type settlement struct {
 	acks     []Range
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // with no consumer until they are committed as given back
+	unsent   []uint64 // of a lost consumer that has releases: they go out again together
 	// after which releases are to go out again; the queue's for those that are not in it
 	delays   map[uint64]time.Duration
 	returns  bool    // some of the releases are of a lost consumer
@@ -39,8 +40,14 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-func (s *settlement) full() bool {
-	return len(s.acks)+len(s.releases)+len(s.dead)+len(s.confirms) >= maxPendingRanges
+// full reports whether no more answers may be added. Dead messages can wait for long: they hold up only answers that
+// may add to them.
+func (s *settlement) full(kills bool) bool {
+	n := len(s.acks) + len(s.releases) + len(s.confirms)
+	if kills {
+		n += len(s.dead)
+	}
+	return n >= maxPendingRanges
 }
 
 // ack adds a range; acks mostly come in order, so the last range often just grows.
@@ -76,6 +83,9 @@ func (s *settlement) without(sequences []uint64) []uint64 {
 	for _, m := range s.dead {
 		mark(m.sequence, m.sequence)
 	}
+	for _, sequence := range s.unsent {
+		mark(sequence, sequence)
+	}
 	kept := sequences[:0]
 	for i, sequence := range sequences {
 		if !answered[i] {
@@ -106,11 +116,11 @@ func (d *dispatcher) checkDelivered(a *Answers) error {
 	return nil
 }
 
-// waitForRoom waits until less than maxPendingRanges wait to be committed.
-func (d *dispatcher) waitForRoom(ctx context.Context) error {
+// waitForRoom waits until less than maxPendingRanges wait to be committed. kills: the answers give up messages.
+func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	for {
 		d.mu.Lock()
-		room, full, stopped := d.room, d.pending.full(), d.stopped
+		room, full, stopped := d.room, d.pending.full(kills), d.stopped
 		d.mu.Unlock()
 		if stopped != nil {
 			return stopped
@@ -171,6 +181,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	// Read by others while the batch is being committed, which changes its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
+		unsent: batch.unsent,
 	}
 	if !batch.empty() {
 		close(d.room)
@@ -202,6 +213,7 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 	d.committing = settlement{}
 	d.forget(merged(batch.foreign))
+	d.giveBack(batch.unsent)
 	d.giveBackLater(batch.releases, batch.delays)
 	if batch.returns {
 		d.returning = d.pending.returns

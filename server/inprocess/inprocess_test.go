@@ -497,6 +497,7 @@ func TestHandedOver(t *testing.T) {
 	ranges := func(n uint64) []*pb.SequenceRange { return []*pb.SequenceRange{{First: n, Last: n}} }
 	answers := &pb.ConsumeRequest{
 		Credit: 5, Ack: ranges(1), Nack: ranges(2), Reject: ranges(3), Release: ranges(4), Confirm: 9,
+		Leave: &pb.Leave{Seen: ranges(5)}, Drain: 6,
 	}
 	q := &queues{
 		publish: func(s grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]) error {
@@ -551,6 +552,7 @@ type maker struct{ bytes int }
 func (maker) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{
 		Messages: []*pb.StoredMessage{{Sequence: 5}}, Confirmed: 4, Attached: true, QueueId: 3,
+		Waiting: []*pb.SequenceRange{{First: 1, Last: 2}}, Drained: 7, DrainedCredit: 8,
 	}
 }
 

@@ -105,6 +105,7 @@ func (i *item) into(v any, limit int) error {
 			to.Messages, to.Confirmed, to.Attached, to.QueueId = from.GetMessages(), from.GetConfirmed(),
 				from.GetAttached(), from.GetQueueId()
 			to.Drained, to.DrainedCredit = from.GetDrained(), from.GetDrainedCredit()
+			to.Waiting = from.GetWaiting()
 			return nil
 		}
 	}
@@ -133,6 +134,7 @@ func handConsume(to, from *pb.ConsumeRequest) {
 	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
 		from.GetRelease()
 	to.Drain = from.GetDrain()
+	to.Leave = from.GetLeave()
 }
 
 // succeeded tells whether answers have no texts of errors.

@@ -110,6 +110,9 @@ func (l *conditionMonitor) reports(now time.Time) []conditions.Report {
 	if xid, _, timeMS, ok := l.n.store.OldestPrepared(); ok {
 		prepared(&f, xid, timeMS, now)
 	}
+	if session := l.n.serving.Get(); session != nil {
+		deadLettersWait(&f, session.Consumers.Full())
+	}
 	l.maintenance(&f, now)
 	l.machine(&f)
 	l.secrets(&f, now)

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 )
 
@@ -141,6 +143,22 @@ func prepared(f *findings, xid string, timeMS int64, now time.Time) {
 	since := time.UnixMilli(timeMS)
 	f.pair(now.Sub(since) > preparedOldAfter, conditions.PreparedOld, "transaction %q is prepared since %s", xid,
 		since.UTC().Format(time.RFC3339))
+}
+
+// maxFullNamed bounds the queues that the details of DeadLettersWait name.
+const maxFullNamed = 5
+
+// deadLettersWait reports the queues whose dead-letter queues have no room.
+func deadLettersWait(f *findings, full []dispatch.FullError) {
+	var text []string
+	for i := range full {
+		if i == maxFullNamed {
+			text = append(text, fmt.Sprintf("%d more", len(full)-i))
+			break
+		}
+		text = append(text, full[i].Error())
+	}
+	f.pair(len(full) > 0, conditions.DeadLettersWait, "%s", strings.Join(text, "; "))
 }
 
 // archive says how the archive of this node's log is. mu is held.

@@ -83,6 +83,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
+	if attach.GetHearsWaiting() {
+		consumer.HearWaiting()
+	}
 	who := s.callerOf(stream.Context())
 	who.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
 		use.Subscription = subscriptionName(attach.GetSubscription())
@@ -206,6 +209,14 @@ func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error 
 			return err
 		}
 	}
+	if req.GetLeave() != nil {
+		seen, err := ranges(req.GetLeave().GetSeen(), maxRequestRanges)
+		if err != nil {
+			return err
+		}
+		c.consumer.Leave(seen)
+		return nil
+	}
 	if req.GetCredit() != 0 {
 		if err := c.consumer.AddCredit(req.GetCredit()); err != nil {
 			return err
@@ -270,6 +281,11 @@ func (c *consumeStream) sendMessages(event dispatch.Event) error {
 	if n := len(event.Messages); n > 0 {
 		c.passed.Passed(n)
 	}
+	if len(event.Waiting) > 0 { // before the confirmation of the request that rejected them
+		if err := c.stream.Send(&pb.ConsumeResponse{Waiting: toRanges(event.Waiting)}); err != nil {
+			return fmt.Errorf("send the rejects that wait: %w", err)
+		}
+	}
 	for {
 		left, err := c.sending.Set(event, c.limit)
 		if err != nil {
@@ -286,6 +302,15 @@ func (c *consumeStream) sendMessages(event dispatch.Event) error {
 		}
 		event = dispatch.Event{Messages: left}
 	}
+}
+
+// toRanges converts single sequences.
+func toRanges(sequences []uint64) []*pb.SequenceRange {
+	list := make([]*pb.SequenceRange, len(sequences))
+	for i, s := range sequences {
+		list[i] = &pb.SequenceRange{First: s, Last: s}
+	}
+	return list
 }
 
 // errResponseTooLarge says that a message alone is larger than what the client can receive.

@@ -4,9 +4,12 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/serving"
@@ -148,6 +151,9 @@ func (s *Service) encodePublish(
 		if err := checkRoom(found, len(req.GetMessages()), sizeBytes); err != nil {
 			return nil, 0, err
 		}
+		if req.GetSplits() && mayNotFit(found, len(req.GetMessages()), sizeBytes) {
+			return nil, 0, fmt.Errorf("%w: queue %q is nearly full", txn.ErrQueueFull, found.Queue)
+		}
 	}
 	if s.serving.DiskLow() {
 		return nil, 0, wire.ErrDiskLow
@@ -195,6 +201,37 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 		b.MessageWith(timeMS, &a, props, m.GetBody())
 	}
 	b.EndPublish()
+}
+
+// recordOverhead is about what a stored message has beside its body.
+const recordOverhead = 64
+
+// mayNotFit reports whether a queue may refuse messages when they are applied: others publish to it at the same time.
+// Of a queue that makes room for new messages, whether they are more than it may hold at all.
+func mayNotFit(q *store.Lookup, messages, sizeBytes int) bool {
+	c := q.Config
+	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
+		return false
+	}
+	heldMessages, heldBytes := q.Messages+q.Messages/16, q.Bytes+q.Bytes/16
+	if c.Overflow != txn.OverflowReject {
+		heldMessages, heldBytes = 0, 0
+	}
+	return c.MaxMessages > 0 && heldMessages+uint64(messages) > c.MaxMessages ||
+		c.MaxBytes > 0 && heldBytes+uint64(sizeBytes+messages*recordOverhead) > c.MaxBytes
+}
+
+// splittable reports whether a refusal of a request may be about some of its publishes only.
+func splittable(err error) bool {
+	if errors.Is(err, wire.ErrDiskLow) {
+		return false
+	}
+	switch wire.Code(err) {
+	case codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange:
+		return true
+	default:
+		return false
+	}
 }
 
 // checkRoom refuses what would be refused when it is applied, before it costs a place in the log. The last word is the

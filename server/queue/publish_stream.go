@@ -127,7 +127,12 @@ func (s *Service) PublishStream(
 // submitted at this moment.
 func (p *publishStream) end(err error) error {
 	st := p.server.status(err)
-	if st == nil || !p.submitMu.TryLock() {
+	switch {
+	case st == nil:
+		return nil
+	case errors.Is(err, wire.ErrSplit):
+		p.submitMu.Lock() // nothing is submitted behind the request: it is held for a moment only
+	case !p.submitMu.TryLock():
 		return st
 	}
 	defer p.submitMu.Unlock()
@@ -238,12 +243,18 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	buf := p.server.buffer()
 	defer p.server.release(buf)
 	b.reset()
-	p.prepare(ctx, b, buf, req)
+	split := p.prepare(ctx, b, buf, req)
 	for _, r := range req.GetMore() {
 		if len(r.GetMore()) > 0 {
 			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
 		}
-		p.prepare(ctx, b, buf, r)
+		if split {
+			break // nothing behind it is carried out
+		}
+		split = p.prepare(ctx, b, buf, r)
+	}
+	if split {
+		defer p.broken.Store(true) // when those before it are submitted
 	}
 	if len(b.items) == 0 {
 		p.promised.Add(int64(len(b.calls)))
@@ -324,10 +335,11 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare makes a call of a request and encodes its transaction, if there is to be one.
+// prepare makes a call of a request and encodes its transaction, if there is to be one. split: the client is to send the
+// request again in parts, and the stream ends with it.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
-) {
+) (split bool) {
 	publish := req.GetPublish()
 	call := &streamCall{
 		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
@@ -336,7 +348,7 @@ func (p *publishStream) prepare(
 	b.calls = append(b.calls, call)
 	if publish == nil {
 		call.done <- replication.CommitResult{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
-		return
+		return false
 	}
 	if t := p.server.tracing; t != nil {
 		call.span = t.Publish(ctx, publish.GetQueue(), publish.GetMessages())
@@ -345,13 +357,17 @@ func (p *publishStream) prepare(
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
+		// Of a retry, the first attempt may have been carried out: it has one outcome.
+		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
+			err = fmt.Errorf("%w: %w", wire.ErrSplit, err)
+		}
 		call.done <- replication.CommitResult{Err: err}
 		call.traceEarly(nil, err)
-		return
+		return split
 	case prior != nil:
 		call.done <- replication.CommitResult{Result: &prior.Result}
 		call.traceEarly(&prior.Result, nil)
-		return
+		return false
 	}
 	item := replication.Item{Done: call.end}
 	if call.span != nil {
@@ -360,6 +376,7 @@ func (p *publishStream) prepare(
 	b.items = append(b.items, item)
 	b.ends, b.refEnds = append(b.ends, len(*buf)), append(b.refEnds, len(b.refs))
 	b.messages += len(publish.GetMessages())
+	return false
 }
 
 // answer sends the answers in order until the client has no more requests and all are answered.

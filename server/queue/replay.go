@@ -4,6 +4,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -111,7 +112,7 @@ func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLet
 				return m.Record != nil && !r.filter.Match(m.Record)
 			})
 		}
-		if err := r.move(ctx, batch, end); err != nil {
+		if err := r.moveFitting(ctx, batch, end); err != nil {
 			return nil, r.failure(err)
 		}
 	}
@@ -130,6 +131,21 @@ func (r *replay) failure(err error) error {
 	default:
 		return fmt.Errorf("after %d messages were moved: %w", moved, err)
 	}
+}
+
+// moveFitting moves the messages of a batch up to the first one that its target has no room for.
+func (r *replay) moveFitting(ctx context.Context, batch []store.Delivery, end uint64) error {
+	skipped := r.resp.GetSkipped()
+	err := r.move(ctx, batch, end)
+	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
+		return err
+	}
+	r.resp.Skipped = skipped // they are counted again
+	half := len(batch) / 2
+	if err := r.moveFitting(ctx, batch[:half], end); err != nil {
+		return err
+	}
+	return r.moveFitting(ctx, batch[half:], end)
 }
 
 // move commits one batch: the messages of each target are one operation of the same transaction.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -226,30 +227,90 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	return s.commit(ctx, payload)
 }
 
-// Move moves dead messages to where their queue says. One that was moved by an attempt with an unknown outcome is
-// acknowledged then, and is not moved again.
-func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) error {
+// Move moves dead messages to where their queue says, as many as there is room for. One that was moved by an attempt
+// with an unknown outcome is acknowledged then, and is not moved again.
+func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := s.store.Origin(key.Queue, key.Sub)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var records [][]byte // nil if they are dropped
+	full := &dispatch.FullError{Queue: from.Queue, DeadLetter: from.DeadLetterName}
+	if from.DeadLetter != txn.NoQueue {
+		if records, err = relabeled(&from, dead); err != nil {
+			return nil, err
+		}
+		dead, records, waiting, full.Never = fitting(s.store.RoomIn(from.DeadLetter), dead, records)
+	}
+	for len(dead) > 0 {
+		err = s.moveAll(ctx, key, from.DeadLetter, dead, records)
+		if !errors.Is(err, txn.ErrQueueFull) {
+			break
+		}
+		// The room is taken: there may still be some for the first ones.
+		half := len(dead) / 2
+		for _, m := range dead[half:] {
+			waiting = append(waiting, m.Sequence)
+		}
+		dead, records, full.Never, err = dead[:half], records[:half], false, nil
+	}
+	if err != nil || len(waiting) == 0 {
+		return nil, err
+	}
+	slices.Sort(waiting)
+	return waiting, full
+}
+
+// relabeled returns the records of dead messages as the dead-letter queue gets them.
+func relabeled(from *store.Origin, dead []dispatch.Dead) (records [][]byte, err error) {
 	now := time.Now().UnixMilli()
-	var b txn.Builder
-	b.Begin(nil, now, nil)
-	b.BeginMove(key.Queue, key.Sub, from.DeadLetter)
 	for i := range dead {
 		m := &dead[i]
-		var rec []byte
-		if from.DeadLetter != txn.NoQueue {
-			rec, err = txn.Relabel(m.Record, &txn.DeadLetter{
-				Queue: from.Queue, Subscription: from.Subscription, Sequence: m.Sequence, Reason: m.Reason,
-				Deliveries: m.Deliveries, MovedMS: now,
-			})
-			if err != nil {
-				return fmt.Errorf("sequence %d: %w", m.Sequence, err)
-			}
+		rec, err := txn.Relabel(m.Record, &txn.DeadLetter{
+			Queue: from.Queue, Subscription: from.Subscription, Sequence: m.Sequence, Reason: m.Reason,
+			Deliveries: m.Deliveries, MovedMS: now,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		}
-		b.Move(m.Sequence, rec)
+		records = append(records, rec)
+	}
+	return records, nil
+}
+
+// fitting returns the dead messages that there is room for, the oldest ones, and the sequences of the others. A message
+// that will never fit holds up no other; never reports that all of the others are of that kind.
+func fitting(
+	room queue.Room, dead []dispatch.Dead, records [][]byte,
+) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
+	never = true
+	for i, rec := range records {
+		switch {
+		case room.Never(len(rec)):
+			waiting = append(waiting, dead[i].Sequence)
+		case never && room.Add(len(rec)):
+			fit, fitRecords = append(fit, dead[i]), append(fitRecords, rec)
+		default:
+			never = false // the others would overtake it
+			waiting = append(waiting, dead[i].Sequence)
+		}
+	}
+	return fit, fitRecords, waiting, never
+}
+
+// moveAll moves messages in one transaction.
+func (s settler) moveAll(
+	ctx context.Context, key dispatch.Key, target uint64, dead []dispatch.Dead, records [][]byte,
+) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.BeginMove(key.Queue, key.Sub, target)
+	for i := range dead {
+		var rec []byte
+		if records != nil {
+			rec = records[i]
+		}
+		b.Move(dead[i].Sequence, rec)
 	}
 	b.EndMove()
 	payload, err := b.Finish()

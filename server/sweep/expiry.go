@@ -220,7 +220,7 @@ func (x *expiry) withoutHeld(id uint64, entries []txn.Due, stayed *[]txn.Due) []
 }
 
 // move moves messages to the dead-letter queue of their queue, once for each subscription that needs them, in as many
-// transactions as it takes, and gives back those that have to stay.
+// transactions as it takes, and returns those that have to stay.
 func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []txn.Due) (stayed []txn.Due, err error) {
 	slices.SortFunc(entries, func(a, b txn.Due) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	entries = slices.CompactFunc(entries, func(a, b txn.Due) bool { return a.Sequence == b.Sequence })
@@ -230,30 +230,43 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 		if err == nil {
 			err = x.moveBatch(ctx, id, subs, entries[:n], records)
 		}
+		full := (*dispatch.FullError)(nil)
 		switch {
-		case errors.Is(err, txn.ErrQueueFull) && n > 1:
+		case errors.As(err, &full) && n > 1:
 			most = n / 2 // there may be room for some of them
 			continue
-		case errors.Is(err, txn.ErrQueueFull):
-			x.sayFull(id)
-			return entries, nil
+		case full != nil && full.Never: // it holds up no other
+			x.noteFull(id, full)
+			stayed = append(stayed, entries[0])
+			entries = entries[1:]
+			most = len(entries)
+			continue
+		case full != nil:
+			x.noteFull(id, full)
+			return append(stayed, entries...), nil
 		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
 			errors.Is(err, store.ErrNoQueue): // deleted meanwhile
-			return entries, nil
+			return append(stayed, entries...), nil
 		case err != nil:
-			return entries, err
+			return append(stayed, entries...), err
 		}
-		delete(x.full, id)
 		entries = entries[n:]
 	}
-	return nil, nil
+	if len(stayed) == 0 {
+		delete(x.full, id)
+	}
+	return stayed, nil
 }
 
 // moveBatch moves messages, the last subscription's together with giving up what is left of them.
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
-		moves, err := x.moves(key, batch, records)
+		origin, err := x.o.Store.Origin(id, sub)
+		if err != nil {
+			return err
+		}
+		moves, err := x.moves(key, &origin, batch, records)
 		if err != nil {
 			return err
 		}
@@ -262,6 +275,9 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 			err = x.commit(ctx, batch, moves)
 		case moves != nil:
 			err = propose(ctx, x.o.Primary, moves)
+		}
+		if errors.Is(err, txn.ErrQueueFull) { // the room was taken since
+			return &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.DeadLetterName}
 		}
 		if err != nil {
 			return err
@@ -292,18 +308,20 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves gives what moves those messages that a subscription needs; nil if it needs none.
-func (x *expiry) moves(key dispatch.Key, entries []txn.Due, records [][]byte) (func(*txn.Builder), error) {
-	origin, err := x.o.Store.Origin(key.Queue, key.Sub)
-	if err != nil {
-		return nil, err
+// moves returns what moves those messages that a subscription needs; nil if it needs none. A *dispatch.FullError: there
+// is no room for all of them.
+func (x *expiry) moves(
+	key dispatch.Key, origin *store.Origin, entries []txn.Due, records [][]byte,
+) (func(*txn.Builder), error) {
+	if origin.DeadLetter == txn.NoQueue {
+		return nil, nil //nolint:nilnil // nothing is to be moved
 	}
-	now := time.Now().UnixMilli()
+	now, room := time.Now().UnixMilli(), x.o.Store.RoomIn(origin.DeadLetter)
 	var sequences []uint64
 	var moved [][]byte
 	for i, e := range entries {
 		deliveries, needs := x.o.Store.Needs(key.Queue, key.Sub, e.Sequence)
-		if !needs || records[i] == nil || origin.DeadLetter == txn.NoQueue {
+		if !needs || records[i] == nil {
 			continue
 		}
 		rec, err := txn.Relabel(records[i], &txn.DeadLetter{
@@ -312,6 +330,11 @@ func (x *expiry) moves(key dispatch.Key, entries []txn.Due, records [][]byte) (f
 		})
 		if err != nil {
 			return nil, err
+		}
+		if !room.Add(len(rec)) {
+			return nil, &dispatch.FullError{
+				Queue: origin.Queue, DeadLetter: origin.DeadLetterName, Never: room.Never(len(rec)),
+			}
 		}
 		sequences, moved = append(sequences, e.Sequence), append(moved, rec)
 	}
@@ -351,10 +374,12 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 	return nil
 }
 
-func (x *expiry) sayFull(id uint64) {
+func (x *expiry) noteFull(id uint64, full *dispatch.FullError) {
+	x.o.Consumers.NoteFull(full)
 	if !x.full[id] {
-		x.o.Log.Warn("the dead-letter queue is full: messages that have expired stay where they are and are not "+
-			"delivered; consume from it, or raise its limits", zap.Uint64("queue_id", id))
+		x.o.Log.Warn("expired messages wait: no room in the dead-letter queue; consume from it, or raise its limits",
+			zap.String("queue", full.Queue), zap.String("dead_letter_queue", full.DeadLetter),
+			zap.Bool("too_large", full.Never))
 	}
 	x.full[id] = true
 }

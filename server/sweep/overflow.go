@@ -65,8 +65,8 @@ func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return wait, err
 }
 
-// sweepQueue tells whether some of the excess of a queue has to stay for now: its dead-letter queue has no room for it,
-// or it cannot be read.
+// sweepQueue reports whether some of the excess of a queue has to stay for now: consumers have it, its dead-letter queue
+// has no room for it, or it cannot be read.
 func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err error) {
 	for {
 		q, ok := t.o.Store.Swept(id)
@@ -78,9 +78,10 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 		for _, sub := range q.Subs {
 			n, err := t.moveHead(ctx, &q, dispatch.Key{Queue: id, Sub: sub})
 			moved += n
+			full := (*dispatch.FullError)(nil)
 			switch {
-			case errors.Is(err, txn.ErrQueueFull):
-				t.sayFull(id)
+			case errors.As(err, &full):
+				t.noteFull(id, full)
 				return true, nil
 			case err != nil && !errors.Is(err, store.ErrNoQueue): // it was deleted meanwhile
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
@@ -100,72 +101,117 @@ func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err e
 	}
 }
 
-func (t *overflow) sayFull(id uint64) {
+func (t *overflow) noteFull(id uint64, full *dispatch.FullError) {
+	t.o.Consumers.NoteFull(full)
 	if !t.full[id] {
-		t.o.Log.Warn("a queue is over its limit, and its dead-letter queue is full, too: publishes are refused until one of "+
-			"them has room; consume from them, or raise their limits", zap.Uint64("queue_id", id))
+		t.o.Log.Warn("a queue is over its limits and its dead-letter queue has no room: publishes are refused until one of "+
+			"them has room; consume from them, or raise their limits", zap.String("queue", full.Queue),
+			zap.String("dead_letter_queue", full.DeadLetter), zap.Bool("too_large", full.Never))
 	}
 	t.full[id] = true
 }
 
-// moveHead moves what a subscription needs of the excess of its queue, and gives how many messages it has moved. One
-// that is damaged stays where it is, as it always does, until it is repaired or given up.
+// moveHead moves what a subscription needs of the excess of its queue, as much as there is room for, and returns how
+// many messages it has moved. One that is damaged stays where it is until it is repaired or given up.
 func (t *overflow) moveHead(ctx context.Context, q *store.Swept, key dispatch.Key) (moved int, err error) {
+	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
 		messages, next, err := t.o.Store.Read(ctx, store.ReadRequest{
 			Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxOverflowMessages, MaxBytes: maxOverflowBytes,
 			MarkDamaged: true, Delayed: true,
 		}, nil)
-		if err != nil || len(messages) == 0 && next == from {
+		if err != nil {
 			return moved, err
+		}
+		if len(messages) == 0 && next == from {
+			break
 		}
 		from = next
 		n, err := t.moveBatch(ctx, q, key, messages)
 		moved += n
+		full := (*dispatch.FullError)(nil)
+		if errors.As(err, &full) && full.Never {
+			tooLarge = err // it holds up no other message
+			continue
+		}
 		if err != nil {
 			return moved, err
 		}
 	}
-	return moved, nil
+	if moved > 0 {
+		return moved, nil // it is looked at again
+	}
+	return 0, tooLarge
 }
 
-// moveBatch moves messages in one transaction, as far as they belong to the excess.
+// moveBatch moves messages in one transaction, as far as they belong to the excess, no consumer has them, and there is
+// room for them.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *store.Swept, key dispatch.Key, messages []store.Delivery,
-) (int, error) {
+) (moved int, err error) {
 	origin, err := t.o.Store.Origin(key.Queue, key.Sub)
+	if err != nil || origin.QueueDeadLetter == txn.NoQueue {
+		return 0, err
+	}
+	sequences := make([]uint64, 0, len(messages))
+	bySequence := make(map[uint64]*store.Delivery, len(messages))
+	for i := range messages {
+		if m := &messages[i]; m.Sequence < q.Overflow && m.Record != nil {
+			sequences = append(sequences, m.Sequence)
+			bySequence[m.Sequence] = m
+		}
+	}
+	if len(sequences) == 0 {
+		return 0, nil
+	}
+	var full error
+	err = t.o.Consumers.Withdraw(key, sequences, func(free []uint64) (taken []uint64, err error) {
+		var records [][]byte
+		if taken, records, full, err = t.fitting(&origin, free, bySequence); err != nil || len(taken) == 0 {
+			return nil, err
+		}
+		moved = len(taken)
+		return taken, propose(ctx, t.o.Primary, func(b *txn.Builder) {
+			b.BeginMove(key.Queue, key.Sub, origin.QueueDeadLetter)
+			for i, rec := range records {
+				b.Move(taken[i], rec)
+			}
+			b.EndMove()
+		}, txn.ErrQueueNotFound, txn.ErrSubscriptionNotFound)
+	})
+	if errors.Is(err, txn.ErrQueueFull) { // the room was taken since
+		return 0, &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName}
+	}
 	if err != nil {
 		return 0, err
 	}
-	now := time.Now().UnixMilli()
-	var moved []txn.Range
-	var records [][]byte
-	for _, m := range messages {
-		if m.Sequence >= q.Overflow || m.Record == nil {
-			continue
-		}
+	return moved, full
+}
+
+// fitting returns the messages that the dead-letter queue has room for, the oldest ones, with their records as it gets
+// them; full is a *dispatch.FullError if there are others.
+func (t *overflow) fitting(
+	origin *store.Origin, free []uint64, messages map[uint64]*store.Delivery,
+) (taken []uint64, records [][]byte, full, err error) {
+	room, now := t.o.Store.RoomIn(origin.QueueDeadLetter), time.Now().UnixMilli()
+	for _, sequence := range free {
+		m := messages[sequence]
 		rec, err := txn.Relabel(m.Record, &txn.DeadLetter{
 			Queue: origin.Queue, Subscription: origin.Subscription, Sequence: m.Sequence, Reason: txn.DeadOverflow,
 			Deliveries: m.DeliveryCount, MovedMS: now,
 		})
 		if err != nil {
-			return 0, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+			return nil, nil, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		}
-		moved, records = append(moved, txn.Range{First: m.Sequence, Last: m.Sequence}), append(records, rec)
-	}
-	if len(moved) == 0 || origin.QueueDeadLetter == txn.NoQueue {
-		return 0, nil
-	}
-	err = propose(ctx, t.o.Primary, func(b *txn.Builder) {
-		b.BeginMove(key.Queue, key.Sub, origin.QueueDeadLetter)
-		for i, rec := range records {
-			b.Move(moved[i].First, rec)
+		never := room.Never(len(rec))
+		if !never && room.Add(len(rec)) {
+			taken, records = append(taken, sequence), append(records, rec)
+			continue
 		}
-		b.EndMove()
-	}, txn.ErrQueueNotFound, txn.ErrSubscriptionNotFound)
-	if err != nil {
-		return 0, err
+		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Never: never}
+		if !never {
+			break // the others would overtake it
+		}
 	}
-	t.o.Consumers.Settled(key, moved, nil)
-	return len(moved), nil
+	return taken, records, full, nil
 }

@@ -46,6 +46,8 @@ var (
 	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
 	// ErrFeature is returned for a request that needs what a node of the pair does not know.
 	ErrFeature = errors.New("a node of the pair has to be upgraded first")
+	// ErrSplit ends a publish stream before a request that its client is to send in parts.
+	ErrSplit = errors.New("the publishes of the request may have different outcomes: send each by itself")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
 	ErrPaused = errors.New("this node delivers nothing at the moment")
 )
@@ -117,6 +119,7 @@ type mapping struct {
 var errorTable = []mapping{
 	// This node cannot serve now.
 	// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
+	{ErrSplit, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason why one may be refused
 	{replication.ErrOutcomeUnknown, codes.Unavailable, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{replication.ErrNotActive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
 	{replication.ErrBlocked, codes.Unavailable, pb.ErrorReason_ERROR_REASON_BLOCKED},
@@ -309,6 +312,9 @@ func ToRequestError(err error) *pb.RequestError {
 		Code: uint32(m.code), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
 	}
 }
+
+// Code returns the gRPC code that an error has for clients.
+func Code(err error) codes.Code { return lookup(err).code }
 
 // ConcernsNode tells whether an error is about the node and not about one request: a stream ends with it.
 func ConcernsNode(err error) bool {

@@ -133,3 +133,51 @@ func (s *State) makeRoom(q *Queue, messages, bytes int) {
 	s.overflowed += dropped
 	q.digest = mix(q.digest, dropped)
 }
+
+// Room is what one transaction may publish to a queue at present.
+type Room struct {
+	messages, bytes uint64
+	largest         uint64 // a message of more bytes never fits
+}
+
+// Room returns what one transaction may publish to q, as checkRoom decides. A queue that drops its oldest messages has
+// room for all that fits into it when it is empty.
+func (s *State) Room(q *Queue) Room {
+	c := q.config
+	if len(q.subs) == 0 || !c.Limited() {
+		return Room{math.MaxUint64, math.MaxUint64, math.MaxUint64}
+	}
+	all := Room{orUnlimited(c.MaxMessages), orUnlimited(c.MaxBytes), orUnlimited(c.MaxBytes)}
+	if c.Overflow == txn.OverflowDropHead ||
+		c.Overflow == txn.OverflowDeadLetterHead && !q.atSlack() && !s.isFull(c.DeadLetter) {
+		return all
+	}
+	held := s.held(q)
+	all.messages -= min(all.messages, add(q.messages, held.messages))
+	all.bytes -= min(all.bytes, add(q.bytes, held.bytes))
+	return all
+}
+
+func orUnlimited(limit uint64) uint64 {
+	if limit == 0 {
+		return math.MaxUint64
+	}
+	return limit
+}
+
+// Add reports whether there is room for one more message, and takes that room.
+func (r *Room) Add(size int) bool {
+	if r.messages == 0 || r.bytes < uint64(size) {
+		return false
+	}
+	if r.messages != math.MaxUint64 {
+		r.messages--
+	}
+	if r.largest != math.MaxUint64 {
+		r.bytes -= uint64(size)
+	}
+	return true
+}
+
+// Never reports whether a message of this size does not fit into the queue when it is empty.
+func (r *Room) Never(size int) bool { return uint64(size) > r.largest }

@@ -63,3 +63,12 @@ def test_bundles() -> None:
         raw = _wire.bundle([own(q, ms, who) for (q, ms), who in zip(parts, whos, strict=True)])
         assert queue_pb2.PublishStreamRequest.FromString(raw) == want[0]
         assert len(raw) == want[0].ByteSize(), "nothing is in it that the generated code would not write"
+
+
+def test_splits() -> None:
+    p = types_pb2.Producer(id="p", epoch=1, sequence=3)
+    pieces = [piece for m in MESSAGES[1] for piece in message.pieces(m, 1 << 30)]
+    want = request("q", MESSAGES[1], p)
+    want.publish.splits = True
+    raw = _wire.bundle([_wire.Request("q", pieces, p.id, p.epoch, p.sequence, p.retry, True)])
+    assert queue_pb2.PublishStreamRequest.FromString(raw) == want

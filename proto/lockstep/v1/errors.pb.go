@@ -55,6 +55,9 @@ const (
 	ErrorReason_ERROR_REASON_INDEX_DAMAGED ErrorReason = 8
 	// UNAVAILABLE: the node could not reach the other one, which it needs for this. To be sent again.
 	ErrorReason_ERROR_REASON_UNREACHABLE ErrorReason = 9
+	// UNAVAILABLE: ends a publish stream before a request with `splits` that might be refused as a whole although some of its publishes would not
+	// be. It was not carried out, nor was anything behind it. Send its publishes again, each in a request of its own.
+	ErrorReason_ERROR_REASON_SPLIT ErrorReason = 10
 	// NOT_FOUND: there is no queue of that name.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND ErrorReason = 20
 	// NOT_FOUND: the queue has no subscription of that name.
@@ -254,6 +257,7 @@ var (
 		7:   "ERROR_REASON_CONSUMERS_CLOSED",
 		8:   "ERROR_REASON_INDEX_DAMAGED",
 		9:   "ERROR_REASON_UNREACHABLE",
+		10:  "ERROR_REASON_SPLIT",
 		20:  "ERROR_REASON_QUEUE_NOT_FOUND",
 		21:  "ERROR_REASON_SUBSCRIPTION_NOT_FOUND",
 		22:  "ERROR_REASON_QUEUE_EXISTS",
@@ -354,6 +358,7 @@ var (
 		"ERROR_REASON_CONSUMERS_CLOSED":       7,
 		"ERROR_REASON_INDEX_DAMAGED":          8,
 		"ERROR_REASON_UNREACHABLE":            9,
+		"ERROR_REASON_SPLIT":                  10,
 		"ERROR_REASON_QUEUE_NOT_FOUND":        20,
 		"ERROR_REASON_SUBSCRIPTION_NOT_FOUND": 21,
 		"ERROR_REASON_QUEUE_EXISTS":           22,
@@ -476,7 +481,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xab\x18\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc3\x18\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -487,7 +492,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x19ERROR_REASON_STORE_FAILED\x10\x06\x12!\n" +
 	"\x1dERROR_REASON_CONSUMERS_CLOSED\x10\a\x12\x1e\n" +
 	"\x1aERROR_REASON_INDEX_DAMAGED\x10\b\x12\x1c\n" +
-	"\x18ERROR_REASON_UNREACHABLE\x10\t\x12 \n" +
+	"\x18ERROR_REASON_UNREACHABLE\x10\t\x12\x16\n" +
+	"\x12ERROR_REASON_SPLIT\x10\n" +
+	"\x12 \n" +
 	"\x1cERROR_REASON_QUEUE_NOT_FOUND\x10\x14\x12'\n" +
 	"#ERROR_REASON_SUBSCRIPTION_NOT_FOUND\x10\x15\x12\x1d\n" +
 	"\x19ERROR_REASON_QUEUE_EXISTS\x10\x16\x12$\n" +

@@ -1313,7 +1313,10 @@ type PublishRequest struct {
 	// 1 to 10,000 messages.
 	Messages []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Makes the request safe to retry; without it a retry may double.
-	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Of a request of a publish stream: its messages are several publishes that do not depend on each other. The stream ends with SPLIT instead
+	// if some of them might be refused. A node of release 0.1.0 ignores it: all of them are stored, or none.
+	Splits        bool `protobuf:"varint,4,opt,name=splits,proto3" json:"splits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1367,6 +1370,13 @@ func (x *PublishRequest) GetProducer() *Producer {
 		return x.Producer
 	}
 	return nil
+}
+
+func (x *PublishRequest) GetSplits() bool {
+	if x != nil {
+		return x.Splits
+	}
+	return false
 }
 
 // PublishResponse says where the batch went.
@@ -2235,7 +2245,10 @@ type ConsumeRequest struct {
 	// If not 0: once all messages were delivered that were available when the server handled this request and that the consumer may be given, or
 	// its credit is used up, the server takes back the credit that is left and answers with `drained` = this number. Credit of the same request
 	// is added before. A node up to release 0.1.0 ignores it.
-	Drain         uint64 `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain uint64 `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
+	// The consumer leaves: with its last request, before it half-closes the stream. It is carried out after the answers of the request. A node of
+	// release 0.1.0 ignores it: all that the consumer was delivered and has not answered then counts as delivered.
+	Leave         *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2333,6 +2346,60 @@ func (x *ConsumeRequest) GetDrain() uint64 {
 	return 0
 }
 
+func (x *ConsumeRequest) GetLeave() *Leave {
+	if x != nil {
+		return x.Leave
+	}
+	return nil
+}
+
+// Leave says which messages a consumer that leaves has looked at. All others that it was delivered on the stream and has not answered are given
+// back as with `release`, also those that are on their way to it, and nothing more is delivered.
+type Leave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences that the application has been given and has not answered: they count as delivered when the stream ends.
+	Seen          []*SequenceRange `protobuf:"bytes,1,rep,name=seen,proto3" json:"seen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leave) Reset() {
+	*x = Leave{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leave) ProtoMessage() {}
+
+func (x *Leave) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leave.ProtoReflect.Descriptor instead.
+func (*Leave) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Leave) GetSeen() []*SequenceRange {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
 // Attach names what to consume.
 type Attach struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2350,14 +2417,17 @@ type Attach struct {
 	// If not empty: only messages that match are delivered to this consumer, as in CreateSubscriptionRequest.filter; the others stay for other
 	// consumers of the subscription. Those that no consumer takes wait until another one attaches. INVALID_FILTER if it is wrong;
 	// FEATURE_MISSING while one of the nodes is of release 0.1.0.
-	Filter        string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
+	Filter string `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
+	// The consumer understands ConsumeResponse.waiting. Otherwise a reject that waits for room in the dead-letter queue holds back `confirmed`
+	// of all later requests of the consumer. A node of release 0.1.0 ignores it.
+	HearsWaiting  bool `protobuf:"varint,6,opt,name=hears_waiting,json=hearsWaiting,proto3" json:"hears_waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2439,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2452,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Attach) GetQueue() string {
@@ -2420,6 +2490,13 @@ func (x *Attach) GetFilter() string {
 	return ""
 }
 
+func (x *Attach) GetHearsWaiting() bool {
+	if x != nil {
+		return x.HearsWaiting
+	}
+	return false
+}
+
 // ConsumeResponse is one step of the server.
 type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2435,13 +2512,17 @@ type ConsumeResponse struct {
 	Drained uint64 `protobuf:"varint,5,opt,name=drained,proto3" json:"drained,omitempty"`
 	// Set with `drained`: credit that was taken back.
 	DrainedCredit uint32 `protobuf:"varint,6,opt,name=drained_credit,json=drainedCredit,proto3" json:"drained_credit,omitempty"`
+	// Messages that the consumer has rejected and that were not moved, since the dead-letter queue has no room for them; `confirmed` does not
+	// speak of them. They stay in their queue, with no consumer, and are moved when there is room. When the active is replaced before, they are
+	// delivered again. Only for a consumer with Attach.hears_waiting. It comes before the `confirmed` of the request that rejected them.
+	Waiting       []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2534,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2547,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2511,6 +2592,13 @@ func (x *ConsumeResponse) GetDrainedCredit() uint32 {
 	return 0
 }
 
+func (x *ConsumeResponse) GetWaiting() []*SequenceRange {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
 // ReplayDeadLettersRequest says which dead letters to move.
 type ReplayDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2533,7 +2621,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2633,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2646,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReplayDeadLettersRequest) GetQueue() string {
@@ -2616,7 +2704,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2716,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2729,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
@@ -2678,7 +2766,7 @@ type MoveMessagesRequest struct {
 
 func (x *MoveMessagesRequest) Reset() {
 	*x = MoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2778,7 @@ func (x *MoveMessagesRequest) String() string {
 func (*MoveMessagesRequest) ProtoMessage() {}
 
 func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2791,7 @@ func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveMessagesRequest) GetQueue() string {
@@ -2754,7 +2842,7 @@ type MoveMessagesResponse struct {
 
 func (x *MoveMessagesResponse) Reset() {
 	*x = MoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +2854,7 @@ func (x *MoveMessagesResponse) String() string {
 func (*MoveMessagesResponse) ProtoMessage() {}
 
 func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +2867,7 @@ func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveMessagesResponse) GetMoved() uint64 {
@@ -2813,7 +2901,7 @@ type RemoveMessagesRequest struct {
 
 func (x *RemoveMessagesRequest) Reset() {
 	*x = RemoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2913,7 @@ func (x *RemoveMessagesRequest) String() string {
 func (*RemoveMessagesRequest) ProtoMessage() {}
 
 func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2926,7 @@ func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RemoveMessagesRequest) GetQueue() string {
@@ -2880,7 +2968,7 @@ type RemoveMessagesResponse struct {
 
 func (x *RemoveMessagesResponse) Reset() {
 	*x = RemoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +2980,7 @@ func (x *RemoveMessagesResponse) String() string {
 func (*RemoveMessagesResponse) ProtoMessage() {}
 
 func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +2993,7 @@ func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RemoveMessagesResponse) GetRemoved() uint64 {
@@ -2940,7 +3028,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3040,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3053,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -3031,7 +3119,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3131,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3144,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -3096,7 +3184,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3196,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3209,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -3219,7 +3307,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3319,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3332,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -3277,7 +3365,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3289,7 +3377,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3302,7 +3390,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3337,7 +3425,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3437,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3450,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3387,7 +3475,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3399,7 +3487,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3412,7 +3500,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3449,7 +3537,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +3549,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +3562,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3504,7 +3592,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3604,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3617,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3557,7 +3645,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3657,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3670,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3605,7 +3693,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3705,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3718,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -3658,7 +3746,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3758,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3771,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -3706,7 +3794,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3718,7 +3806,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3731,7 +3819,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -3765,7 +3853,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +3865,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3878,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -3840,7 +3928,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +3940,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +3953,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -3918,7 +4006,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3930,7 +4018,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3943,7 +4031,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4056,11 +4144,12 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"\x1c\n" +
-	"\x1aDeleteSubscriptionResponse\"\x8b\x01\n" +
+	"\x1aDeleteSubscriptionResponse\"\xa3\x01\n" +
 	"\x0ePublishRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\x121\n" +
-	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"h\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12\x16\n" +
+	"\x06splits\x18\x04 \x01(\bR\x06splits\"h\n" +
 	"\x0fPublishResponse\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x1c\n" +
@@ -4115,7 +4204,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\x87\x03\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\xb1\x03\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -4126,20 +4215,26 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"nack_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tnackDelay\x124\n" +
 	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\x12\x14\n" +
-	"\x05drain\x18\t \x01(\x04R\x05drain\"\xa3\x01\n" +
+	"\x05drain\x18\t \x01(\x04R\x05drain\x12(\n" +
+	"\x05leave\x18\n" +
+	" \x01(\v2\x12.lockstep.v1.LeaveR\x05leave\"7\n" +
+	"\x05Leave\x12.\n" +
+	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xc8\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
-	"\x06filter\x18\x05 \x01(\tR\x06filter\"\xdf\x01\n" +
+	"\x06filter\x18\x05 \x01(\tR\x06filter\x12#\n" +
+	"\rhears_waiting\x18\x06 \x01(\bR\fhearsWaiting\"\x95\x02\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x18\n" +
 	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
-	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\"\xb7\x01\n" +
+	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\x124\n" +
+	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\"\xb7\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
@@ -4285,7 +4380,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4320,155 +4415,159 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CommitResponse)(nil),             // 30: lockstep.v1.CommitResponse
 	(*OperationResult)(nil),            // 31: lockstep.v1.OperationResult
 	(*ConsumeRequest)(nil),             // 32: lockstep.v1.ConsumeRequest
-	(*Attach)(nil),                     // 33: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 34: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 35: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 36: lockstep.v1.ReplayDeadLettersResponse
-	(*MoveMessagesRequest)(nil),        // 37: lockstep.v1.MoveMessagesRequest
-	(*MoveMessagesResponse)(nil),       // 38: lockstep.v1.MoveMessagesResponse
-	(*RemoveMessagesRequest)(nil),      // 39: lockstep.v1.RemoveMessagesRequest
-	(*RemoveMessagesResponse)(nil),     // 40: lockstep.v1.RemoveMessagesResponse
-	(*BrowseRequest)(nil),              // 41: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 42: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 43: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 44: lockstep.v1.SeekSubscriptionResponse
-	(*SetForwardsRequest)(nil),         // 45: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 46: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 47: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 48: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 49: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 50: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 51: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 52: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 53: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 54: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 55: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 56: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 57: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 58: lockstep.v1.Producer
-	(*Queue)(nil),                      // 59: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 60: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 61: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 62: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 63: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 64: lockstep.v1.Subscription
-	(*Message)(nil),                    // 65: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 66: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 67: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 68: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 69: lockstep.v1.Forward
+	(*Leave)(nil),                      // 33: lockstep.v1.Leave
+	(*Attach)(nil),                     // 34: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 35: lockstep.v1.ConsumeResponse
+	(*ReplayDeadLettersRequest)(nil),   // 36: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 37: lockstep.v1.ReplayDeadLettersResponse
+	(*MoveMessagesRequest)(nil),        // 38: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 39: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 40: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 41: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 42: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
+	(*SetForwardsRequest)(nil),         // 46: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 47: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 48: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 49: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 50: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 51: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 52: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 53: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 54: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 55: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 56: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 57: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 58: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 59: lockstep.v1.Producer
+	(*Queue)(nil),                      // 60: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 61: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 62: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 63: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 64: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 65: lockstep.v1.Subscription
+	(*Message)(nil),                    // 66: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 67: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 68: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 69: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 70: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	57, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	58, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	57, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	58, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	59, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	58, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	58, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	58, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	59, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	58, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	59, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	61, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	60, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	59, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	59, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	61, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	58, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	62, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	63, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	64, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	63, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	60, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	58, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	58, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	58, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	62, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	59, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	63, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	64, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	65, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	64, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	61, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	59, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	59, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	66, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	59, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	58, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	59, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	65, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	66, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	66, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	66, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	67, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	67, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	33, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	66, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	66, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	66, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	67, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	66, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	68, // 44: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 45: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	66, // 46: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	68, // 47: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	61, // 48: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	62, // 49: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	58, // 50: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 51: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	58, // 52: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	59, // 53: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 54: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	58, // 55: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	55, // 56: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	62, // 57: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	56, // 58: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 59: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 60: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 61: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 62: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 63: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 64: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 65: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 66: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 67: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 68: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 69: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 70: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 71: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	35, // 72: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	37, // 73: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	39, // 74: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	41, // 75: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	43, // 76: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	45, // 77: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	47, // 78: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	49, // 79: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	51, // 80: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	53, // 81: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 82: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 83: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 84: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 85: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 86: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 87: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 88: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 89: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 90: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 91: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 92: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 93: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	34, // 94: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	36, // 95: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	38, // 96: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	40, // 97: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	42, // 98: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	44, // 99: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	46, // 100: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	48, // 101: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	50, // 102: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	52, // 103: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	54, // 104: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	82, // [82:105] is the sub-list for method output_type
-	59, // [59:82] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	67, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	67, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	67, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	68, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	67, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	67, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	69, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	67, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	67, // 48: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	67, // 49: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	69, // 50: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	62, // 51: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	63, // 52: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	59, // 53: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	70, // 54: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	59, // 55: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 56: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 57: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	59, // 58: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	56, // 59: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	63, // 60: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	57, // 61: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 62: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 63: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 64: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 65: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 66: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 67: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 68: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 69: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 70: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 71: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 72: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 73: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 74: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	36, // 75: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	38, // 76: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	40, // 77: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	42, // 78: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	44, // 79: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	46, // 80: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	48, // 81: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	50, // 82: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	52, // 83: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	54, // 84: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 85: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 86: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 87: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 88: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 89: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 90: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 91: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 92: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 93: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 94: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 95: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 96: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	35, // 97: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	37, // 98: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	39, // 99: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	41, // 100: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	43, // 101: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	45, // 102: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	47, // 103: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	49, // 104: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	51, // 105: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	53, // 106: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	55, // 107: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	85, // [85:108] is the sub-list for method output_type
+	62, // [62:85] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4482,7 +4581,7 @@ func file_lockstep_v1_queue_proto_init() {
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[42].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[43].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
@@ -4493,7 +4592,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   56,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -98,7 +98,7 @@ const (
 	Overflow_OVERFLOW_REJECT Overflow = 1
 	// The oldest messages are dropped, for all subscriptions, to make room for it: the queue never holds more.
 	Overflow_OVERFLOW_DROP_HEAD Overflow = 2
-	// The oldest messages are moved to `dead_letter`, within a moment, once for each subscription that needs them. Until then the queue holds
+	// The oldest messages are moved to `dead_letter`, within a moment, once for each subscription that needs them; those that a consumer has stay. Until then the queue holds
 	// more than its limit: it is refused with QUEUE_FULL when it holds a tenth and 1000 messages, or 1 MiB, more, or when `dead_letter` is full.
 	// NO_DEAD_LETTER if there is no `dead_letter`.
 	Overflow_OVERFLOW_DEAD_LETTER_HEAD Overflow = 3
@@ -733,7 +733,8 @@ type QueueConfig struct {
 	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
 	// Name of the queue that messages are moved to which consumers could not deal with: those that were delivered `max_deliveries` times, and
 	// those that a consumer rejected. It must be there, cannot be deleted as long as it is named here, and its own `dead_letter` must not lead
-	// back here. It needs a subscription, or it keeps nothing. While it is full, the messages stay where they are, and are not delivered.
+	// back here. It needs a subscription, or it keeps nothing. As many messages go as it has room for, the oldest first; the others stay where
+	// they are, and are not delivered, until it has room.
 	// Empty: they are dropped.
 	DeadLetter string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// How long after it was published a message expires that does not expire earlier by itself: it is not delivered any more. 0: never.

@@ -17,6 +17,7 @@ MEANING: Final[dict[str, type[errors.Refused] | None]] = {
     "NOT_ACTIVE": RETRY,
     "BLOCKED": RETRY,
     "PAUSED": RETRY,
+    "SPLIT": RETRY,
     "SHUTTING_DOWN": RETRY,
     "STORE_FAILED": RETRY,
     "CONSUMERS_CLOSED": RETRY,

@@ -18,6 +18,7 @@ _REQUEST_TAKES_MORE = 4 << 3 | _NUMBER
 _PUBLISH_QUEUE = 1 << 3 | _BYTES
 _PUBLISH_MESSAGES = 2 << 3 | _BYTES
 _PUBLISH_PRODUCER = 3 << 3 | _BYTES
+_PUBLISH_SPLITS = 4 << 3 | _NUMBER
 _PRODUCER_ID = 1 << 3 | _BYTES
 _PRODUCER_EPOCH = 2 << 3 | _NUMBER
 _PRODUCER_SEQUENCE = 3 << 3 | _NUMBER
@@ -26,6 +27,7 @@ _MESSAGE_BODY = 1 << 3 | _BYTES
 
 _TAKES_MORE = bytes((_REQUEST_TAKES_MORE, 1))
 _RETRY = bytes((_PRODUCER_RETRY, 1))
+_SPLITS = bytes((_PUBLISH_SPLITS, 1))
 
 
 def varint(n: int) -> bytes:
@@ -70,11 +72,18 @@ class Request:
     __slots__ = ("pieces", "size")
 
     def __init__(
-        self, queue: str, messages: Iterable[bytes], producer: str, epoch: int, sequence: int, retry: bool
+        self,
+        queue: str,
+        messages: Iterable[bytes],
+        producer: str,
+        epoch: int,
+        sequence: int,
+        retry: bool,
+        splits: bool = False,
     ) -> None:
         who = _field(_PRODUCER_ID, producer.encode()) + _number(_PRODUCER_EPOCH, epoch)
         who = _field(_PUBLISH_PRODUCER, who + _number(_PRODUCER_SEQUENCE, sequence) + (_RETRY if retry else b""))
-        self.pieces = [b"", _queue(queue), *messages, who]
+        self.pieces = [b"", _queue(queue), *messages, who + _SPLITS if splits else who]
         size = sum(map(len, self.pieces))
         head = _number(_REQUEST_CORRELATION, sequence) + bytes((_REQUEST_PUBLISH,)) + varint(size)
         self.pieces[0] = head

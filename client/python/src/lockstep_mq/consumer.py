@@ -33,6 +33,8 @@ _MAX_CONFIRMS = 64  # the same while flush() waits
 _FULL = 1024  # answers that are sent whatever is under way
 _MAX_ANSWERS = 5000  # of one kind in one request: a node takes 10,000 ranges of each
 
+_CLOSE_WAIT = 2.0  # seconds that close() waits for the node at most
+
 _Kind = Literal["ack", "nack", "reject"]
 
 
@@ -73,7 +75,7 @@ class Delivery(StoredMessage):
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} was answered otherwise before")
         self.ack()
-        await self.consumer.flush(timeout=timeout)
+        await self.consumer._flush(timeout)
 
     def nack(self) -> None:
         """Give it back: it is delivered again, to any consumer of the subscription, with a higher delivery_count."""
@@ -88,6 +90,9 @@ class Delivery(StoredMessage):
 
     def reject(self) -> None:
         """Give it up: it goes to the dead-letter queue, or is dropped if the queue has none.
+
+        While the dead-letter queue has no room for it, it stays where it is, no consumer gets it, and Consumer.flush()
+        raises LimitExceeded. It is moved when there is room; if the active is replaced before, it is delivered again.
 
         It is not repeated when the connection breaks before it is confirmed: the message comes again then.
         """
@@ -150,6 +155,9 @@ class Consumer:
             0  # answers that the application gave; how many of them, in order, are committed
         )
         self._flushing = 0
+        self._refused = 0  # rejects that wait for room in the dead-letter queue, and that no flush() has raised
+        self._leaving = False  # close() was called
+        self._streaming = False  # a stream is open, or about to be
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._first = queue_pb2.ConsumeRequest()  # of the present stream
@@ -190,7 +198,7 @@ class Consumer:
             Closed: The consumer was closed.
             LockstepError: A node has ended the consumer for good, such as QueueNotFound; later calls say the same.
         """
-        if not self._buffer or self._error is not None:
+        if not self._buffer or self._error is not None or self._leaving:
             await self._await_message(timeout)
         d = self._buffer.popleft()
         self._hand_out(d)
@@ -200,7 +208,7 @@ class Consumer:
         """Return what has arrived, 1 to limit messages, in order; it waits as receive() does for the first one."""
         if limit < 1:
             raise errors.InvalidRequest(f"a batch of at most {limit} messages: 1 and more are possible")
-        if not self._buffer or self._error is not None:
+        if not self._buffer or self._error is not None or self._leaving:
             await self._await_message(timeout)
         buffer = self._buffer
         batch = [buffer.popleft() for _ in range(min(limit, len(buffer)))]
@@ -223,6 +231,8 @@ class Consumer:
         while True:
             if self._error is not None:
                 raise self._error
+            if self._leaving:
+                raise errors.Closed(f"{self._op}: the consumer is closed")
             if self._buffer:
                 return
             self._available.clear()
@@ -245,7 +255,20 @@ class Consumer:
 
         Raises:
             OutcomeUnknown: The time ended, or the consumer.
+            LimitExceeded: Rejected messages wait, since the dead-letter queue has no room for them; all other answers
+                are committed. It is raised once for each of them.
         """
+        await self._flush(timeout)
+        refused, self._refused = self._refused, 0
+        if refused:
+            raise errors.LimitExceeded(
+                f"{refused} rejected messages of {self.queue} wait, since its dead-letter queue has no room for them; "
+                "all other answers are committed",
+                reason="QUEUE_FULL",
+            )
+
+    async def _flush(self, timeout: float | None) -> None:
+        """Wait until all answers are committed, but for rejects that wait."""
         deadline, up_to = self._caller.deadline(timeout), self._answered
         loop = asyncio.get_running_loop()
         self._flushing += 1
@@ -264,7 +287,15 @@ class Consumer:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """Detach. What was not acknowledged is delivered again. It does not wait for confirmations: flush() does."""
+        """Detach. What was not acknowledged is delivered again.
+
+        Messages that the application has not received do not count as delivered. Answers that were given are sent;
+        only flush() says whether they are confirmed.
+        """
+        self._leaving = True
+        if self._streaming:
+            self._wake.set()
+            await asyncio.wait({self._task}, timeout=_CLOSE_WAIT)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._end(errors.Closed(f"{self._op}: the consumer is closed"))
@@ -326,6 +357,10 @@ class Consumer:
             except errors.Closed:
                 self._end(errors.Closed(f"{self._op}: the client is closed"))
                 return
+            finally:
+                self._streaming = False
+            if self._leaving:
+                return
             if ended.failure.reason == "SUBSCRIPTION_MOVED":
                 self._forget()
             if not ended.again:
@@ -350,6 +385,7 @@ class Consumer:
         self._progress = asyncio.get_running_loop().create_future()
 
     def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.ConsumeCall:
+        self._streaming = True
         self._first = self._reattach()
         return _rpc.consume(channel, metadata)
 
@@ -361,7 +397,25 @@ class Consumer:
             else:
                 self._wake.clear()
                 await self._wake.wait()
+            if self._leaving:
+                await self._leave(call)
             request = self._next_request()
+
+    async def _leave(self, call: _rpc.ConsumeCall) -> None:
+        """Send what is to be sent before the stream ends, and wait for its end."""
+        while True:
+            self._credit = 0
+            request = self._request(answers=True)
+            if not len(self._answers):
+                break
+            await call.write(request)
+        seen = ranges([s for s, d in self._held.items() if not d._acked])
+        if len(seen) > _MAX_ANSWERS:  # what is between two of them counts as seen
+            seen = [types_pb2.SequenceRange(first=seen[0].first, last=seen[-1].last)]
+        request.leave.CopyFrom(queue_pb2.Leave(seen=seen))
+        await call.write(request)
+        await call.done_writing()
+        await asyncio.Event().wait()  # until the receiver has seen the end
 
     def _reattach(self) -> queue_pb2.ConsumeRequest:
         """Prepare for a new stream: acks without a confirmation are repeated; what was given back comes anyway."""
@@ -380,6 +434,7 @@ class Consumer:
                 max_response_bytes=_options.MAX_RECEIVE_BYTES,
                 queue_id=self._queue_id,
                 filter=self._filter,
+                hears_waiting=True,
             )
         )
         return request
@@ -433,6 +488,8 @@ class Consumer:
         self._is_attached()
         if response.queue_id:
             self._queue_id = response.queue_id
+        for r in response.waiting:
+            self._refused += r.last - r.first + 1
         while self._unconfirmed and self._unconfirmed[0].number <= response.confirmed:
             batch = self._unconfirmed.popleft()
             for sequence in batch.acks:

@@ -33,6 +33,7 @@ _MAX_WINDOW = 256  # the nodes remember the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
 _EAGER = 4
 """So many messages of the stream go at once, for latency; later ones wait for an answer or a full batch."""
+_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has asked for that
 _OVERHEAD = 64  # bytes that a message is taken to need beside its body
 
 
@@ -40,8 +41,10 @@ class Producer:
     """A pipeline of publishes, made by Client.producer().
 
     They are committed in the order of the calls, over all queues, and repeated in that order after a failover.
-    Publishes to one queue that wait at the same time may travel in one request, which is one transaction: if a node
-    refuses one of them, all of that request get the error. A batch is never split.
+    Publishes to one queue that wait at the same time may travel in one request, which is one transaction. Each has an
+    outcome of its own all the same: when some of them might be refused (a queue is nearly full, or a message is
+    invalid), they are sent one by one. Only a retry after a lost connection, and a node of release 0.1.0, may refuse
+    them together. A batch is never split.
 
     At most `max_pending_bytes` are unanswered; send() and publish() wait when that is reached.
     """
@@ -84,6 +87,7 @@ class Producer:
         self._bursts = 0  # how many messages of the stream are not wholly answered
         self._greeted = False  # something was answered on the present stream
         self._bundles = False  # the node takes several requests in one message
+        self._single: dict[str, int] = {}  # publishes that are to be sent one by one, by queue
         self._open = 0  # publishes that are not answered
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()  # held by the call that is the next one to get room
@@ -271,6 +275,8 @@ class Producer:
                 continue
             except errors.Closed:
                 return
+            if ended.failure.reason == "SPLIT" and self._split(ended.failure.submitted):
+                continue  # the same node takes them one by one
             if ended.again:
                 self._take_back(ended.failure.submitted)
             else:
@@ -313,7 +319,7 @@ class Producer:
 
     def _encode(self, r: Request) -> _wire.Request:
         pieces = [piece for e in r.entries for piece in e.pieces]
-        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated)
+        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
 
     def _next_request(self, count: int, size: int) -> Request | None:
         """What is to be sent beside so many messages and bytes: what was sent on an earlier stream comes first."""
@@ -348,9 +354,10 @@ class Producer:
         r = Request(self._next, queue)
         self._next += 1
         count = size = 0
+        alone = self._is_single(queue)
         while pending:
             e = pending[0]
-            if entries and (e.queue != queue or count + e.count > most or size + e.bytes > most_bytes):
+            if entries and (alone or e.queue != queue or count + e.count > most or size + e.bytes > most_bytes):
                 break
             pending.popleft()
             e.taken = True
@@ -444,6 +451,24 @@ class Producer:
                 self._pending.appendleft(e)
             self._pending_messages += r.count
             self._pending_bytes += r.bytes
+
+    def _split(self, through: int | None) -> bool:
+        """Take back what the node has not submitted, and send publishes to the queue of the first one one by one."""
+        self._take_back(through)
+        if self._in_flight:
+            return False  # it was sent on an earlier stream, and has one outcome
+        if self._pending:
+            self._single[self._pending[0].queue] = _SINGLY
+        return True
+
+    def _is_single(self, queue: str) -> bool:
+        """Whether a publish to a queue is to be sent by itself; it is counted."""
+        left = self._single.get(queue, 0)
+        if left > 1:
+            self._single[queue] = left - 1
+        elif left:
+            del self._single[queue]
+        return left > 0
 
     def _fail_in_flight(self, error: _MakeError, through: int | None) -> None:
         certain = self._unsubmitted(through)

@@ -17,6 +17,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_CONSUMERS_CLOSED: _ClassVar[ErrorReason]
     ERROR_REASON_INDEX_DAMAGED: _ClassVar[ErrorReason]
     ERROR_REASON_UNREACHABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_SPLIT: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_SUBSCRIPTION_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_EXISTS: _ClassVar[ErrorReason]
@@ -115,6 +116,7 @@ ERROR_REASON_STORE_FAILED: ErrorReason
 ERROR_REASON_CONSUMERS_CLOSED: ErrorReason
 ERROR_REASON_INDEX_DAMAGED: ErrorReason
 ERROR_REASON_UNREACHABLE: ErrorReason
+ERROR_REASON_SPLIT: ErrorReason
 ERROR_REASON_QUEUE_NOT_FOUND: ErrorReason
 ERROR_REASON_SUBSCRIPTION_NOT_FOUND: ErrorReason
 ERROR_REASON_QUEUE_EXISTS: ErrorReason

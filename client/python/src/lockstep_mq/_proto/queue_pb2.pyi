@@ -222,14 +222,16 @@ class DeleteSubscriptionResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("queue", "messages", "producer")
+    __slots__ = ("queue", "messages", "producer", "splits")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
     queue: str
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.Message]
     producer: _types_pb2.Producer
-    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_types_pb2.Message, _Mapping]]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+    splits: bool
+    def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_types_pb2.Message, _Mapping]]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., splits: bool = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("first_sequence", "lsn", "duplicate")
@@ -356,7 +358,7 @@ class OperationResult(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain")
+    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain", "leave")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -366,6 +368,7 @@ class ConsumeRequest(_message.Message):
     NACK_DELAY_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     credit: int
     ack: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
@@ -375,37 +378,48 @@ class ConsumeRequest(_message.Message):
     nack_delay: _duration_pb2.Duration
     release: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     drain: int
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., drain: _Optional[int] = ...) -> None: ...
+    leave: Leave
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., drain: _Optional[int] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("seen",)
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    seen: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    def __init__(self, seen: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter")
+    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "hears_waiting")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    HEARS_WAITING_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     max_response_bytes: int
     queue_id: int
     filter: str
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
+    hears_waiting: bool
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., hears_waiting: bool = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit")
+    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     DRAINED_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
     confirmed: int
     attached: bool
     queue_id: int
     drained: int
     drained_credit: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ...) -> None: ...
+    waiting: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class ReplayDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter")

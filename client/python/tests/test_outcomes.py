@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes that travel together, rejects that wait, and consumers that leave, against a real pair."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pair import BOUND
+
+from lockstep_mq import Client, QueueConfig, Receipt, errors
+
+
+async def outcomes(client: Client, queue: str, bodies: list[bytes]) -> list[Receipt | BaseException]:
+    async with client.producer() as producer:
+        futures = [await producer.send(queue, b) for b in bodies]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+
+async def test_publishes_have_outcomes_of_their_own(client: Client) -> None:
+    """A full queue takes as many as there is room for, in order; a ring takes all and keeps the newest."""
+    await client.admin.create_queue("five", QueueConfig(max_messages=5))
+    got = await outcomes(client, "five", [b"%d" % i for i in range(8)])
+    assert [isinstance(r, Receipt) for r in got] == [True] * 5 + [False] * 3
+    assert all(isinstance(r, errors.LimitExceeded) for r in got[5:])
+    await client.admin.create_queue("ring", QueueConfig(max_messages=1, overflow="drop-head"))
+    got = await outcomes(client, "ring", [b"%d" % i for i in range(50)])
+    assert all(isinstance(r, Receipt) for r in got)
+    async with await client.consume("ring") as consumer:
+        assert (await consumer.receive(timeout=BOUND)).body == b"49"
+
+
+async def test_rejects_that_wait(client: Client) -> None:
+    """A reject that there is no room for holds up no other answer, and flush() raises it once."""
+    await client.admin.create_queue("full.dead", QueueConfig(max_messages=1))
+    await client.publish("full.dead", b"in the way")
+    await client.admin.create_queue("full", QueueConfig(dead_letter="full.dead"))
+    for i in range(3):
+        await client.publish("full", b"%d" % i)
+    consumer = await client.consume("full")
+    got = [await consumer.receive(timeout=BOUND) for _ in range(3)]
+    got[0].reject()
+    await got[1].ack_confirmed(timeout=BOUND)
+    with pytest.raises(errors.LimitExceeded):
+        await consumer.flush(timeout=BOUND)
+    got[2].ack()
+    await consumer.flush(timeout=BOUND)
+    await consumer.close()
+
+
+async def test_what_was_not_received_is_not_delivered(client: Client) -> None:
+    """A consumer that is closed gives back what the application has not received without counting it."""
+    await client.admin.create_queue("seen")
+    for i in range(20):
+        await client.publish("seen", b"%d" % i)
+    for turn in range(2):
+        consumer = await client.consume("seen")
+        first = await consumer.receive(timeout=BOUND)
+        assert (first.sequence, first.delivery_count) == (1, turn)
+        await consumer.close()
+    async with await client.consume("seen") as consumer:
+        counts = [(await consumer.receive(timeout=BOUND)).delivery_count for _ in range(20)]
+    assert counts == [2] + [0] * 19

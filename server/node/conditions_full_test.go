@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+)
+
+// TestDeadLettersWaitCondition: it names both queues of each pair.
+func TestDeadLettersWaitCondition(t *testing.T) {
+	var f findings
+	deadLettersWait(&f, nil)
+	require.Empty(t, f.all)
+	full := dispatch.FullError{Queue: "orders", DeadLetter: "orders.dead"}
+	deadLettersWait(&f, []dispatch.FullError{full})
+	require.Equal(t, []conditions.Kind{conditions.DeadLettersWait}, kinds(&f))
+	require.Contains(t, f.all[0].Details, `"orders"`)
+	require.Contains(t, f.all[0].Details, `"orders.dead"`)
+	f.all = nil
+	deadLettersWait(&f, make([]dispatch.FullError, 2*maxFullNamed))
+	require.Len(t, f.all, 1)
+}

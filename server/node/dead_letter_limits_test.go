@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// hangs is how long a condition of these tests may take: only a node that hangs takes so long.
+const hangs = time.Minute
+
+// newQueues makes a queue and its dead-letter queue, which has limits of its own.
+func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
+	n.t.Helper()
+	require.NoError(n.t, n.createWith("dead", dead))
+	source.DeadLetter = "dead"
+	require.NoError(n.t, n.createWith("orders", source))
+}
+
+func (n *testNode) publishMany(queue string, count int) {
+	n.t.Helper()
+	bodies := make([]string, count)
+	for i := range bodies {
+		bodies[i] = fmt.Sprint(i + 1)
+	}
+	n.publish(queue, bodies...)
+}
+
+// bodiesIn returns the bodies of the messages of a queue.
+func (n *testNode) bodiesIn(queue string) (list []string) {
+	for _, m := range n.browse(queue) {
+		list = append(list, string(m.GetMessage().GetBody()))
+	}
+	return list
+}
+
+// becomes waits until a queue has so many messages.
+func (n *testNode) becomes(queue string, messages int) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
+		"%s does not come to have %d messages", queue, messages)
+}
+
+// consumeWaiting attaches a consumer that understands what it is told of rejects that wait.
+func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
+	n.t.Helper()
+	stream, err := n.queues.Consume(n.t.Context())
+	require.NoError(n.t, err)
+	require.NoError(n.t, stream.Send(&pb.ConsumeRequest{
+		Attach: &pb.Attach{Queue: queue, HearsWaiting: true}, Credit: credit,
+	}))
+	resp, err := stream.Recv()
+	require.NoError(n.t, err)
+	require.True(n.t, resp.GetAttached())
+	return &consumer{t: n.t, stream: stream}
+}
+
+// TestRejectsIntoRing: a dead-letter queue that drops its oldest messages takes all dead letters, however many there
+// are at once, and keeps the newest.
+func TestRejectsIntoRing(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 100, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD}, &pb.QueueConfig{})
+	n.publishMany("orders", 300)
+	c := n.consume("orders", 300)
+	c.take(300)
+	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 300}}})
+	require.Empty(t, n.browse("orders"))
+	dead := n.bodiesIn("dead")
+	require.Len(t, dead, 100)
+	require.Equal(t, []string{"201", "300"}, []string{dead[0], dead[99]})
+}
+
+// TestDeadLettersInPortions: as many dead letters go as there is room for, the oldest first, and the rest follows.
+func TestDeadLettersInPortions(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 100}, &pb.QueueConfig{MaxDeliveries: 1})
+	n.publishMany("orders", 300)
+	c := n.consume("orders", 300)
+	c.take(300)
+	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 300}}}))
+	for _, first := range []string{"1", "101", "201"} {
+		n.becomes("dead", 100)
+		require.Equal(t, first, n.bodiesIn("dead")[0])
+		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
+		require.NoError(t, err)
+	}
+	n.becomes("orders", 0)
+}
+
+// TestLargeDeadLetterWaitsAlone: a dead letter that is larger than its dead-letter queue may ever hold stays, and holds
+// up no other.
+func TestLargeDeadLetterWaitsAlone(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxBytes: 1000}, &pb.QueueConfig{})
+	n.publish("orders", string(make([]byte, 2000)), "small")
+	c := n.consumeWaiting("orders", 2)
+	c.take(2)
+	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 2}}, Confirm: 1}))
+	resp, err := c.stream.Recv()
+	require.NoError(t, err)
+	require.Len(t, resp.GetWaiting(), 1)
+	require.Equal(t, uint64(1), resp.GetWaiting()[0].GetLast())
+	resp, err = c.stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), resp.GetConfirmed())
+	require.Equal(t, []string{"small"}, n.bodiesIn("dead"))
+	require.Len(t, n.browse("orders"), 1)
+}
+
+// TestExpiredInPortions: expired messages go to a ring, all of them, and to a full dead-letter queue as many as fit.
+func TestExpiredInPortions(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{
+		DeadLetterExpired: true, Ttl: durationpb.New(time.Millisecond),
+	})
+	n.publishMany("orders", 25)
+	n.becomes("dead", 10)
+	require.Equal(t, "1", n.bodiesIn("dead")[0])
+	require.NoError(t, n.alter("dead", &pb.QueueConfig{
+		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
+	}, "max_messages", "overflow"))
+	n.becomes("orders", 0)
+	require.Equal(t, "16", n.bodiesIn("dead")[0])
+}
+
+// TestOverflowInPortions: the excess of a queue goes to a dead-letter queue that has room for less than that.
+func TestOverflowInPortions(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{})
+	n.publishMany("orders", 25)
+	require.NoError(t, n.alter("orders", &pb.QueueConfig{
+		MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD,
+	}, "max_messages", "overflow"))
+	n.becomes("dead", 10)
+	require.Len(t, n.browse("orders"), 15)
+	require.NoError(t, n.alter("dead", &pb.QueueConfig{
+		MaxMessages: 10, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD,
+	}, "max_messages", "overflow"))
+	n.becomes("orders", 5)
+	require.Len(t, n.browse("dead"), 10)
+}
+
+// TestOverflowSparesDelivered: what a consumer has is acknowledged or dead-lettered, never both.
+func TestOverflowSparesDelivered(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD})
+	n.publishMany("orders", 3)
+	c := n.consume("orders", 3)
+	c.take(3)
+	n.publish("orders", "4", "5", "6", "7")
+	n.publish("orders", "8", "9")
+	n.becomes("dead", 1)
+	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that no consumer has")
+	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
+	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
+	require.Equal(t, []string{"5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
+	require.Equal(t, []string{"4"}, n.bodiesIn("dead"))
+}
+
+// TestReplayInPortions: dead letters that are moved back go as far as there is room.
+func TestReplayInPortions(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 30})
+	n.publishMany("orders", 30)
+	c := n.consume("orders", 30)
+	c.take(30)
+	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 30}}})
+	require.NoError(t, n.alter("orders", &pb.QueueConfig{MaxMessages: 7}, "max_messages"))
+	_, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.Len(t, n.browse("orders"), 7)
+	require.Len(t, n.browse("dead"), 23)
+}
