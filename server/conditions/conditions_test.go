@@ -131,3 +131,9 @@ func TestSettle(t *testing.T) {
 		require.Equal(t, start, b.Now()[0].Since)
 	}
 }
+
+// TestReplacedNode: the announcement of a node that died ends with its lease, before it is reported as a third node.
+func TestReplacedNode(t *testing.T) {
+	const lease = 3*time.Second + time.Second // of the coordinators, and what they round up
+	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)
+}

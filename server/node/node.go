@@ -104,8 +104,6 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		logger.Warn(w)
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
-	names := new(queueNames)
-	logger = logger.WithOptions(zap.WrapCore(names.wrap))
 	n := newNode(cfg, logger, &o)
 	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched as long as the node lives
 		return err
@@ -118,7 +116,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if n.store, err = openStore(cfg, o.FS, o.Environment.BootID, n.storeEvent); err != nil {
 		return err
 	}
-	names.use(n.store.QueueName)
+	n.names.use(n.store.QueueName)
 	defer func() { err = errors.Join(err, n.closeStore()) }()
 	n.monitor.cacheOnly = fallsBack(o.FS, &cfg)
 	stopArchive, err := n.startArchive() // before anything is applied
@@ -190,8 +188,11 @@ func (o *Options) setDefaults() (err error) {
 
 // newNode makes a node that has opened nothing yet.
 func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
+	names := new(queueNames)
+	logger = logger.WithOptions(zap.WrapCore(names.wrap))
 	n := &node{
-		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
+		names: names,
+		cfg:   cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
 		canRestart: o.CanRestart, checkRestart: o.CheckRestart,
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
@@ -212,6 +213,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 type node struct {
 	cfg       config.Config
 	log       *zap.Logger
+	names     *queueNames // for log
 	fs        vfs.FS
 	version   string
 	startedAt time.Time

@@ -25,7 +25,7 @@ import (
 // ```sh norun. They may be indented, as parts of a list.
 func blocks(document string) []string {
 	var found []string
-	for _, m := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(document, -1) {
+	for _, m := range regexp.MustCompile("(?m)^ *```sh\n((?s:.*?))\n *```$").FindAllStringSubmatch(document, -1) {
 		found = append(found, m[1])
 	}
 	return found

@@ -15,14 +15,14 @@ import (
 
 // hint is hint, checks whether a process that ends connections speaks TLS at all, and names the variable to rename
 // where the environment still has one that was this command's until release 0.1 and is a node's setting now.
-func (env *Env) hint(err error) string {
+func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {
 		return next
 	}
 	if addresses, addrErr := env.Addresses(); addrErr == nil &&
 		strings.Contains(err.Error(), "it speaks TLS, and this client does not") &&
-		!slices.ContainsFunc(addresses, speaksTLS) {
+		!slices.ContainsFunc(addresses, func(at string) bool { return speaksTLS(ctx, at) }) {
 		return hint(errOtherPort)
 	}
 	for _, name := range [...]string{envTLSCA, envTLSCert, envTLSKey} {

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ var (
 )
 
 // NoAnswer is ErrNoAnswer, or says what is wrong where it is not the addresses.
-func NoAnswer(s nodes.Status) error {
+func NoAnswer(ctx context.Context, s nodes.Status) error {
 	for _, n := range s.Nodes {
 		if nodes.Refuses(n.Err) {
 			return fmt.Errorf("no node shows its status to this caller: %w", n.Err)
@@ -37,7 +36,7 @@ func NoAnswer(s nodes.Status) error {
 		case has("it is not a port for clients"):
 			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
 		case has("it speaks TLS, and this client does not"):
-			if !speaksTLS(n.Address) {
+			if !speaksTLS(ctx, n.Address) {
 				return fmt.Errorf("%w: what listens at %s is not gRPC", errOtherPort, n.Address)
 			}
 			return errNodeSpeaksTLS
@@ -54,11 +53,13 @@ func NoAnswer(s nodes.Status) error {
 
 // speaksTLS reports whether a process answers a handshake of TLS as one of TLS. A connection that ends without an
 // answer counts as TLS: gRPC has said that it ended one without TLS.
-func speaksTLS(address string) bool {
-	dialer := net.Dialer{Timeout: probeTimeout, Deadline: time.Now().Add(probeTimeout)}
-	conn, err := tls.DialWithDialer(&dialer, "tcp", address, &tls.Config{
+func speaksTLS(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{
 		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // nothing is sent, and nothing is believed
-	})
+	}}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err == nil {
 		_ = conn.Close() // nothing was sent
 	}

@@ -41,7 +41,9 @@ func shape(f *pflag.Flag) {
 type days struct{ pflag.Value }
 
 // Set implements pflag.Value.
-func (d *days) Set(text string) error { return d.Value.Set(config.ExpandDays(text)) }
+func (d *days) Set(text string) error {
+	return d.Value.Set(config.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
+}
 
 // plain is the value of a boolean flag that is not shown as [=true|false]: without the method IsBoolFlag.
 type plain struct{ pflag.Value }

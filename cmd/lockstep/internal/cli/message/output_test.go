@@ -33,8 +33,9 @@ func shell(t *testing.T, c clitest.CLI, line string) (stdout, stderr string, err
 func TestOutputFailed(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "one", "-p", "region=eu")
-	for _, redirect := range []string{">&-", "--output json >&-", "--format '{{.body}}' >&-", "> /dev/full",
-		"--format '{{.body}}' > /dev/full"} {
+	for _, redirect := range []string{
+		">&-", "--output json >&-", "--format '{{.body}}' >&-", "> /dev/full", "--format '{{.body}}' > /dev/full",
+	} {
 		if _, err := os.Stat("/dev/full"); err != nil && redirect[len(redirect)-1] == 'l' {
 			continue
 		}

@@ -109,7 +109,7 @@ func nodeToForce(
 		case 1:
 			target = answer[0]
 		case 0:
-			return nil, cli.NoAnswer(status)
+			return nil, cli.NoAnswer(ctx, status)
 		default:
 			return nil, fmt.Errorf("several nodes answer (%s), and none is forced while the other one does: stop the "+
 				"one that is broken or holds less (lockstep status), and try again", strings.Join(answer, ", "))

@@ -250,7 +250,8 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", kind)
 			}
 			voters = st.GetPair().GetCoordinatorAddresses()
-			secured = slices.ContainsFunc(st.GetCertificates(), func(c *pb.CertificateStatus) bool { return c.GetUse() == "raft" })
+			secured = slices.ContainsFunc(st.GetCertificates(),
+				func(c *pb.CertificateStatus) bool { return c.GetUse() == "raft" })
 			if len(voters) > 0 {
 				return nil
 			}

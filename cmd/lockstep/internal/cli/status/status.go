@@ -36,7 +36,7 @@ rates, and otherwise whenever it changed.`,
 					return err
 				}
 				if s.Answered() == 0 {
-					return cli.NoAnswer(s)
+					return cli.NoAnswer(ctx, s)
 				}
 				return nil
 			})

@@ -76,7 +76,7 @@ func printOnce(ctx context.Context, env *cli.Env, s *source) error {
 		err = env.Print.Raw([]byte(printed(p)))
 	}
 	if err == nil && p.Status.Answered() == 0 {
-		err = cli.NoAnswer(p.Status)
+		err = cli.NoAnswer(ctx, p.Status)
 	}
 	return err
 }
