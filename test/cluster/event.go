@@ -50,7 +50,7 @@ func (e Event) Number(field string) uint64 {
 	return n
 }
 
-// WaitEvent waits for the first event of a name, from a position of the node's log on, that fits. A nil fits takes each.
+// WaitEvent waits for the first event of a name that fits, from a position of the node's log on. A nil fits takes each.
 // The next event is found from its End on.
 func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(Event) bool) (Event, error) {
 	for {

@@ -76,6 +76,9 @@ type Coordinator struct {
 	twins twins.Tracker
 	// unknown says that there is a process under this node's id that may not know of this one.
 	unknown chan struct{}
+	// history is that of the responses so far, and replaced receives when a response was of another one.
+	history  history
+	replaced chan struct{}
 	// lastCause is why the last request that failed has failed, in words: a string.
 	lastCause *atomic.Value
 
@@ -125,8 +128,8 @@ func Open(o Options) (*Coordinator, error) {
 		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
 		livedir: o.Prefix + "/live/",
 		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
-		unknown: make(chan struct{}, 1),
-		seen:    latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
+		unknown: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
+		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil
@@ -187,10 +190,28 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 
 // get reads keys linearizably from whichever endpoint answers first.
 func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	before := c.history.revision()
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return c.client.Get(ctx, key, opts...)
 	})
+	if err == nil {
+		c.heed(resp.Header, before)
+	}
 	return resp, err
+}
+
+// txn writes to whichever endpoint answers first. doubt is that of hedged.
+func (c *Coordinator) txn(
+	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
+) (resp *clientv3.TxnResponse, doubt bool, err error) {
+	before := c.history.revision()
+	resp, doubt, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return request(c.client.Txn(ctx)).Commit()
+	})
+	if err == nil {
+		c.heed(resp.Header, before)
+	}
+	return resp, doubt, err
 }
 
 // attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a
@@ -233,12 +254,11 @@ func (c *Coordinator) Swap(
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
 	}
 	// The same swap may be sent to several endpoints: only one of them can be done, and it is known by its OpID.
-	resp, doubt, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return c.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))). // 0: the key does not exist
+	resp, doubt, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
+		// Revision 0: the key does not exist.
+		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
-			Else(clientv3.OpGet(c.record)).
-			Commit()
+			Else(clientv3.OpGet(c.record))
 	})
 	if err != nil {
 		return c.swapFailed(ctx, expect, next, doubt, err)

@@ -114,13 +114,11 @@ func (c *Coordinator) overwritten(live failover.Live) bool {
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	_, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	_, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		run := clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(id))
-		return c.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(keys.live), "=", 0)).
+		return t.If(clientv3.Compare(clientv3.CreateRevision(keys.live), "=", 0)).
 			Then(run, clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(id))).
-			Else(run).
-			Commit()
+			Else(run)
 	})
 	switch {
 	case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound):
@@ -143,11 +141,11 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("grant: %w", err)
 	}
-	_, _, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return c.client.Txn(ctx).Then(
+	_, _, err = c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
+		return t.Then(
 			clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(lease.ID)),
 			clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(lease.ID)),
-		).Commit()
+		)
 	})
 	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("put %s: %w", keys.live, err) // the lease ends by itself

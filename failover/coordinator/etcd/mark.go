@@ -54,12 +54,10 @@ func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, err
 	}
 	// It may be sent to several endpoints. One that is done only after a higher mark was written does not meet its
 	// condition any more.
-	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return c.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
+	resp, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
+		return t.If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
 			Then(clientv3.OpPut(c.mark, string(value))).
-			Else(clientv3.OpGet(c.mark)).
-			Commit()
+			Else(clientv3.OpGet(c.mark))
 	})
 	if err != nil {
 		return false, fmt.Errorf("write the pair's mark: %w: %w", failover.ErrUnknownOutcome, err)

@@ -76,8 +76,8 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	}
 }
 
-// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and so is one
-// that comes later.
+// TestEmptiedUnderAnnouncement: a process that announces itself is seen again in an etcd that was emptied, and so is
+// one that comes later.
 func TestEmptiedUnderAnnouncement(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})

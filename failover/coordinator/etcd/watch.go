@@ -65,6 +65,10 @@ func (c *Coordinator) watchOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	select {
+	case <-c.replaced: // what comes now is listed
+	default:
+	}
 	listed, err := c.list(ctx)
 	if err != nil {
 		return err
@@ -178,6 +182,8 @@ func (c *Coordinator) follow(
 				return fmt.Errorf("watch: %w", err)
 			}
 			asked = true
+		case <-c.replaced:
+			return errReplaced
 		case <-ctx.Done():
 			return ctx.Err()
 		}
