@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // node has the services that a connection needs to be opened.
 type node struct {
