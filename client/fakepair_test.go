@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// fakePair is two gRPC servers over one store in memory and a network in memory, in a synctest bubble. It can do at a given request what a real pair does only by
-// chance: commit and die before the answer, freeze, refuse, answer from an older term. What a real pair does is tested
-// against a real pair, in test/ and in the examples.
+// fakePair is two gRPC servers over one store and a network in memory, in a synctest bubble. At a given request it can
+// do what a real pair does only by chance: commit and die before the response, freeze, refuse, respond from an older
+// term. Real pairs are tested in test/ and in the examples.
 type fakePair struct {
 	t     *testing.T
 	net   *simnet.Network
@@ -107,7 +107,8 @@ func pause(d time.Duration) {
 func newFakePair(t *testing.T) *fakePair {
 	network := simnet.New(simnet.Options{})
 	p := &fakePair{
-		t: t, net: network, here: network.NewProcess("127.0.0.9"), term: 1, messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
+		t: t, net: network, here: network.NewProcess("127.0.0.9"), term: 1,
+		messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
 		rejected: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
 	}
 	for i := range p.nodes {

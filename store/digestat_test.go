@@ -40,11 +40,11 @@ func TestDigestAt(t *testing.T) {
 		}
 		wg.Go(func() {
 			var err error
-			if digests[i], err = digestAt(t.Context(), n.s, at, 10*time.Second); err != nil {
+			if digests[i], err = digestAt(t.Context(), n.s, at, time.Minute); err != nil {
 				t.Error(err)
 			}
 		})
-		require.Eventually(t, func() bool { return n.s.Holds() == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return n.s.Holds() == 1 }, time.Minute, time.Millisecond)
 		step := uint64(1 + i*99) // one record at a time, or all in a few calls
 		wg.Go(func() {
 			for upTo := step; ; upTo += step {
@@ -85,7 +85,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 		_, err := twin.s.QueueDigestsAt(t.Context(), 5, time.Hour)
 		waited <- err
 	}()
-	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return twin.s.Holds() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, receive(t, source.s, twin.s).Commit())
 	require.Greater(t, twin.s.Applied().LSN, uint64(5))
 	within(t, "QueueDigestsAt", func() { require.ErrorIs(t, <-waited, store.ErrSnapshotGone) })

@@ -31,7 +31,7 @@ import (
 )
 
 // maxWait bounds how long a test waits for what should happen at once.
-const maxWait = 20 * time.Second
+const maxWait = time.Minute
 
 // within runs fn and fails the test if it does not return in time.
 func within(t *testing.T, what string, fn func()) {

@@ -217,7 +217,7 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, err := n.s.RepairAll(context.Background())
 		return err == nil && left == 0
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	_, damaged = readMarked(t, n.s)
 	require.Empty(t, damaged)
 	n.check()
@@ -236,7 +236,7 @@ func TestRewriteRepairs(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, err := n.s.RepairAll(context.Background())
 		return err == nil && left == 0
-	}, 30*time.Second, 100*time.Millisecond)
+	}, time.Minute, 100*time.Millisecond)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
 	_, err = n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // peer is a client of AMQP that does no more than a test needs: one session, and whole messages as they are encoded.
 type peer struct {

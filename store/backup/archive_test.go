@@ -264,7 +264,7 @@ func TestArchiveFails(t *testing.T) {
 				n.step()
 				n.checkpoint()
 				return n.s.FirstLSN() > 11
-			}, 10*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 		}
 		fault.SetHook(nil)
 		require.NoError(t, a.Flush(ctx))
@@ -293,7 +293,7 @@ func TestArchiveInBackground(t *testing.T) {
 	_, err = backup.StartArchiver(n.s, o)
 	require.ErrorIs(t, err, backup.ErrBusy)
 	n.steps(10)
-	require.Eventually(t, func() bool { return a.Status().Last == n.s.End() }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.Status().Last == n.s.End() }, time.Minute, time.Millisecond)
 	require.NoError(t, a.Close())
 }
 

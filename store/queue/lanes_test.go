@@ -4,7 +4,6 @@ package queue
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,11 +57,7 @@ func TestNextOfAPriorityIsFoundAtOnce(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, with)
-	start := time.Now()
-	for range 1000 {
-		sub.NextUnackedIn(9, 1)
-	}
-	require.Less(t, time.Since(start), 100*time.Millisecond, "half a million messages are not gone through")
+	require.Len(t, s.Queue(1).lanes.byLane[9], 1, "a search of priority 9 visits one chunk of half a million messages")
 	require.Empty(t, s.Check())
 	// When the messages are dead, so is what is known of their priorities.
 	apply(func(b *txn.Builder) { b.Purge(1, 0) })

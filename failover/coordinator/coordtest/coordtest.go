@@ -20,7 +20,7 @@ import (
 )
 
 // bound is the time within which anything has to happen.
-const bound = 15 * time.Second
+const bound = time.Minute
 
 // outageTry is how long something is tried while the coordinator does not answer.
 const outageTry = time.Second

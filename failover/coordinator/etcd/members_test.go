@@ -25,7 +25,7 @@ import (
 )
 
 // bound is the time within which anything has to happen. No goal.
-const bound = 20 * time.Second
+const bound = time.Minute
 
 // configure changes the configuration of a member before it starts.
 type configure func(*embed.Config)

@@ -17,7 +17,7 @@ import (
 )
 
 // bound is the time within which anything has to happen.
-const bound = 15 * time.Second
+const bound = time.Minute
 
 // The voters of every test. Their names are names of the test's network; where they listen is up to the system.
 const (

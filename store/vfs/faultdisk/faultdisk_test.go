@@ -69,7 +69,7 @@ func TestStallEndsWithTheState(t *testing.T) {
 	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}))
 	done := make(chan error, 1)
 	go func() { done <- f.Sync() }()
-	require.Eventually(t, func() bool { return d.Hits()[0] == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.Hits()[0] == 1 }, time.Minute, time.Millisecond)
 	select {
 	case <-done:
 		t.Fatal("it does not hang")
