@@ -4,12 +4,15 @@ package simpair
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -23,6 +26,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
+
+// ErrLeak is returned when connections of a node are open after node.Run has returned.
+var ErrLeak = errors.New("simpair: connections outlive node.Run")
 
 // Node is a process: one call of node.Run.
 type Node struct {
@@ -95,6 +101,12 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	go func() {
 		defer close(n.done)
 		n.err = node.Run(ctx, c, logger, o)
+		time.Sleep(1) //nolint:forbidigo // simulated time: until all goroutines that are about to end have done so
+		// A voter leaves connections to other voters open when it is closed.
+		raft := c.Coordinator.Type == config.CoordinatorRaft
+		if open := n.process.Connections(); open > 0 && !raft && !n.killed.Load() {
+			n.err = errors.Join(n.err, fmt.Errorf("%w: %d", ErrLeak, open))
+		}
 	}()
 	select {
 	case <-ready:
