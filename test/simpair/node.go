@@ -102,9 +102,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 		defer close(n.done)
 		n.err = node.Run(ctx, c, logger, o)
 		time.Sleep(1) //nolint:forbidigo // simulated time: until all goroutines that are about to end have done so
-		// A voter leaves connections to other voters open when it is closed.
-		raft := c.Coordinator.Type == config.CoordinatorRaft
-		if open := n.process.Connections(); open > 0 && !raft && !n.killed.Load() {
+		if open := n.process.Connections(); open > 0 && !n.killed.Load() {
 			n.err = errors.Join(n.err, fmt.Errorf("%w: %d", ErrLeak, open))
 		}
 	}()
