@@ -357,8 +357,8 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// TestClockIsReadInOrder: the clock is read with the lock held, so that no caller compares a time that is older than the
-// one that another caller has read.
+// TestClockIsReadInOrder: the clock is read with the lock held, so that no caller compares a time that is older than
+// the one that another caller has read.
 func TestClockIsReadInOrder(t *testing.T) {
 	m := &Manager{}
 	reads := 0
