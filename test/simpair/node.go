@@ -101,7 +101,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	go func() {
 		defer close(n.done)
 		n.err = node.Run(ctx, c, logger, o)
-		time.Sleep(time.Nanosecond) //nolint:forbidigo // simulated time: until all goroutines that are about to end have done so
+		time.Sleep(time.Nanosecond) //nolint:forbidigo // simulated time: all goroutines that can end do so first
 		if open := n.process.Connections(); open > 0 && !n.killed.Load() {
 			n.err = errors.Join(n.err, fmt.Errorf("%w: %d", ErrLeak, open))
 		}
