@@ -215,6 +215,7 @@ func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 				return
 			}
 			r.published.Add(1)
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // the pace of a load, in simulated time
 		}
 	})
 	running.Go(func() {
@@ -254,7 +255,7 @@ func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (co
 				r.fail("new connection: %w", err)
 			}
 			count.Add(1)
-			time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the pace of a load
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the pace of a load, in simulated time
 		}
 	})
 	return count
@@ -281,7 +282,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 					}
 				}
 			}
-			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the pace of a look
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the pace of a look, in simulated time
 		}
 	})
 }

@@ -190,6 +190,13 @@ func (p *Process) Kill() {
 	p.Reset("")
 }
 
+// Connections returns how many connections the process has open.
+func (p *Process) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
 // Dead returns a channel that Kill closes.
 func (p *Process) Dead() <-chan struct{} { return p.dead }
 

@@ -4,12 +4,15 @@ package simpair
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -23,6 +26,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
+
+// ErrLeak is returned when connections of a node are open after node.Run has returned.
+var ErrLeak = errors.New("simpair: connections outlive node.Run")
 
 // Node is a process: one call of node.Run.
 type Node struct {
@@ -95,6 +101,10 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	go func() {
 		defer close(n.done)
 		n.err = node.Run(ctx, c, logger, o)
+		time.Sleep(time.Nanosecond) //nolint:forbidigo // simulated time: all goroutines that can end do so first
+		if open := n.process.Connections(); open > 0 && !n.killed.Load() {
+			n.err = errors.Join(n.err, fmt.Errorf("%w: %d", ErrLeak, open))
+		}
 	}()
 	select {
 	case <-ready:

@@ -4,8 +4,8 @@
 //
 // Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store,
 // replication, failover and all services. Simulated are the network (test/simnet), the disk (store/vfs/memfs), etcd
-// (failover/coordinator/memory) and the clock. Voters of the raft coordinator use the simulated network and files of the
-// operating system. A bound in simulated time is exact and does not depend on the machine.
+// (failover/coordinator/memory) and the clock. Voters of the raft coordinator use the simulated network, and files of
+// the operating system. A bound in simulated time is exact and does not depend on the machine.
 //
 //	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 //		a := w.Start(w.PairConfig("a"), node.Options{})

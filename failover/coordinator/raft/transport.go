@@ -107,7 +107,9 @@ func (t *transport) note(rpc hraft.RPC) error {
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
 	t.wg.Wait()
-	return t.NetworkTransport.Close()
+	err := t.NetworkTransport.Close()
+	t.CloseStreams() // Close leaves pooled connections open
+	return err
 }
 
 // SetHeartbeatHandler implements raft.Transport.

@@ -322,8 +322,8 @@ func (v *Voter) Close() error {
 	_ = v.trans.Close()
 	v.port.Close()
 	v.api.close()
-	v.peers.close()
 	v.wg.Wait()
+	v.peers.close() // after the last request of this voter
 	if err != nil {
 		err = fmt.Errorf("raft: stop: %w", err)
 	}
