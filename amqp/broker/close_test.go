@@ -276,3 +276,32 @@ func TestMessagesBeforeABrokenFrame(t *testing.T) {
 		require.Len(t, n.stored("q"), 10)
 	})
 }
+
+// TestDetachThatIsNotConfirmed: a detach is answered after a while although the node does not confirm the answers.
+func TestDetachThatIsNotConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q")
+		n.queues["q"] = []string{"a"}
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(1))})
+		d := next[*wire.Transfer](p)
+		require.NotNil(t, d)
+		begin := time.Now()
+		b := wire.AppendFrame(nil, 0, &wire.Disposition{
+			Role: wire.RoleReceiver, First: d.DeliveryID.Value, Last: d.DeliveryID.Value, Settled: true,
+			State: &wire.Rejected{},
+		}, nil)
+		p.write(wire.AppendFrame(b, 0, &wire.Detach{Handle: 1, Closed: true}, nil))
+		go func() { // as the client is not silent
+			for range 2 {
+				time.Sleep(10 * time.Second)
+				_, _ = p.conn.Write(wire.AppendFrame(nil, 0, nil, nil))
+			}
+		}()
+		require.True(t, until[*wire.Detach](p))
+		require.Equal(t, finishLimit, time.Since(begin))
+		close(n.hold)
+	})
+}
