@@ -82,16 +82,18 @@ func TestMessagesBeforeTheEnd(t *testing.T) {
 		"close":  {&wire.Close{}, until[*wire.Close]},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newStore("q")
-			s, _, stop := serveFor(t, n, func(*Options) {})
-			defer stop()
-			p := dial(t, s, "c")
-			p.attachSender(0, &wire.Node{Address: "q"})
-			p.write(wire.AppendFrame(transfers(0, 0, count, true, nil), 0, c.last, nil))
-			<-n.asked
-			close(n.hold)
-			require.True(t, c.answered(p))
-			require.Len(t, n.stored("q"), count)
+			synctest.Test(t, func(t *testing.T) {
+				n := newStore("q")
+				s, _, stop := serveFor(t, n, inMemory)
+				defer stop()
+				p := dial(t, s, "c")
+				p.attachSender(0, &wire.Node{Address: "q"})
+				p.write(wire.AppendFrame(transfers(0, 0, count, true, nil), 0, c.last, nil))
+				<-n.asked
+				close(n.hold)
+				require.True(t, c.answered(p))
+				require.Len(t, n.stored("q"), count)
+			})
 		})
 	}
 }
@@ -140,57 +142,63 @@ func TestOutcomesBeforeTheEnd(t *testing.T) {
 		"close":  {&wire.Close{}, until[*wire.Close]},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newStore("q")
-			n.queues["q"] = []string{"a", "b"}
-			s, _, stop := serveFor(t, n, func(*Options) {})
-			defer stop()
-			p := dial(t, s, "c")
-			p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(1))})
-			d := next[*wire.Transfer](p)
-			require.NotNil(t, d)
-			b := wire.AppendFrame(nil, 0, &wire.Disposition{
-				Role: wire.RoleReceiver, First: d.DeliveryID.Value, Last: d.DeliveryID.Value, Settled: true,
-				State: wire.Accepted{},
-			}, nil)
-			p.write(wire.AppendFrame(b, 0, c.last, nil))
-			<-n.asked
-			close(n.hold)
-			require.True(t, c.answered(p))
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			require.Equal(t, []uint64{1}, n.acked)
+			synctest.Test(t, func(t *testing.T) {
+				n := newStore("q")
+				n.queues["q"] = []string{"a", "b"}
+				s, _, stop := serveFor(t, n, inMemory)
+				defer stop()
+				p := dial(t, s, "c")
+				p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(1))})
+				d := next[*wire.Transfer](p)
+				require.NotNil(t, d)
+				b := wire.AppendFrame(nil, 0, &wire.Disposition{
+					Role: wire.RoleReceiver, First: d.DeliveryID.Value, Last: d.DeliveryID.Value, Settled: true,
+					State: wire.Accepted{},
+				}, nil)
+				p.write(wire.AppendFrame(b, 0, c.last, nil))
+				<-n.asked
+				close(n.hold)
+				require.True(t, c.answered(p))
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				require.Equal(t, []uint64{1}, n.acked)
+			})
 		})
 	}
-	n := newStore("q")
-	s, _, stop := serveFor(t, n, func(*Options) {})
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachSender(0, &wire.Node{Address: "q"})
-	p.write(wire.AppendFrame(transfers(0, 0, 1, false, nil), 0, &wire.Detach{Handle: 0, Closed: true}, nil))
-	<-n.asked
-	close(n.hold)
-	d := next[*wire.Disposition](p)
-	require.NotNil(t, d)
-	require.Equal(t, wire.Accepted{}, d.State)
-	require.True(t, until[*wire.Detach](p))
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q")
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachSender(0, &wire.Node{Address: "q"})
+		p.write(wire.AppendFrame(transfers(0, 0, 1, false, nil), 0, &wire.Detach{Handle: 0, Closed: true}, nil))
+		<-n.asked
+		close(n.hold)
+		d := next[*wire.Disposition](p)
+		require.NotNil(t, d)
+		require.Equal(t, wire.Accepted{}, d.State)
+		require.True(t, until[*wire.Detach](p))
+	})
 }
 
 // TestDischargeBeforeTheClose: a transaction that was discharged before the close is committed.
 func TestDischargeBeforeTheClose(t *testing.T) {
-	n := newStore("q")
-	s, _, stop := serveFor(t, n, func(*Options) {})
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachSender(0, &wire.Coordinator{})
-	p.attachSender(1, &wire.Node{Address: "q"})
-	id := p.declare(0, 0)
-	b := transfers(1, 1, 3, true, &wire.TransactionalState{TxnID: id})
-	b = append(b, discharge(0, 4, id)...)
-	p.write(wire.AppendFrame(b, 0, &wire.Close{}, nil))
-	<-n.asked
-	close(n.hold)
-	require.True(t, until[*wire.Close](p))
-	require.Equal(t, []string{"1", "2", "3"}, n.stored("q"))
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q")
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachSender(0, &wire.Coordinator{})
+		p.attachSender(1, &wire.Node{Address: "q"})
+		id := p.declare(0, 0)
+		b := transfers(1, 1, 3, true, &wire.TransactionalState{TxnID: id})
+		b = append(b, discharge(0, 4, id)...)
+		p.write(wire.AppendFrame(b, 0, &wire.Close{}, nil))
+		<-n.asked
+		close(n.hold)
+		require.True(t, until[*wire.Close](p))
+		require.Equal(t, []string{"1", "2", "3"}, n.stored("q"))
+	})
 }
 
 // declare declares a transaction.
@@ -266,5 +274,34 @@ func TestMessagesBeforeABrokenFrame(t *testing.T) {
 		require.Error(t, p.in.Next(&wire.Frame{}), "the connection ends")
 		require.Less(t, time.Since(begin), time.Second)
 		require.Len(t, n.stored("q"), 10)
+	})
+}
+
+// TestDetachThatIsNotConfirmed: a detach is answered after a while although the node does not confirm the answers.
+func TestDetachThatIsNotConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q")
+		n.queues["q"] = []string{"a"}
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(1))})
+		d := next[*wire.Transfer](p)
+		require.NotNil(t, d)
+		begin := time.Now()
+		b := wire.AppendFrame(nil, 0, &wire.Disposition{
+			Role: wire.RoleReceiver, First: d.DeliveryID.Value, Last: d.DeliveryID.Value, Settled: true,
+			State: &wire.Rejected{},
+		}, nil)
+		p.write(wire.AppendFrame(b, 0, &wire.Detach{Handle: 1, Closed: true}, nil))
+		go func() { // as the client is not silent
+			for range 2 {
+				time.Sleep(10 * time.Second)
+				_, _ = p.conn.Write(wire.AppendFrame(nil, 0, nil, nil))
+			}
+		}()
+		require.True(t, until[*wire.Detach](p))
+		require.Equal(t, finishLimit, time.Since(begin))
+		close(n.hold)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -57,10 +58,11 @@ type consumer struct {
 	answers   answers
 	confirms  uint64 // the last number that was asked for
 	confirmed uint64
-	waiting   []settling // to be settled when they are confirmed
-	syncs     []syncing  // browsers that wait for that
-	drain     *drain     // the client waits until no more messages follow; nil if not
-	drains    uint64     // number of the last request to the node
+	waiting   []settling  // to be settled when they are confirmed
+	syncs     []syncing   // browsers that wait for that
+	drain     *drain      // the client waits until no more messages follow; nil if not
+	limit     *time.Timer // ends the stream if that does not end by itself; nil before finish
+	drains    uint64      // number of the last request to the node
 	gone      bool
 }
 
@@ -134,7 +136,16 @@ func (s *consumer) consume() error {
 	defer s.cancel()
 	defer s.c.server.unregister(s)
 	defer close(s.ended)
+	defer s.stopLimit()
 	return s.stream()
+}
+
+func (s *consumer) stopLimit() {
+	s.c.locked(func() {
+		if s.limit != nil {
+			s.limit.Stop()
+		}
+	})
 }
 
 // stream attaches to the subscription, and passes on what comes until the stream ends.
@@ -395,7 +406,8 @@ func (s *consumer) detached(closed bool) (wait func()) {
 	}
 }
 
-// finish has the stream end when the node has confirmed all answers. mu is held.
+// finish has the stream end when the node has confirmed all answers, or after a while: rejected messages stay
+// unconfirmed while their dead-letter queue is full. mu is held.
 func (s *consumer) finish() {
 	if s.gone {
 		return
@@ -404,6 +416,7 @@ func (s *consumer) finish() {
 	s.drain = nil
 	s.answers.giveBack(s.link.Recall())
 	s.confirms++
+	s.limit = time.AfterFunc(finishLimit, s.cancel)
 	s.signal()
 	s.c.room.Broadcast()
 }

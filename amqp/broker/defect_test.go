@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,10 +178,10 @@ func until[T wire.Performative](p *peer) bool {
 // counted, and leaves nothing behind that others share.
 func TestDefects(t *testing.T) {
 	s, logs, stop := serve(t, func(o *Options) {
-		var entered int
+		var entered atomic.Int64
 		enter := o.Enter
 		o.Enter = func(c Client) (func(context.Context) context.Context, func()) {
-			if entered++; entered == 2 {
+			if entered.Add(1) == 2 {
 				panic("before the connection is opened")
 			}
 			return enter(c)

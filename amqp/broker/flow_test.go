@@ -24,19 +24,21 @@ func numbered(n int) []string {
 
 // TestCreditAboveWhatTheNodeGets: a receiver gets as many messages as it has given credit for.
 func TestCreditAboveWhatTheNodeGets(t *testing.T) {
-	const credit, count = 30_000, 25_000
-	n := newStore().open()
-	n.queues["q"] = numbered(count)
-	s, _, stop := serveFor(t, n, inMemory)
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachReceiver(0, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(credit))})
-	for i := range count {
-		require.NotNil(t, next[*wire.Transfer](p), "message %d", i)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	require.LessOrEqual(t, slices.Max(n.credits), uint32(maxCredit))
+	synctest.Test(t, func(t *testing.T) {
+		const credit, count = 30_000, 25_000
+		n := newStore().open()
+		n.queues["q"] = numbered(count)
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachReceiver(0, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(credit))})
+		for i := range count {
+			require.NotNil(t, next[*wire.Transfer](p), "message %d", i)
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		require.LessOrEqual(t, slices.Max(n.credits), uint32(maxCredit))
+	})
 }
 
 // TestDrainAsksTheNode: a drain is answered when the node has answered, and not before.
@@ -73,32 +75,34 @@ func TestDrainAsksTheNode(t *testing.T) {
 
 // TestDrainAtTheLimitOfUnsettled: a client that has settled nothing gets an answer to a drain although messages wait.
 func TestDrainAtTheLimitOfUnsettled(t *testing.T) {
-	const limit = 65_536
-	n := newStore().open()
-	n.queues["q"] = numbered(limit + 30_000)
-	s, _, stop := serveFor(t, n, inMemory)
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachReceiver(0, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(limit + 20_000))})
-	var last uint32
-	for i := range limit {
-		d := next[*wire.Transfer](p)
-		require.NotNil(t, d, "message %d", i)
-		last = d.DeliveryID.Value
-	}
-	p.flow(0, &wire.Flow{
-		DeliveryCount: wire.Some(uint32(limit)), LinkCredit: wire.Some(uint32(10)), Drain: true,
-	})
-	f := next[*wire.Flow](p)
-	require.NotNil(t, f)
-	require.Zero(t, f.LinkCredit.Value)
-	require.EqualValues(t, limit+10, f.DeliveryCount.Value)
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 65_536
+		n := newStore().open()
+		n.queues["q"] = numbered(limit + 30_000)
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachReceiver(0, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(limit + 20_000))})
+		var last uint32
+		for i := range limit {
+			d := next[*wire.Transfer](p)
+			require.NotNil(t, d, "message %d", i)
+			last = d.DeliveryID.Value
+		}
+		p.flow(0, &wire.Flow{
+			DeliveryCount: wire.Some(uint32(limit)), LinkCredit: wire.Some(uint32(10)), Drain: true,
+		})
+		f := next[*wire.Flow](p)
+		require.NotNil(t, f)
+		require.Zero(t, f.LinkCredit.Value)
+		require.EqualValues(t, limit+10, f.DeliveryCount.Value)
 
-	p.write(wire.AppendFrame(nil, 0, &wire.Disposition{
-		Role: wire.RoleReceiver, First: 0, Last: last, Settled: true, State: wire.Accepted{},
-	}, nil))
-	p.flow(0, &wire.Flow{DeliveryCount: wire.Some(uint32(limit + 10)), LinkCredit: wire.Some(uint32(10))})
-	for range 10 {
-		require.NotNil(t, next[*wire.Transfer](p), "it goes on when messages are settled")
-	}
+		p.write(wire.AppendFrame(nil, 0, &wire.Disposition{
+			Role: wire.RoleReceiver, First: 0, Last: last, Settled: true, State: wire.Accepted{},
+		}, nil))
+		p.flow(0, &wire.Flow{DeliveryCount: wire.Some(uint32(limit + 10)), LinkCredit: wire.Some(uint32(10))})
+		for range 10 {
+			require.NotNil(t, next[*wire.Transfer](p), "it goes on when messages are settled")
+		}
+	})
 }

@@ -87,7 +87,9 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 func (p *publisher) refuse(id uint32, settled bool, why *wire.Error) {
 	if settled {
 		p.link.Detach(true, why)
-		p.detached(true)
+		if wait := p.detached(true); wait != nil {
+			p.c.run(wait)
+		}
 		return
 	}
 	p.link.Settle(id, &wire.Rejected{Error: why})

@@ -31,29 +31,31 @@ func (s *store) madeQueues() []string {
 func TestQueueDeletedUnderASender(t *testing.T) {
 	for name, settled := range map[string]bool{"unsettled": false, "settled": true} {
 		t.Run(name, func(t *testing.T) {
-			n := newStore().open()
-			s, _, stop := serveFor(t, n, autoCreate)
-			defer stop()
-			p := dial(t, s, "c")
-			p.attachSender(0, &wire.Node{Address: "q"})
-			require.Equal(t, []string{"q"}, n.madeQueues())
-			p.write(transfers(0, 0, 1, false, nil))
-			require.Equal(t, wire.Accepted{}, next[*wire.Disposition](p).State)
-			n.remove("q")
-			p.write(transfers(0, 1, 1, settled, nil))
-			if !settled {
-				rejected, ok := next[*wire.Disposition](p).State.(*wire.Rejected)
-				require.True(t, ok)
-				require.Equal(t, session.ResourceDeleted, rejected.Error.Condition)
-			}
-			d := next[*wire.Detach](p)
-			require.NotNil(t, d)
-			require.True(t, d.Closed)
-			require.Equal(t, session.ResourceDeleted, d.Error.Condition)
-			require.Equal(t, []string{"q"}, n.madeQueues())
+			synctest.Test(t, func(t *testing.T) {
+				n := newStore().open()
+				s, _, stop := serveFor(t, n, autoCreate)
+				defer stop()
+				p := dial(t, s, "c")
+				p.attachSender(0, &wire.Node{Address: "q"})
+				require.Equal(t, []string{"q"}, n.madeQueues())
+				p.write(transfers(0, 0, 1, false, nil))
+				require.Equal(t, wire.Accepted{}, next[*wire.Disposition](p).State)
+				n.remove("q")
+				p.write(transfers(0, 1, 1, settled, nil))
+				if !settled {
+					rejected, ok := next[*wire.Disposition](p).State.(*wire.Rejected)
+					require.True(t, ok)
+					require.Equal(t, session.ResourceDeleted, rejected.Error.Condition)
+				}
+				d := next[*wire.Detach](p)
+				require.NotNil(t, d)
+				require.True(t, d.Closed)
+				require.Equal(t, session.ResourceDeleted, d.Error.Condition)
+				require.Equal(t, []string{"q"}, n.madeQueues())
 
-			p.attachSender(1, &wire.Node{Address: "q"})
-			require.Equal(t, []string{"q", "q"}, n.madeQueues())
+				p.attachSender(1, &wire.Node{Address: "q"})
+				require.Equal(t, []string{"q", "q"}, n.madeQueues())
+			})
 		})
 	}
 }
@@ -73,71 +75,75 @@ func (p *peer) discharged(handle, delivery uint32, id []byte) wire.DeliveryState
 
 // TestLargeTransaction: a transaction may have many messages, to several queues in turns.
 func TestLargeTransaction(t *testing.T) {
-	const count, batch = 100_000, 1000
-	n := newStore("a", "b").open()
-	s, _, stop := serveFor(t, n, inMemory)
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachSender(0, &wire.Coordinator{})
-	p.attachSender(1, &wire.Node{Address: "a"})
-	p.attachSender(2, &wire.Node{Address: "b"})
-	id := p.declare(0, 0)
-	state := &wire.TransactionalState{TxnID: id}
-	sent := uint32(1)
-	for sent < count {
-		var b []byte
-		for i := range uint32(2 * batch) { // in turns
-			b = append(b, transfers(1+i%2, sent+i, 1, true, state)...)
-		}
-		sent += 2 * batch
-		p.write(b)
-		for refilled := map[uint32]bool{}; len(refilled) < 2; {
-			f := next[*wire.Flow](p)
-			require.NotNil(t, f)
-			if f.Handle.Set {
-				refilled[f.Handle.Value] = true
+	synctest.Test(t, func(t *testing.T) {
+		const count, batch = 100_000, 1000
+		n := newStore("a", "b").open()
+		s, _, stop := serveFor(t, n, inMemory)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachSender(0, &wire.Coordinator{})
+		p.attachSender(1, &wire.Node{Address: "a"})
+		p.attachSender(2, &wire.Node{Address: "b"})
+		id := p.declare(0, 0)
+		state := &wire.TransactionalState{TxnID: id}
+		sent := uint32(1)
+		for sent < count {
+			var b []byte
+			for i := range uint32(2 * batch) { // in turns
+				b = append(b, transfers(1+i%2, sent+i, 1, true, state)...)
+			}
+			sent += 2 * batch
+			p.write(b)
+			for refilled := map[uint32]bool{}; len(refilled) < 2; {
+				f := next[*wire.Flow](p)
+				require.NotNil(t, f)
+				if f.Handle.Set {
+					refilled[f.Handle.Value] = true
+				}
 			}
 		}
-	}
-	require.Equal(t, wire.Accepted{}, p.discharged(0, sent, id))
-	for i, queue := range []string{"a", "b"} {
-		list := n.stored(queue)
-		require.Len(t, list, count/2)
-		for j, body := range list {
-			require.Equal(t, strconv.Itoa(1+i+2*j), body)
+		require.Equal(t, wire.Accepted{}, p.discharged(0, sent, id))
+		for i, queue := range []string{"a", "b"} {
+			list := n.stored(queue)
+			require.Len(t, list, count/2)
+			for j, body := range list {
+				require.Equal(t, strconv.Itoa(1+i+2*j), body)
+			}
 		}
-	}
+	})
 }
 
 // TestManyAcknowledgements: a transaction that acknowledges more than the node takes is refused with the limit.
 func TestManyAcknowledgements(t *testing.T) {
-	for _, count := range []int{maxTaken, maxTaken + 1} {
-		n := newStore().open()
-		n.queues["q"] = numbered(count)
-		s, _, stop := serveFor(t, n, inMemory)
-		p := dial(t, s, "c")
-		p.attachSender(0, &wire.Coordinator{})
-		id := p.declare(0, 0)
-		p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(count))})
-		for i := range uint32(count) {
-			require.NotNil(t, next[*wire.Transfer](p))
-			if (i+1)%1024 == 0 { // in parts: only so many may be unsettled
-				p.accept(i-1023, i, id)
+	synctest.Test(t, func(t *testing.T) {
+		for _, count := range []int{maxTaken, maxTaken + 1} {
+			n := newStore().open()
+			n.queues["q"] = numbered(count)
+			s, _, stop := serveFor(t, n, inMemory)
+			p := dial(t, s, "c")
+			p.attachSender(0, &wire.Coordinator{})
+			id := p.declare(0, 0)
+			p.attachReceiver(1, &wire.Source{Address: "q"}, &wire.Flow{LinkCredit: wire.Some(uint32(count))})
+			for i := range uint32(count) {
+				require.NotNil(t, next[*wire.Transfer](p))
+				if (i+1)%1024 == 0 { // in parts: only so many may be unsettled
+					p.accept(i-1023, i, id)
+				}
 			}
+			p.accept(uint32(count-count%1024), uint32(count-1), id)
+			outcome := p.discharged(0, 1, id)
+			if count == maxTaken {
+				require.Equal(t, wire.Accepted{}, outcome)
+				require.Len(t, n.commits[0].GetOperations()[0].GetAck().GetRanges(), 1)
+			} else {
+				rejected, ok := outcome.(*wire.Rejected)
+				require.True(t, ok)
+				require.Equal(t, session.ResourceLimitExceeded, rejected.Error.Condition)
+				require.Empty(t, n.commits)
+			}
+			stop()
 		}
-		p.accept(uint32(count-count%1024), uint32(count-1), id)
-		outcome := p.discharged(0, 1, id)
-		if count == maxTaken {
-			require.Equal(t, wire.Accepted{}, outcome)
-			require.Len(t, n.commits[0].GetOperations()[0].GetAck().GetRanges(), 1)
-		} else {
-			rejected, ok := outcome.(*wire.Rejected)
-			require.True(t, ok)
-			require.Equal(t, session.ResourceLimitExceeded, rejected.Error.Condition)
-			require.Empty(t, n.commits)
-		}
-		stop()
-	}
+	})
 }
 
 // accept accepts messages in a transaction.
@@ -152,29 +158,31 @@ func (p *peer) accept(first, last uint32, id []byte) {
 // TestTransactionCreatesQueues: a queue that only a message names is created on demand in a transaction, too; one that
 // was deleted is not.
 func TestTransactionCreatesQueues(t *testing.T) {
-	n := newStore("q").open()
-	s, _, stop := serveFor(t, n, autoCreate)
-	defer stop()
-	p := dial(t, s, "c")
-	p.attachSender(0, &wire.Coordinator{})
-	p.attachSender(1, &wire.Node{})
-	p.attachSender(2, &wire.Node{Address: "q"})
-	id := p.declare(0, 0)
-	p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
-		Handle: 1, DeliveryID: wire.Some(uint32(1)), DeliveryTag: []byte{1}, MessageFormat: wire.Some(uint32(0)),
-		Settled: wire.Some(true), State: &wire.TransactionalState{TxnID: id},
-	}, wire.AppendData(wire.AppendProperties(nil, &wire.Properties{To: "new"}), []byte("x"))))
-	require.Equal(t, wire.Accepted{}, p.discharged(0, 2, id))
-	require.Equal(t, []string{"new"}, n.madeQueues())
-	require.Equal(t, []string{"x"}, n.stored("new"))
+	synctest.Test(t, func(t *testing.T) {
+		n := newStore("q").open()
+		s, _, stop := serveFor(t, n, autoCreate)
+		defer stop()
+		p := dial(t, s, "c")
+		p.attachSender(0, &wire.Coordinator{})
+		p.attachSender(1, &wire.Node{})
+		p.attachSender(2, &wire.Node{Address: "q"})
+		id := p.declare(0, 0)
+		p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
+			Handle: 1, DeliveryID: wire.Some(uint32(1)), DeliveryTag: []byte{1}, MessageFormat: wire.Some(uint32(0)),
+			Settled: wire.Some(true), State: &wire.TransactionalState{TxnID: id},
+		}, wire.AppendData(wire.AppendProperties(nil, &wire.Properties{To: "new"}), []byte("x"))))
+		require.Equal(t, wire.Accepted{}, p.discharged(0, 2, id))
+		require.Equal(t, []string{"new"}, n.madeQueues())
+		require.Equal(t, []string{"x"}, n.stored("new"))
 
-	n.remove("q")
-	id = p.declare(0, 3)
-	p.write(transfers(2, 4, 1, true, &wire.TransactionalState{TxnID: id}))
-	rejected, ok := p.discharged(0, 5, id).(*wire.Rejected)
-	require.True(t, ok)
-	require.Equal(t, session.NotFound, rejected.Error.Condition)
-	require.Equal(t, []string{"new"}, n.madeQueues())
+		n.remove("q")
+		id = p.declare(0, 3)
+		p.write(transfers(2, 4, 1, true, &wire.TransactionalState{TxnID: id}))
+		rejected, ok := p.discharged(0, 5, id).(*wire.Rejected)
+		require.True(t, ok)
+		require.Equal(t, session.NotFound, rejected.Error.Condition)
+		require.Equal(t, []string{"new"}, n.madeQueues())
+	})
 }
 
 // TestLostCommit: a commit whose answer was lost is asked for again under the same identity; if its outcome cannot be
