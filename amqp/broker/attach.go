@@ -215,7 +215,7 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	default:
 		s.filter = filters.cel
 	}
-	return func() { //nolint:contextcheck // what is removed outlasts the attach
+	return func() {
 		if dynamic != "" {
 			c.nodes = append(c.nodes, dynamic)
 		}

@@ -116,12 +116,11 @@ func TestMessagesBeforeEOF(t *testing.T) {
 			require.True(t, ok)
 			require.NoError(t, breakOff(raw))
 			require.Eventually(t, func() bool { // the end is read
+				left := false
 				for _, c := range s.all(false) {
-					c.mu.Lock()
-					defer c.mu.Unlock()
-					return c.leaving
+					c.locked(func() { left = c.leaving })
 				}
-				return false
+				return left
 			}, patience, time.Millisecond)
 			close(n.hold)
 			require.Eventually(t, func() bool { return len(n.stored("q")) == count }, patience, time.Millisecond)
@@ -257,8 +256,8 @@ func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 	})
 }
 
-// TestMessagesBeforeABrokenFrame: a client that breaks the protocol is closed without delay, and what it has sent before
-// is stored.
+// TestMessagesBeforeABrokenFrame: a client that breaks the protocol is closed without delay, and what it has sent
+// before is stored.
 func TestMessagesBeforeABrokenFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
@@ -296,7 +295,7 @@ func TestDetachThatIsNotConfirmed(t *testing.T) {
 		p.write(wire.AppendFrame(b, 0, &wire.Detach{Handle: 1, Closed: true}, nil))
 		go func() { // as the client is not silent
 			for range 2 {
-				time.Sleep(10 * time.Second)
+				<-time.After(10 * time.Second)
 				_, _ = p.conn.Write(wire.AppendFrame(nil, 0, nil, nil))
 			}
 		}()

@@ -68,7 +68,7 @@ func TestLargeMessagesWait(t *testing.T) {
 		total := s.held.total
 		s.held.mu.Unlock()
 		require.LessOrEqual(t, total, limit+largeBytes+clients*frameBytes+maxEnvelope)
-		time.Sleep(5 * time.Second) // the node takes its time
+		<-time.After(5 * time.Second) // the node takes its time
 		close(n.hold)
 		for range peers {
 			require.True(t, <-accepted)
@@ -128,7 +128,7 @@ func TestUnreadIsNotSilent(t *testing.T) {
 				DeliveryID: wire.Some(i), DeliveryTag: []byte{byte(i)}, MessageFormat: wire.Some(uint32(0)),
 			}, payload))
 		}
-		time.Sleep(3 * idleTimeOut)
+		<-time.After(3 * idleTimeOut)
 		close(n.hold)
 		d := next[*wire.Disposition](p)
 		require.NotNil(t, d)

@@ -131,7 +131,7 @@ func (c *conn) recoverSubscription(ctx context.Context, l *session.Link, a *wire
 			}
 			s := newConsumer(c, l, queue.GetName())
 			s.subscription, s.durable = full, true
-			return func() { //nolint:contextcheck // what is removed outlasts the attach
+			return func() {
 				if l.Gone() {
 					s.withdraw()
 					return

@@ -299,7 +299,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			return &f, true
 		case !f.again() || ctx.Err() != nil:
 			c.lost("the outcome of a transaction could not be found out")
-			return nil, false
+			return nil, false //nolint:nilerr // the connection ends, and the client gets no outcome
 		}
 		if f.reason != "BLOCKED" && f.reason != "UNCHECKED" {
 			req.Producer.Retry = true // that attempt may have been carried out
