@@ -287,17 +287,55 @@ func (s *Store) Queues(r QueueRange) (infos []QueueInfo, more bool, err error) {
 	return infos, false, nil
 }
 
-// Room is what this process may still write to the filesystem, in bytes, and how much of that the next checkpoint will
-// take for messages that are in memory and not yet in pages. It takes a few microseconds.
-func (s *Store) Room() (freeBytes, tailBytes uint64, err error) {
+// Room is the space that a store has.
+type Room struct {
+	// FreeBytes is what this process may still write to the filesystem. PageBytes are free within the page file, and
+	// PendingBytes will be after further checkpoints.
+	FreeBytes, PageBytes, PendingBytes uint64
+	// TailBytes is what the next checkpoint will take for messages that are in memory and not yet in pages.
+	TailBytes uint64
+}
+
+// Low reports whether there is less space than a low-watermark. Free pages count, but half of the watermark must be
+// free in the filesystem: the log needs it.
+func (r Room) Low(watermark uint64) bool {
+	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
+}
+
+// beyondPages is how much of the tail does not fit into free pages.
+func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
+
+// NearlyLow reports whether the log is to give up what it keeps for a standby, before the space is low.
+func (r Room) NearlyLow(watermark uint64) bool {
+	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
+}
+
+// Held reports whether a standby that is to write so many bytes has less than half of the watermark left.
+func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
+	need = watermark/2 + r.beyondPages() + 2*bytes
+	return need, r.FreeBytes < need
+}
+
+// Room measures the space. It takes a few microseconds.
+func (s *Store) Room() (Room, error) {
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {
-		return 0, 0, fmt.Errorf("look at the free space: %w", err)
+		return Room{}, fmt.Errorf("look at the free space: %w", err)
 	}
+	r := Room{FreeBytes: usage.AvailableBytes}
+	s.ioMu.RLock()
+	pages, size := s.file.Stats(), uint64(s.file.PageSize())
+	r.PageBytes = pages.Free * size
+	r.PendingBytes = (pages.Pages - min(pages.Pages, pages.Used+pages.Free)) * size
+	s.ioMu.RUnlock()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return usage.AvailableBytes, uint64(max(s.state.TailBytes(), 0)), nil
+	r.TailBytes = uint64(max(s.state.TailBytes(), 0))
+	return r, nil
 }
+
+// SetSpaceShort has the log give up what it keeps beyond what recovery needs, for as long as space is short.
+func (s *Store) SetSpaceShort(short bool) { s.log.SetPressed(short) }
 
 // Stats describes the store.
 type Stats struct {

@@ -300,14 +300,16 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause: "The filesystem of this node's store has less space than `disk.low-watermark`.",
-			Action: "Free or add space on that machine, have consumers acknowledge what waits, and use `lockstep " +
-				"store compact` or `lockstep store shrink` to give pages back.",
+			Cause: "The filesystem of this node's store has less space than `disk.low-watermark`, free pages of the store " +
+				"included, or less than half of it without them.",
+			Action: "The details say what helps. Free or add space on that machine, or use `lockstep store compact` or " +
+				"`lockstep store shrink` to give pages back. While half of the watermark is free, it is enough that consumers " +
+				"acknowledge what waits, or to purge.",
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
 			Cause: "Publishes are refused, because the active's disk is below `disk.low-watermark`. Consumers go " +
-				"on, and make room.",
+				"on.",
 			Action: "Free or add space on the active's machine. If the standby has more room, `lockstep switchover` " +
 				"lets publishers go on at once.",
 		},

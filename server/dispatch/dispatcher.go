@@ -443,7 +443,8 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed, and
+// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed,
+// and
 // what it was not yet sent together with that.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()

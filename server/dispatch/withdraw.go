@@ -5,7 +5,8 @@ package dispatch
 import "slices"
 
 // Withdraw has commit take messages away from a subscription. It passes those of the sequences that no consumer was
-// given and that no consumer has answered; commit returns the ones that it has taken. No consumer of the subscription is
+// given and that no consumer has answered; commit returns the ones that it has taken. No consumer of the subscription
+// is
 // given another message until commit has returned, so that no message is both acknowledged and taken away.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))

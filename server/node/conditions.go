@@ -200,13 +200,14 @@ func (l *conditionMonitor) writes(f *findings) {
 
 // disk says what is the matter with the disk of this node.
 func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
-	stats, err := l.n.store.Stats()
+	room, err := l.n.store.Room()
 	if err != nil {
 		return // the node is about to end, and says why
 	}
 	mark := l.n.settings.Live().Disk.LowWatermark
-	low := stats.DiskFree < uint64(mark.Bytes())
-	free := fmt.Sprintf("%s free, disk.low-watermark is %s", units.Bytes(stats.DiskFree), mark)
+	low := room.Low(uint64(mark.Bytes()))
+	free := fmt.Sprintf("%s free, and %s in free pages, disk.low-watermark is %s: %s", units.Bytes(room.FreeBytes),
+		units.Bytes(room.PageBytes+room.PendingBytes), mark, whatHelps(room, uint64(mark.Bytes())))
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -30,45 +31,54 @@ func (n *node) watchDisk(ctx context.Context) {
 }
 
 func (n *node) lookAtDisk() {
-	available, tail, err := n.store.Room()
+	room, err := n.store.Room()
 	if err != nil {
 		return // what is wrong with the store is told elsewhere
 	}
-	// The next checkpoint writes what is in memory, and that space is as good as taken.
-	low := available < uint64(n.settings.Live().Disk.LowWatermark.Bytes())+tail
+	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
+	n.store.SetSpaceShort(room.NearlyLow(mark))
+	low := room.Low(mark)
 	if !n.serving.SetDiskLow(low) {
 		return
 	}
-	free := zap.String("free", units.Bytes(available))
-	besides := zap.String("in_memory", units.Bytes(tail))
+	free := zap.String("free", units.Bytes(room.FreeBytes))
+	pages := zap.String("free_pages", units.Bytes(room.PageBytes+room.PendingBytes))
+	besides := zap.String("in_memory", units.Bytes(room.TailBytes))
 	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
-		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed",
-			free, besides, limit)
+		n.log.Error("the disk is nearly full: publishes are refused; "+whatHelps(room, mark), free, pages, besides, limit)
 	} else {
-		n.log.Info("the disk has room again: publishes are accepted", free, besides, limit)
+		n.log.Info("the disk has room again: publishes are accepted", free, pages, besides, limit)
 	}
 }
 
+// whatHelps says what makes room on a disk that is low. Messages that are consumed make room in the page file only.
+func whatHelps(room store.Room, mark uint64) string {
+	if room.FreeBytes < mark/2 {
+		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
+	}
+	return "consume or purge messages, or free space on the filesystem"
+}
+
 // room tells whether a standby may take in what the active sends. It leaves the active when less than half of
-// disk.low-watermark is free besides what the messages in memory will take in page.db, so that there is enough left to
-// write checkpoints, to stop and to start. It comes back when there is an eighth of it more.
+// disk.low-watermark is free besides what the messages in memory will take that do not fit into free pages, so that
+// there is enough left to write checkpoints, to stop and to start. It comes back when there is an eighth of it more.
 func (n *node) room(bytes int) error {
-	free, tail, err := n.store.Room()
+	room, err := n.store.Room()
 	if err != nil {
 		return nil //nolint:nilerr // the write will say what is wrong
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
-	need := mark/2 + tail + 2*uint64(bytes)
+	need, full := room.Held(mark, uint64(bytes))
 	if n.standbyFull.Load() {
 		need += mark / 8
+		full = room.FreeBytes < need
 	}
-	full := free < need
 	if n.standbyFull.Swap(full) != full {
 		n.monitor.wake()
 	}
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%s are free, and %s are needed", units.Bytes(free), units.Bytes(need))
+	return fmt.Errorf("%s are free, and %s are needed", units.Bytes(room.FreeBytes), units.Bytes(need))
 }

@@ -37,8 +37,8 @@ var (
 	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
 	// of it was stored.
 	ErrSequenceReused = errors.New("the producer's sequence was used before")
-	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
-	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
+	// ErrDiskLow is returned for a publish while there is less space than disk.low-watermark.
+	ErrDiskLow = errors.New("the disk of the active node is nearly full; its condition publishes-refused says what helps")
 	// ErrTooManyBrowsers is returned when Browse calls whose clients do not read take all the memory that there is for
 	// them.
 	ErrTooManyBrowsers = errors.New("too many browsers at once")

@@ -74,6 +74,7 @@ type Log struct {
 	wakeKeeper  chan struct{} // there may be something to seal or sync
 	keeping     atomic.Bool   // the keeper looks by itself, after a while
 	wakeTrim    chan struct{}
+	pressed     atomic.Bool   // see SetPressed
 	wakeHeaders chan struct{} // a segment began that no Sync will make durable soon
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup

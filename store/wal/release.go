@@ -58,6 +58,13 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
+// SetPressed reports whether space is short: then released records are not kept for Options.KeepBytes.
+func (l *Log) SetPressed(pressed bool) {
+	if l.pressed.Swap(pressed) != pressed {
+		wake(l.wakeTrim)
+	}
+}
+
 // GiveUp says that no reader can use the records up to upTo, because one of them is damaged: what is released of them
 // is not kept for Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written
 // ends with the next Append.
@@ -108,7 +115,7 @@ func (l *Log) mayTrim() bool {
 	if l.segs[0].last.LSN > free {
 		return false
 	}
-	if l.segs[0].first <= l.givenUp {
+	if l.segs[0].first <= l.givenUp || l.pressed.Load() {
 		return true
 	}
 	var rest int64

@@ -279,3 +279,17 @@ func TestAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	l.Release(5)
 }
+
+// TestPressedLogKeepsNothing: while space is short, what is in a checkpoint is not kept for a standby.
+func TestPressedLogKeepsNothing(t *testing.T) {
+	o := testOptions(newMem(t))
+	o.KeepBytes = 40 << 10
+	l := mustOpen(t, o)
+	for range 400 {
+		mustAppend(t, l, 1, 1, 500)
+	}
+	l.SetPressed(true)
+	l.Release(400)
+	require.Less(t, l.Bytes(), 2*o.SegmentBytes)
+	requireRecords(t, l, 500)
+}
