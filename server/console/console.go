@@ -73,6 +73,7 @@ type Server struct {
 	sessions  *sessions
 	hub       *hub
 	samples   *samples
+	badge     badge
 	tasks     *tasks
 }
 

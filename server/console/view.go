@@ -36,8 +36,14 @@ type View struct {
 	token  string
 	key    inprocess.Key // of the caller, for calls to the own node
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards status
 	status *pb.GetStatusResponse
+
+	whoMu sync.Mutex // guards may
+	may   rights
+
+	nodesMu sync.Mutex // guards asked
+	asked   []*nodeView
 }
 
 // Get is a value of the form, or of the query.
