@@ -15,22 +15,31 @@ type rights map[string]bool
 // May reports whether the session has a right.
 func (r rights) May(right string) bool { return r[right] }
 
-// rights returns the rights of the session. It asks once for a view.
-func (v *View) rights(ctx context.Context) (rights, error) {
+// whoAmI returns the identity of the session as this node authenticates it. It asks once for a view.
+func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	v.whoMu.Lock()
 	defer v.whoMu.Unlock()
-	if v.may != nil {
-		return v.may, nil
+	if v.who == nil {
+		who, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
+		if err != nil {
+			return nil, err
+		}
+		v.who = who
 	}
-	who, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
+	return v.who, nil
+}
+
+// rights returns the rights of the session.
+func (v *View) rights(ctx context.Context) (rights, error) {
+	who, err := v.whoAmI(ctx)
 	if err != nil {
 		return nil, err
 	}
-	v.may = make(rights)
+	may := make(rights)
 	for _, name := range words(rightsOf(who.GetRights())) {
-		v.may[name] = true
+		may[name] = true
 	}
-	return v.may, nil
+	return may, nil
 }
 
 // offered returns the pages of the menu that a session may see. Pages about queues are offered to every session: the
