@@ -24,8 +24,8 @@ type badge struct {
 	counts alarmCounts
 }
 
-// count counts conditions.
-func count(nodes []*nodeView) (c alarmCounts) {
+// countAlarms counts the conditions that the nodes report.
+func countAlarms(nodes []*nodeView) (c alarmCounts) {
 	for _, condition := range gather(nodes) {
 		switch condition.GetSeverity() {
 		case pb.Severity_SEVERITY_CRITICAL:
@@ -57,7 +57,7 @@ func (v *View) alarms(ctx context.Context) *alarmCounts {
 		if err != nil {
 			return nil
 		}
-		b.at, b.counts = now, count(nodes)
+		b.at, b.counts = now, countAlarms(nodes)
 	}
 	counts := b.counts
 	return &counts

@@ -33,8 +33,8 @@ const (
 )
 
 // ErrNotForwarded is returned when the calls of a session cannot be made to the other node.
-var ErrNotForwarded = errors.New("the session was signed in with a certificate, and this node cannot make calls to the " +
-	"other node for it")
+var ErrNotForwarded = errors.New("the session was signed in with a certificate, and this node cannot make " +
+	"calls to the other node for it")
 
 // Options of Listen.
 type Options struct {

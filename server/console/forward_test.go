@@ -46,10 +46,11 @@ func TestCallsAreForwarded(t *testing.T) {
 	})
 	standby.showsOther(active)
 	token := standby.makeToken("t", "holder") // on the active
-	standby.act("/access/grant", url.Values{
-		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"},
-	})
-	standby.act("/access/grant", url.Values{"kind": {"principal"}, "whom": {"holder"}, "queue": {"*"}, "right": {"browse"}})
+	for _, whom := range []string{"reader", "holder"} {
+		standby.act("/access/grant", url.Values{
+			"kind": {"principal"}, "whom": {whom}, "queue": {"*"}, "right": {"browse"},
+		})
+	}
 	standby.act("/queues/create", url.Values{"name": {"orders"}})
 	standby.act("/queue/publish?name=orders", url.Values{"body": {"x"}})
 	require.Contains(t, standby.get("/messages?name=orders").body, `name="sequence"`)

@@ -114,7 +114,8 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	d := &messagesView{
-		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(), Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
+		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
+		Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
 	}
 	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
 	all, err := browse(ctx, queues, &pb.BrowseRequest{
@@ -134,7 +135,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	for _, m := range all {
 		row := messageRow{
 			StoredMessage: m, At: m.GetPublishedAt().AsTime(), Size: len(m.GetMessage().GetBody()), Fields: fieldsOf(m),
-			Link: "/message?" + url.Values{"name": {name}, "sequence": {strconv.FormatUint(m.GetSequence(), 10)}}.Encode(),
+			Link:    "/message?" + url.Values{"name": {name}, "sequence": {strconv.FormatUint(m.GetSequence(), 10)}}.Encode(),
 			Preview: preview(m.GetMessage().GetBody()),
 		}
 		if l := m.GetDeadLetter(); l != nil {

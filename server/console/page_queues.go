@@ -84,7 +84,8 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	d := &queuesView{
-		rights: may, Search: v.Query.Get("search"), Sort: v.Query.Get("sort"), Descending: v.Query.Get("order") == "descending",
+		rights: may, Search: v.Query.Get("search"), Sort: v.Query.Get("sort"),
+		Descending: v.Query.Get("order") == "descending",
 	}
 	page, _ := strconv.Atoi(v.Query.Get("page"))
 	page = min(max(page, 1), 1<<20)

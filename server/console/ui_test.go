@@ -267,7 +267,7 @@ func TestErrorsAreSentences(t *testing.T) {
 		want string
 	}{
 		{refused, "The node refused the connection."},
-		{fmt.Errorf("the node cannot be reached: %w", refused), "the node cannot be reached: the node refused the connection"},
+		{fmt.Errorf("cannot reach node b: %w", refused), "cannot reach node b: the node refused the connection"},
 		{status.Error(codes.Unavailable, "error reading from server: EOF"), "The connection to the node failed."},
 		{status.Error(codes.Unavailable, "the connection is draining"), "The connection to the node failed."},
 		{status.Error(codes.Canceled, "grpc: the client connection is closing"), "The connection to the node failed."},
@@ -289,7 +289,10 @@ func TestErrorsAreSentences(t *testing.T) {
 			status.Error(codes.Unimplemented, "unknown method Do for service lockstep.v1.AdminService"),
 			"The node does not know this request.",
 		},
-		{status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: CANCEL"), "The connection to the node failed."},
+		{
+			status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: CANCEL"),
+			"The connection to the node failed.",
+		},
 		{status.Error(codes.NotFound, `queue not found: "x"`), `queue not found: "x"`},
 		{errors.New(`the pair has no node "x"`), `the pair has no node "x"`},
 	} {
