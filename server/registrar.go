@@ -86,7 +86,7 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 		conn := admission.Of(ctx)
 		conn.Known(m.forPeer)
 		id := access.FromContext(inner)
-		conn.Called(id.Principal, id.Method.String(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
+		conn.Called(id.Principal, id.Shown(), id.Peer || m.forPeer, func() (client, tlsVersion string) {
 			return about(ctx)
 		})
 	}

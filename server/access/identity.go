@@ -43,11 +43,21 @@ type Identity struct {
 	Groups []string
 	// Method by which it was shown.
 	Method Method
+	// Via is the name of the node that has authenticated the caller and forwards its calls; empty: this node has.
+	Via string
 	// Peer: it is the other node of the pair.
 	Peer bool
 	// Over tells, again and again while a stream runs, why the identity holds no longer: its token has expired or was
 	// revoked. nil: it holds as long as the connection does.
 	Over func() error
+}
+
+// Shown returns how the identity was authenticated, for logs and the audit.
+func (id *Identity) Shown() string {
+	if id.Via != "" {
+		return id.Method.String() + " via " + id.Via
+	}
+	return id.Method.String()
 }
 
 var anonymous = &Identity{Principal: Anonymous} //nolint:gochecknoglobals // never changed

@@ -260,6 +260,24 @@ func (r *Rules) Known(id *Identity) error {
 	return denied(id, 0, "")
 }
 
+// Rights returns the rights of an identity: those on the pair, and those on a queue. With an empty name, it returns the
+// rights that the identity has on any queue.
+func (r *Rules) Rights(id *Identity, name string) Right {
+	const all = QueueRights | Operate | Audit
+	c := r.get()
+	if c == nil || c.open {
+		return all
+	}
+	g := c.of(id)
+	switch {
+	case g.all:
+		return all
+	case name == "":
+		return g.pair | g.any
+	}
+	return g.pair | g.on(name)
+}
+
 // Check is May for the caller that a context carries.
 func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	if r.Open() && right&Peer == 0 {

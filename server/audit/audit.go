@@ -168,7 +168,7 @@ func (l *Log) Close() error {
 func (l *Log) Observe(ctx context.Context, c gate.Call) {
 	r := Record{
 		Time: c.Began.UTC(), Node: l.o.Node, Principal: c.Identity.Principal, Groups: c.Identity.Groups,
-		Shown: c.Identity.Method.String(), Method: strings.TrimPrefix(c.Method, "/"), LSN: l.o.LSN(),
+		Shown: c.Identity.Shown(), Method: strings.TrimPrefix(c.Method, "/"), LSN: l.o.LSN(),
 	}
 	if c.Began.IsZero() {
 		r.Time = time.Now().UTC()

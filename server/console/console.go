@@ -32,9 +32,9 @@ const (
 	maxConnections = 256
 )
 
-// ErrNotForwarded is returned by Options.Other when nothing that a session shows can be shown to the other node.
-var ErrNotForwarded = errors.New("the other node wants a certificate of whoever calls it, and that of a browser " +
-	"cannot be passed on: use the console of that node")
+// ErrNotForwarded is returned when the calls of a session cannot be made to the other node.
+var ErrNotForwarded = errors.New("the session was signed in with a certificate, and this node cannot make " +
+	"calls to the other node for it")
 
 // Options of Listen.
 type Options struct {
@@ -49,8 +49,11 @@ type Options struct {
 	// Link reaches this node's services.
 	Link *inprocess.Link
 	// Other is a connection to the services of the node at an address, over which a call has the rights of the token
-	// that it shows. The error is ErrNotForwarded if there is none.
+	// that it shows or of the caller of Forward, and no others: without either of them, a call is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)
+	// Forward returns the context for a call over Other on behalf of a principal that has shown a certificate. nil: the
+	// other node does not accept such calls.
+	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
 	// OtherStatus asks the node at an address as this node, for sessions that may have the status of this one.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Anonymous: as long as everybody may do everything, nobody has to sign in. It must be false where more could be
@@ -75,6 +78,7 @@ type Server struct {
 	sessions  *sessions
 	hub       *hub
 	samples   *samples
+	badge     badge
 	tasks     *tasks
 }
 

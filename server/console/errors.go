@@ -3,6 +3,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"regexp"
@@ -86,6 +87,9 @@ func describe(err error) failure {
 		}
 	}
 	st := status.Convert(err)
+	if st.Code() == codes.Unknown && errors.Is(err, context.DeadlineExceeded) {
+		st = status.New(codes.DeadlineExceeded, st.Message())
+	}
 	f := failure{Text: plain(st.Message())}
 	f.Code, f.Title, f.Action = advice(st.Code())
 	for _, d := range st.Details() {
@@ -99,17 +103,59 @@ func describe(err error) failure {
 	return f
 }
 
-// inner is what gRPC puts before the text of an error that is within another one.
-var inner = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+var (
+	// inner begins the text of a status that is within another error.
+	inner = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+	// ofGRPC begins text that gRPC has written itself, up to the end.
+	ofGRPC = regexp.MustCompile(`(?s)(connection error: desc = |transport: |grpc: |` +
+		`error reading (from server|server preface)|name resolver error|last(est)? (balancer|connection|resolver) error|received context error|stream terminated by ` +
+		`RST_STREAM|the (client )?connection is (closing|draining)|closing transport|unknown (method|service) |` +
+		`malformed (header|method)|unexpected HTTP status|context (deadline exceeded|canceled)).*`)
+)
 
-// plain is a text without what only programs want to know.
-func plain(text string) string { return strings.TrimSpace(inner.ReplaceAllString(text, "")) }
+// plain is a text of an error with a sentence in place of what gRPC has written itself.
+func plain(text string) string {
+	text = strings.TrimSpace(inner.ReplaceAllString(text, ""))
+	at := ofGRPC.FindStringIndex(text)
+	if at == nil {
+		return text
+	}
+	before, sentence := strings.TrimRight(text[:at[0]], ": \""), sentenceOf(text[at[0]:])
+	if before == "" {
+		return strings.ToUpper(sentence[:1]) + sentence[1:] + "."
+	}
+	return before + ": " + sentence
+}
+
+// sentenceOf says in plain words what gRPC has written.
+func sentenceOf(text string) string {
+	const handshake = "authentication handshake failed: "
+	has := func(part string) bool { return strings.Contains(text, part) }
+	switch {
+	case has(handshake):
+		_, why, _ := strings.Cut(text, handshake)
+		return "the TLS handshake with the node failed: " + strings.Trim(why, `" `)
+	case has("connection refused"):
+		return "the node refused the connection"
+	case has("no such host"), has("name resolver error"):
+		return "the name of the node cannot be resolved"
+	case has("deadline exceeded"), has("i/o timeout"):
+		return "the node did not answer in time"
+	case has("context canceled"):
+		return "the request was cancelled"
+	case has("larger than max"):
+		return "a message is too large for one request"
+	case strings.HasPrefix(text, "unknown "):
+		return "the node does not know this request"
+	}
+	return "the connection to the node failed"
+}
 
 // describe says where it can be done.
 func (e *otherConsole) describe() failure {
 	return failure{
 		Code: http.StatusConflict, Title: "This has to be done at the console of node " + e.node.GetName(),
-		Text:   e.err.Error() + ".",
+		Text:   plain(e.err.Error()) + ".",
 		Action: "Open the console of node " + e.node.GetName() + " and sign in there, or use the command line.",
 		Link:   e.console,
 	}

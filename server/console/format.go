@@ -101,13 +101,13 @@ func timeOf(v any) time.Time {
 	return time.Time{}
 }
 
-// clockTime writes a time in UTC.
+// clockTime writes a time in UTC, in ISO 8601.
 func clockTime(v any) string {
 	t := timeOf(v)
 	if t.IsZero() {
 		return "–"
 	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
+	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
 // ago writes how long ago a time was.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"sync"
@@ -127,8 +128,39 @@ func (h *hub) run(
 func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	d, err := p.Load(ctx, v)
-	return h.made(p, d, err)
+	load := p.Load
+	if p.Watch != nil {
+		load = p.Watch
+	}
+	d, err := load(ctx, v)
+	return append(h.alarms(ctx, v), h.made(p, d, err)...)
+}
+
+// alarms makes an event of the badge; nil if it is not shown.
+func (h *hub) alarms(ctx context.Context, v *View) []byte {
+	counts := v.alarms(ctx)
+	if counts == nil {
+		return nil
+	}
+	html, err := h.server.part("error", "alarms", counts)
+	if err != nil {
+		h.server.o.Logger.Sugar().Errorf("badge: %v", err)
+		return nil
+	}
+	var b bytes.Buffer
+	writeEvent(&b, "alarms", html)
+	return b.Bytes()
+}
+
+// writeEvent writes one event.
+func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
+	fmt.Fprintf(b, "event: %s\n", name)
+	for line := range bytes.Lines([]byte(html)) {
+		b.WriteString("data: ")
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // a line ends with either
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
 }
 
 // follow makes events of what a page is told, until ctx ends. When that breaks off, it begins anew.
@@ -166,13 +198,7 @@ func (h *hub) made(p *Page, d any, err error) []byte {
 	if name == "live" {
 		b.WriteString("event: failure\ndata:\n\n") // there is none any more
 	}
-	fmt.Fprintf(&b, "event: %s\n", name)
-	for line := range bytes.Lines([]byte(html)) {
-		b.WriteString("data: ")
-		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // a line ends with either
-		b.WriteByte('\n')
-	}
-	b.WriteByte('\n')
+	writeEvent(&b, name, html)
 	return b.Bytes()
 }
 

@@ -38,8 +38,22 @@ func (n *nodeView) Name() string {
 // Answers tells whether the node answers.
 func (n *nodeView) Answers() bool { return n.Status != nil }
 
-// nodes asks all nodes of the pair how they are, in the order of their names.
+// nodes returns the status of all nodes of the pair, in the order of their names. It asks once for a view.
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
+	v.nodesMu.Lock()
+	defer v.nodesMu.Unlock()
+	if v.asked == nil {
+		all, err := v.askNodes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		v.asked = all
+	}
+	return v.asked, nil
+}
+
+// askNodes is nodes without what was asked before.
+func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 	own, err := v.Status(ctx)
 	if err != nil {
 		return nil, err

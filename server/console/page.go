@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/server/inprocess"
@@ -36,6 +37,9 @@ type Page struct {
 	// Live: "live" is made anew once a second while a browser shows the page, and put into the element with the
 	// identifier "live".
 	Live bool
+	// Watch, if not nil, takes the place of Load for the live part alone: the rest of the page stays as it was loaded. An
+	// action loads the page again.
+	Watch func(ctx context.Context, v *View) (any, error)
 	// Every is how often that is, if not once a second.
 	Every time.Duration
 	// Hidden: it is not in the menu; Under is the Path of the page that the menu marks for it.
@@ -63,6 +67,9 @@ type Action struct {
 	Dialog string
 	// Danger: something can be lost by it. The button is shown accordingly.
 	Danger bool
+	// Confirm: the dialogue has an input with data-confirm. Its submit button is rendered disabled, and the script of the
+	// page enables it while the input has that text. Do must check the text.
+	Confirm bool
 	// Load gets what the dialogue shows; nil: nothing.
 	Load func(ctx context.Context, v *View) (any, error)
 	// Do does it.
@@ -111,7 +118,8 @@ type Layout struct {
 	SignedIn, CanLeave bool
 	Notice             string
 	Menu               []*Page
-	Events             string // address of the page's events; empty: none
+	Alarms             *alarmCounts // nil: they are not shown
+	Events             string       // address of the page's events; empty: none
 }
 
 // pageData is what "content" gets.
@@ -152,11 +160,6 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 	if one != nil {
 		l.SignedIn, l.CSRF, l.Principal, l.Notice = true, one.csrf, one.principal, one.said()
 		l.CanLeave = one.method != "none"
-		for i := range s.pages {
-			if !s.pages[i].Hidden {
-				l.Menu = append(l.Menu, &s.pages[i])
-			}
-		}
 	}
 	if p != nil {
 		l.Title, l.Path, l.Under = p.Title, p.Path, p.Path
@@ -195,10 +198,17 @@ func (s *Server) page(
 	defer cancel()
 	v := s.view(one, s.callerOf(r), key, r.URL.Query(), nil)
 	d := &pageData{Layout: s.layout(r, one, p), Query: v.Query, Dialog: dialog}
-	var err error
-	if d.D, err = p.Load(ctx, v); err != nil {
+	var framing sync.WaitGroup
+	framing.Go(func() { v.frame(ctx, &d.Layout) })
+	loaded, err := p.Load(ctx, v)
+	framing.Wait()
+	if err != nil {
 		s.refused(w, r, one, p, err)
 		return
+	}
+	d.D = loaded
+	if watched, is := loaded.(interface{ eventQuery() url.Values }); is {
+		d.Events = "/events" + p.Path + "?" + watched.eventQuery().Encode()
 	}
 	status := http.StatusOK
 	if code != nil {
@@ -215,6 +225,7 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p
 	}
 	d := &pageData{Layout: s.layout(r, one, p), Query: r.URL.Query(), Failure: &f}
 	d.Events = ""
+	s.framed(r, one, &d.Layout)
 	s.render(w, f.Code, "error", "page", d)
 }
 
@@ -250,6 +261,7 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	}
 	d := &pageData{Layout: s.layout(r, one, nil), Failure: &f}
 	d.Title = f.Title
+	s.framed(r, one, &d.Layout)
 	s.render(w, f.Code, "error", "page", d)
 }
 
@@ -358,7 +370,7 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 	case done.Goto != "":
 		one.say(done.Message)
 		w.Header().Set("Hx-Redirect", done.Goto)
-	case p.Live:
+	case p.Live && p.Watch == nil:
 		w.Header().Set("Hx-Trigger", trigger("console:done", done.Message))
 	default:
 		one.say(done.Message)

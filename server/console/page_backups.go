@@ -12,8 +12,7 @@ import (
 // backupsPage shows the save-sets of the nodes.
 func backupsPage() Page {
 	return Page{
-		Path: "/backups", Title: "Backups", Right: "operate", Template: "backups", Hidden: true, Under: "/store",
-		Load: loadBackups,
+		Path: "/backups", Title: "Backups", Key: "b", Right: "operate", Template: "backups", Load: loadBackups,
 		Actions: []Action{
 			{Name: "start", Title: "Back up", Right: "operate", Dialog: "start", Load: loadNodeName, Do: doBackup},
 			{Name: "check", Title: "Check", Right: "operate", Dialog: "check", Load: loadNodeName, Do: doCheckSet},

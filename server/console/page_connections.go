@@ -123,7 +123,7 @@ func trafficText(t *pb.Traffic) string {
 	if t.BytesPerSecond == nil {
 		return "–"
 	}
-	return fmt.Sprintf("%s msg/s, %s/s", rateText(t.MessagesPerSecond), formatBytes(t.GetBytesPerSecond()))
+	return fmt.Sprintf("%s msg/s\n%s/s", rateText(t.MessagesPerSecond), formatBytes(t.GetBytesPerSecond()))
 }
 
 func loadConnection(ctx context.Context, v *View) (any, error) {

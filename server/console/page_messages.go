@@ -38,7 +38,7 @@ const (
 func messagesPage() Page {
 	return Page{
 		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,
-		Under: "/queues", Load: loadMessages,
+		Under: "/queues", Load: loadMessages, Watch: watchMessages,
 		Actions: []Action{
 			{Name: "move", Title: "Move messages", Right: "manage", Dialog: "move", Load: loadChosen, Do: moveChosen},
 			{
@@ -63,23 +63,36 @@ func messagePage() Page {
 
 // messagesView is what the page Messages shows.
 type messagesView struct {
+	rights
+
 	Queue        *pb.Queue
 	Subscription string
 	Back         string
 	Rows         []messageRow
 	From         uint64
 	Next, First  string // addresses; empty: none
+	Newest       string // address; empty: they are on the page
 	DeadLetters  bool   // some of them are
+	Newer        newerView
+	seen         uint64 // next sequence of the queue when the page was made
+}
+
+// newerView is the live part of the page Messages. The rows do not change while the page is open.
+type newerView struct {
+	Count    uint64 // messages published since the page was made
+	Replaced bool   // the queue was deleted and created again
+	Link     string // address of the page
 }
 
 // messageRow is one message.
 type messageRow struct {
 	*pb.StoredMessage
 
-	Link, Key, Preview string
-	At                 time.Time
-	Size               int
-	Fields             []field
+	Link, Preview  string
+	Reason, Origin string // of a dead letter
+	At             time.Time
+	Size           int
+	Fields         []field
 }
 
 // field is a name and a value.
@@ -96,8 +109,13 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	may, err := v.rights(ctx)
+	if err != nil {
+		return nil, err
+	}
 	d := &messagesView{
-		Queue: described.GetQueue(), Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
+		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
+		Subscription: v.Query.Get("subscription"), Back: queueLink("/queue", name),
 	}
 	d.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
 	all, err := browse(ctx, queues, &pb.BrowseRequest{
@@ -117,14 +135,61 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	for _, m := range all {
 		row := messageRow{
 			StoredMessage: m, At: m.GetPublishedAt().AsTime(), Size: len(m.GetMessage().GetBody()), Fields: fieldsOf(m),
-			Link: "/message?" + url.Values{"name": {name}, "sequence": {strconv.FormatUint(m.GetSequence(), 10)}}.Encode(),
-			Key:  strconv.FormatUint(m.GetSequence(), 10), Preview: preview(m.GetMessage().GetBody()),
+			Link:    "/message?" + url.Values{"name": {name}, "sequence": {strconv.FormatUint(m.GetSequence(), 10)}}.Encode(),
+			Preview: preview(m.GetMessage().GetBody()),
 		}
-		d.DeadLetters = d.DeadLetters || m.GetDeadLetter() != nil
+		if l := m.GetDeadLetter(); l != nil {
+			d.DeadLetters, row.Reason, row.Origin = true, deadReason(l), deadOrigin(l)
+		}
+		d.seen = max(d.seen, m.GetSequence()+1) // it may have been published since the queue was described
 		row.Message.Body = nil
 		d.Rows = append(d.Rows, row)
 	}
+	if d.Next != "" && d.seen > messagesPerPage {
+		d.Newest = d.link(d.seen - messagesPerPage)
+	}
+	d.Newer.Link = d.link(d.From)
 	return d, nil
+}
+
+// eventQuery is the query of the events of the page: what the page has seen of the queue.
+func (d *messagesView) eventQuery() url.Values {
+	return url.Values{
+		"name": {d.Queue.GetName()}, "id": {strconv.FormatUint(d.Queue.GetId(), 10)},
+		"seen": {strconv.FormatUint(d.seen, 10)}, "subscription": {d.Subscription},
+		"from": {strconv.FormatUint(d.From, 10)},
+	}
+}
+
+// watchMessages counts the messages that were published since a page was made.
+func watchMessages(ctx context.Context, v *View) (any, error) {
+	active, err := v.Active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: v.Query.Get("name")})
+	if err != nil {
+		return nil, err
+	}
+	page := &messagesView{Queue: described.GetQueue(), Subscription: v.Query.Get("subscription")}
+	page.From, _ = strconv.ParseUint(v.Query.Get("from"), 10, 64)
+	seen, _ := strconv.ParseUint(v.Query.Get("seen"), 10, 64)
+	d := newerView{Link: page.link(page.From)}
+	next := described.GetQueue().GetNextSequence()
+	d.Replaced = strconv.FormatUint(described.GetQueue().GetId(), 10) != v.Query.Get("id")
+	d.Count = next - min(seen, next)
+	return d, nil
+}
+
+// deadReason is why a message is a dead letter.
+func deadReason(l *pb.DeadLetter) string {
+	reason := strings.ToLower(strings.TrimPrefix(l.GetReason().String(), "DEAD_LETTER_REASON_"))
+	return strings.ReplaceAll(reason, "_", " ")
+}
+
+// deadOrigin is where a dead letter comes from.
+func deadOrigin(l *pb.DeadLetter) string {
+	return fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(), l.GetSequence())
 }
 
 // link is the address of another page of messages.
@@ -204,7 +269,7 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	}
 	at := func(name string, t *timestamppb.Timestamp) {
 		if t != nil {
-			add(name, t.AsTime().UTC().Format("2006-01-02 15:04:05.000 MST"))
+			add(name, t.AsTime().UTC().Format("2006-01-02T15:04:05.000Z"))
 		}
 	}
 	add("message id", m.GetMessageId())
@@ -219,10 +284,8 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	at("expires at", m.GetExpiresAt())
 	at("deliver at", m.GetDeliverAt())
 	if l := s.GetDeadLetter(); l != nil {
-		reason := strings.ToLower(strings.TrimPrefix(l.GetReason().String(), "DEAD_LETTER_REASON_"))
-		add("dead letter of", fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(),
-			l.GetSequence()))
-		add("because", strings.ReplaceAll(reason, "_", " "))
+		add("dead letter of", deadOrigin(l))
+		add("because", deadReason(l))
 		add("deliveries there", strconv.FormatUint(uint64(l.GetDeliveries()), 10))
 		at("moved at", l.GetMovedAt())
 	}
@@ -252,7 +315,11 @@ func propertyText(p *pb.PropertyValue) string {
 
 // messageView is what the page of a message shows.
 type messageView struct {
+	rights
+
 	Queue, Back     string
+	ID              string // of the queue
+	DeadLetter      bool
 	Sequence        uint64
 	At              time.Time
 	DeliveryCount   uint32
@@ -282,9 +349,18 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 		return nil, invalid(fmt.Sprintf("Queue %s has no message with the sequence %d any more: it was acknowledged by all "+
 			"subscriptions, moved, or is damaged.", name, sequence))
 	}
+	may, err := v.rights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	described, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
 	m := found[0]
 	body := m.GetMessage().GetBody()
 	d := &messageView{
+		rights: may, ID: strconv.FormatUint(described.GetQueue().GetId(), 10), DeadLetter: m.GetDeadLetter() != nil,
 		Queue: name, Back: queueLink("/messages", name), Sequence: sequence, At: m.GetPublishedAt().AsTime(),
 		DeliveryCount: m.GetDeliveryCount(), Size: len(body), Fields: fieldsOf(m),
 	}
@@ -316,7 +392,7 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
 	}
 	if d.Count = len(d.Sequences); d.Count == 0 {
-		return nil, invalid("No message is chosen: tick some first.")
+		return nil, invalid("No message is chosen: select some first.")
 	}
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -394,7 +470,16 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())
 	}
-	return Done{Message: text}, nil
+	return Done{Message: text, Goto: chosenFrom(v)}, nil
+}
+
+// chosenFrom is the address of the page that an action on messages goes on with: the one that they were chosen on.
+func chosenFrom(v *View) string {
+	page := &messagesView{
+		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),
+	}
+	from, _ := strconv.ParseUint(v.Query.Get("from"), 10, 64)
+	return page.link(from)
 }
 
 func removeChosen(ctx context.Context, v *View) (Done, error) {
@@ -408,5 +493,7 @@ func removeChosen(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(which.sequences))}, nil
+	return Done{
+		Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(which.sequences)), Goto: chosenFrom(v),
+	}, nil
 }

@@ -21,8 +21,17 @@ const maxReasonBytes = 200
 
 // pairPage shows both nodes.
 func pairPage() Page {
+	h := &history{}
 	return Page{
-		Path: "/pair", Title: "Pair", Key: "p", Right: "any", Template: "pair", Live: true, Load: loadPair,
+		Path: "/pair", Title: "Pair", Key: "p", Right: "any", Template: "pair", Live: true,
+		Load: func(ctx context.Context, v *View) (any, error) {
+			d, err := loadPair(ctx, v)
+			if err != nil {
+				return nil, err
+			}
+			d.charts(h, v.server.o.Now())
+			return d, nil
+		},
 		Actions: []Action{
 			{
 				Name: "switchover", Title: "Switch over", Right: "operate", Dialog: "switchover", Load: loadSwitchover,
@@ -31,8 +40,8 @@ func pairPage() Page {
 			{Name: "pause", Title: "Pause the pair", Right: "operate", Dialog: "pause", Do: doPause},
 			{Name: "resume", Title: "Resume the pair", Right: "operate", Dialog: "resume", Do: doResume},
 			{
-				Name: "force", Title: "Force a failover", Right: "operate", Dialog: "force", Danger: true, Load: loadForce,
-				Do: doForce,
+				Name: "force", Title: "Force a failover", Right: "operate", Dialog: "force", Danger: true, Confirm: true,
+				Load: loadForce, Do: doForce,
 			},
 		},
 	}
@@ -40,6 +49,8 @@ func pairPage() Page {
 
 // pairView is what the page Pair shows.
 type pairView struct {
+	rights
+
 	Own   *pb.GetStatusResponse
 	Pair  *pb.PairStatus
 	Alone bool // the node is in no pair
@@ -48,12 +59,9 @@ type pairView struct {
 	Active, Standby *nodeView
 	Link            link
 	Totals          *nodeView // the node whose queues are shown
-	Critical        int
-	Warnings        int
+	Rates, Depth    chart
 	// NoActive: no node serves clients, so that a failover may have to be forced.
 	NoActive bool
-	// MaySwitch: both nodes are in sync, and the standby answers.
-	MaySwitch bool
 }
 
 // link is the stream between the nodes.
@@ -63,7 +71,7 @@ type link struct {
 	Left  bool // it goes to the first node
 }
 
-func loadPair(ctx context.Context, v *View) (any, error) {
+func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +80,11 @@ func loadPair(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &pairView{Own: own, Pair: own.GetPair(), Nodes: nodes, Alone: len(own.GetPair().GetNodes()) == 0}
+	may, err := v.rights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &pairView{rights: may, Own: own, Pair: own.GetPair(), Nodes: nodes, Alone: len(own.GetPair().GetNodes()) == 0}
 	d.Alone = d.Alone || d.Pair.GetCoordinator() == "none"
 	for i, n := range nodes {
 		if n.Status != nil && serving(n.Status.GetRole()) || d.Alone {
@@ -92,17 +104,19 @@ func loadPair(ctx context.Context, v *View) (any, error) {
 		d.Totals = &nodeView{Status: own}
 	}
 	d.Link.State, d.Link.Lag = linkOf(d)
-	d.MaySwitch = d.Standby != nil && d.Standby.Status.GetRole() == pb.Role_ROLE_STANDBY && d.Standby.Info.GetInSync()
-	for _, c := range gather(nodes) {
-		switch c.GetSeverity() {
-		case pb.Severity_SEVERITY_CRITICAL:
-			d.Critical++
-		case pb.Severity_SEVERITY_WARNING:
-			d.Warnings++
-		default:
-		}
-	}
 	return d, nil
+}
+
+// charts adds a point to the history of the pair, and makes the charts of it.
+func (d *pairView) charts(h *history, now time.Time) {
+	values := make([]*float64, 4)
+	if r := d.Totals.Rates; r != nil {
+		values[0], values[1], values[2] = new(r.Published), new(r.Delivered), new(r.Acknowledged)
+	}
+	values[3] = new(float64(d.Totals.Status.GetStore().GetMessages()))
+	past := h.add("pair", now, values...)
+	d.Rates = past.chart("number", 180, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
+	d.Depth = past.chart("count", 180, []string{"messages"}, 3)
 }
 
 func anyServes(nodes []*nodeView) bool {
@@ -192,11 +206,10 @@ func (n *nodeView) Trouble() int {
 type switchoverView struct{ From, To *nodeView }
 
 func loadSwitchover(ctx context.Context, v *View) (any, error) {
-	d, err := loadPair(ctx, v)
+	p, err := loadPair(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	p, _ := d.(*pairView)
 	if p.Alone || p.Active == nil || p.Standby == nil {
 		return nil, invalid("There is no standby that the role could go to: both nodes have to be there and in sync.")
 	}

@@ -22,12 +22,12 @@ func preparedPage() Page {
 		Load: loadPrepared,
 		Actions: []Action{
 			{
-				Name: "commit", Title: "Commit", Right: "operate", Dialog: "commit", Danger: true,
+				Name: "commit", Title: "Commit", Right: "operate", Dialog: "commit", Danger: true, Confirm: true,
 				Load: mayDecide,
 				Do:   func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, true) },
 			},
 			{
-				Name: "rollback", Title: "Roll back", Right: "operate", Dialog: "rollback", Danger: true,
+				Name: "rollback", Title: "Roll back", Right: "operate", Dialog: "rollback", Danger: true, Confirm: true,
 				Load: mayDecide,
 				Do:   func(ctx context.Context, v *View) (Done, error) { return decide(ctx, v, false) },
 			},

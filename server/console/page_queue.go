@@ -42,12 +42,12 @@ func queuePage() Page {
 			},
 			{Name: "seek", Title: "Move subscription", Right: "manage", Dialog: "seek", Danger: true, Do: seek},
 			{
-				Name: "purge", Title: "Purge", Right: "manage", Dialog: "purge", Danger: true, Load: loadConfig,
-				Do: purgeQueue,
+				Name: "purge", Title: "Purge", Right: "manage", Dialog: "purge", Danger: true, Confirm: true,
+				Load: loadConfig, Do: purgeQueue,
 			},
 			{
-				Name: "delete", Title: "Delete queue", Right: "manage", Dialog: "delete", Danger: true, Load: loadConfig,
-				Do: deleteQueue,
+				Name: "delete", Title: "Delete queue", Right: "manage", Dialog: "delete", Danger: true, Confirm: true,
+				Load: loadConfig, Do: deleteQueue,
 			},
 		},
 	}
@@ -56,6 +56,7 @@ func queuePage() Page {
 // queueView is what the page of a queue shows.
 type queueView struct {
 	queueRow
+	rights
 
 	MessagesLink  string
 	Rates, Depth  chart
@@ -91,12 +92,16 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 		return nil, err
 	}
 	q := resp.GetQueue()
-	d := &queueView{queueRow: newQueueRow(q), MessagesLink: queueLink("/messages", q.GetName())}
+	may, err := v.rights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
 	a := q.GetActivity()
 	s := h.add(fmt.Sprintf("%d %s", q.GetId(), q.GetName()), time.Now(), a.PublishedPerSecond, a.DeliveredPerSecond,
 		a.AcknowledgedPerSecond, proto.Float64(float64(q.GetMessages())))
 	d.Rates = s.chart("number", 220, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
-	d.Depth = s.chart("number", 220, []string{"messages"}, 3)
+	d.Depth = s.chart("count", 220, []string{"messages"}, 3)
 	for _, f := range configFields(q.GetConfig()) {
 		if f.Checked || f.Value != "" && f.Value != overflows[0] {
 			d.Settings = append(d.Settings, f)
@@ -121,7 +126,7 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 		d.NoConsumers = "Who consumes is shown to those with the right operate."
 		return
 	case err != nil:
-		d.NoConsumers = status.Convert(err).Message()
+		d.NoConsumers = describe(err).Text
 		return
 	}
 	for _, c := range list.GetConnections() {

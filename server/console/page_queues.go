@@ -28,6 +28,8 @@ func queuesPage() Page {
 
 // queuesView is what the page Queues shows.
 type queuesView struct {
+	rights
+
 	Columns        []column
 	Rows           []queueRow
 	Total          uint32
@@ -77,8 +79,13 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	may, err := v.rights(ctx)
+	if err != nil {
+		return nil, err
+	}
 	d := &queuesView{
-		Search: v.Query.Get("search"), Sort: v.Query.Get("sort"), Descending: v.Query.Get("order") == "descending",
+		rights: may, Search: v.Query.Get("search"), Sort: v.Query.Get("sort"),
+		Descending: v.Query.Get("order") == "descending",
 	}
 	page, _ := strconv.Atoi(v.Query.Get("page"))
 	page = min(max(page, 1), 1<<20)

@@ -5,8 +5,6 @@ package console_test
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 	"net/url"
 	"strings"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
@@ -145,32 +142,4 @@ func testDeadNode(t *testing.T) {
 	}
 	require.Contains(t, standby.get("/alarms").body, "Node a does not answer")
 	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
-}
-
-// TestCertificateIsNotPassedOn: where the nodes want certificates, the standby's console says at which console it has
-// to be done, and does not use its own certificate for it.
-func TestCertificateIsNotPassedOn(t *testing.T) { simulated(t, testCertificateIsNotPassedOn) }
-
-func testCertificateIsNotPassedOn(t *testing.T) {
-	authority := certs.New(t, "authority")
-	_, certFile, keyFile := authority.Issue(t, "node", "localhost")
-	client := authority.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
-	active, standby := startPairWith(t, func(c *config.Config) {
-		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, authority.File, true
-	}, func(b *browser) {
-		b.http.Transport = transport(b.t, &tls.Config{
-			RootCAs: authority.Pool(), Certificates: []tls.Certificate{client}, MinVersion: tls.VersionTLS13,
-		})
-		entry := entryField.FindStringSubmatch(b.get("/sign-in").body)
-		require.Len(t, entry, 2)
-		require.Equal(t, "/pair", b.post("/sign-in", url.Values{"entry": {entry[1]}, "with": {"certificate"}}).at)
-	})
-	require.Equal(t, http.StatusOK, active.get("/access").code)
-	standby.showsOther(active)
-	require.Eventually(t, func() bool { // it asks the active where that is
-		a := standby.get("/access")
-		require.Equal(t, http.StatusConflict, a.code)
-		require.Contains(t, a.body, "This has to be done at the console of node a")
-		return strings.Contains(a.body, `href="`+active.ready.Console+`"`)
-	}, patience, 20*time.Millisecond)
 }

@@ -111,7 +111,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	entry, err := r.Cookie(s.cookieName(entryCookie))
 	if err != nil || !equal(entry.Value, r.PostForm.Get("entry")) {
 		s.signInForm(w, r, http.StatusForbidden, &failure{
-			Title: "The form was too old", Text: "It belongs to an earlier visit.", Action: "Please try again.",
+			Title: "The sign-in form has expired", Action: "Try again.",
 		})
 		return
 	}
@@ -119,8 +119,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		after := fmt.Sprintf("%.0f", math.Ceil(seconds))
 		w.Header().Set("Retry-After", after)
 		s.signInForm(w, r, http.StatusTooManyRequests, &failure{
-			Title: "Too many attempts", Text: "Too many wrong tokens came from your address lately; this one was not " +
-				"looked at.", Action: "Try again in " + after + " seconds.",
+			Title: "Too many attempts", Text: "Too many sign-ins from your address have failed. This token was not checked.",
+			Action: "Try again in " + after + " seconds.",
 		})
 		return
 	}
@@ -130,8 +130,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	if one.token == "" && one.certificate == [sha256.Size]byte{} {
 		s.signInForm(w, r, http.StatusBadRequest, &failure{
-			Title: "A token is needed", Text: "Nothing was entered.",
-			Action: "Paste a token of the pair (lockstep access token create makes one) or a JWT of your identity provider.",
+			Title:  "The token is empty",
+			Action: "Enter an access token (lockstep access token create) or a JWT of your identity provider.",
 		})
 		return
 	}
@@ -139,8 +139,8 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		f := describe(err)
 		if status.Code(err) == codes.Unauthenticated {
-			f.Code, f.Title = http.StatusUnauthorized, "This was not believed"
-			f.Action = "Check that the whole token was copied, and that it has neither expired nor been revoked."
+			f.Code, f.Title = http.StatusUnauthorized, "Sign-in failed"
+			f.Action = "Check that the token is complete, and that it has not expired or been revoked."
 		}
 		s.signInForm(w, r, f.Code, &f)
 		return

@@ -11,9 +11,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/inprocess"
+	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
 // otherTimeout bounds the question to the other node how it is: one that does not answer is to be shown as such within
@@ -36,8 +40,14 @@ type View struct {
 	token  string
 	key    inprocess.Key // of the caller, for calls to the own node
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards status
 	status *pb.GetStatusResponse
+
+	whoMu iolock.Mutex // guards who
+	who   *pb.WhoAmIResponse
+
+	nodesMu iolock.Mutex // guards asked
+	asked   []*nodeView
 }
 
 // Get is a value of the form, or of the query.
@@ -52,7 +62,7 @@ func (v *View) Get(name string) string {
 func (v *View) Own() grpc.ClientConnInterface {
 	return conn{v.server.o.Link, func(ctx context.Context) context.Context {
 		return withToken(inprocess.As(ctx, v.key), v.token)
-	}}
+	}, func(err error) error { return err }}
 }
 
 // Status of this node. It is asked for once for a view.
@@ -112,9 +122,10 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 	}
 	ctx, cancel := context.WithTimeout(ctx, otherTimeout)
 	defer cancel()
-	cc, err := v.server.o.Other(n.GetAddress())
-	if err == nil && v.token == "" && v.Principal != "anonymous" {
-		err = ErrNotForwarded // a certificate cannot be passed on
+	as, err := v.forOther(ctx)
+	var cc grpc.ClientConnInterface
+	if err == nil {
+		cc, err = v.server.o.Other(n.GetAddress())
 	}
 	if err != nil {
 		elsewhere := &otherConsole{err: err, node: n}
@@ -123,7 +134,37 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 		}
 		return nil, elsewhere
 	}
-	return conn{cc, func(ctx context.Context) context.Context { return withToken(ctx, v.token) }}, nil
+	forwarding := v.token == "" && v.Principal != "anonymous"
+	return conn{cc, as, func(err error) error {
+		if forwarding && status.Code(err) == codes.Unauthenticated { // a release that takes no forwarded calls
+			return &otherConsole{err: err, node: n}
+		}
+		return err
+	}}, nil
+}
+
+// forOther returns the credentials of the session for calls to the other node: its token, or, for a session that was
+// signed in with a certificate, the principal as this node has authenticated it now.
+func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
+	if v.token != "" || v.Principal == "anonymous" {
+		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil
+	}
+	if v.server.o.Forward == nil {
+		return nil, ErrNotForwarded
+	}
+	who, err := v.whoAmI(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if who.GetMethod() != "certificate" || who.GetPrincipal() != v.Principal {
+		return nil, ErrNotForwarded
+	}
+	header, err := v.server.o.Forward(ctx, who.GetPrincipal(), who.GetGroups())
+	if err != nil {
+		return nil, err
+	}
+	md, _ := metadata.FromOutgoingContext(header)
+	return func(ctx context.Context) context.Context { return metadata.NewOutgoingContext(ctx, md) }, nil
 }
 
 // otherConsole is returned when something has to be done at the console of another node.
@@ -160,12 +201,13 @@ func serving(r pb.Role) bool {
 type conn struct {
 	grpc.ClientConnInterface
 
-	as func(context.Context) context.Context
+	as     func(context.Context) context.Context
+	failed func(error) error // makes of an error of a call what is returned
 }
 
 // Invoke makes a call.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
-	return c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...) //nolint:wrapcheck // it is a status
+	return c.failed(c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...))
 }
 
 // NewStream begins a call with a stream.

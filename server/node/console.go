@@ -10,12 +10,16 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/console"
+	"github.com/lockstep-mq/lockstep/server/peers"
 )
 
 // consolePort is the console of a node, and its connections to the other node.
@@ -40,6 +44,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		Link: link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
+		Forward: n.forward(),
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 			return n.peers.Status(ctx, address)
 		},
@@ -61,16 +66,55 @@ func (n *node) wantsCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
-// other is a connection to the node at an address that shows nothing of this node, so that a call over it has the
-// rights of the token that it shows, and no others.
-func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
-	if n.wantsCertificate() {
-		return nil, console.ErrNotForwarded
+// forward returns how calls are made for a principal that has shown a certificate; nil where the nodes do not know each
+// other by certificates.
+func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
+	if !n.wantsCertificate() || n.cfg.TLS.CA == "" {
+		return nil
 	}
+	return peers.Forward
+}
+
+// credentialed is a connection over which each call must show credentials of its own. Without them, it would have the
+// rights of this node, whose certificate the connection shows.
+type credentialed struct{ grpc.ClientConnInterface }
+
+// errCredentials is returned for a call without credentials.
+var errCredentials = status.Error(codes.PermissionDenied, "the session has no credentials for the other node")
+
+func (c credentialed) check(ctx context.Context) error {
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md.Get("authorization")) == 0 {
+		return errCredentials
+	}
+	return nil
+}
+
+// Invoke makes a call.
+func (c credentialed) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
+	if err := c.check(ctx); err != nil {
+		return err
+	}
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, o...) //nolint:wrapcheck // it is a status
+}
+
+// NewStream begins a call with a stream.
+func (c credentialed) NewStream(
+	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	if err := c.check(ctx); err != nil {
+		return nil, err
+	}
+	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // it is a status
+}
+
+// other is a connection to the node at an address over which a call has the rights of the token or of the caller that
+// it shows, and no others. It shows the certificate of this node only where the other node demands one, and then each
+// call must show credentials of its own.
+func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.others[address]; c != nil {
-		return c, nil
+		return n.guarded(c), nil
 	}
 	for a, c := range p.others {
 		if len(p.others) < maxOthers {
@@ -83,13 +127,24 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 	if n.secrets.own != nil {
 		secure = n.secrets.own.CheckOnly()
 	}
+	if n.wantsCertificate() {
+		secure = n.secrets.own.Credentials(n.acceptPeer())
+	}
 	c, err := grpc.NewClient("passthrough:///"+address,
 		n.environment.dialOptions([]grpc.DialOption{grpc.WithTransportCredentials(secure)})...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the other node at %s: %w", address, err)
 	}
 	p.others[address] = c
-	return c, nil
+	return n.guarded(c), nil
+}
+
+// guarded is a connection of other.
+func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
+	if n.wantsCertificate() {
+		return credentialed{c}
+	}
+	return c
 }
 
 // run serves the console until ctx ends.

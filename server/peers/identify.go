@@ -50,6 +50,9 @@ type Identification struct {
 // Authenticate returns the identity of the other node if a call is its, and nil otherwise. Calls that the other node
 // never makes are not looked at, and neither are those that show what a person or an application shows.
 func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
+	if id, err := i.forwarded(ctx); id != nil || err != nil {
+		return id, err
+	}
 	if method, ok := grpc.Method(ctx); ok && strings.HasPrefix(method, queueMethods) {
 		return nil, nil //nolint:nilnil // that is how an authenticator says that it does not know the caller
 	}

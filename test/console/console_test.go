@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
@@ -139,6 +140,7 @@ func TestConsole(t *testing.T) {
 	w.messages(onStandby, active) // a standby's console sends what the active has to do to the active
 	// Under another name, so that it has cookies of its own.
 	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
+	w.widths(onActive)
 	w.scan(onActive, active)
 	w.check(onActive, active)
 	w.pictures(onActive)
@@ -182,38 +184,73 @@ func publishOn(b *tab, queue, body string) string {
 // messages: they are browsed, decoded, moved and deleted.
 func (w *world) messages(b *tab, active *harness.Node) {
 	b.open("/messages?name=orders")
-	b.until(has("#live", "a message from the page"))
-	b.run(chromedp.Click(`#live a[href*="sequence=2"]`), chromedp.WaitVisible("#json"))
+	b.until(has("#rows", "a message from the page"))
+	b.run(chromedp.Click(`#rows a[href^="/message?"][href*="sequence=2"]`), chromedp.WaitVisible("#json"))
 	b.until(has("#json", `"order": 2`))
 	b.until(has("#hex", "7b 22 6f 72"))
 	b.until(has("main", "eu"))
 	b.open("/messages?name=orders")
 	choose := func(sequences ...int) {
 		for _, n := range sequences {
-			b.run(chromedp.Click(fmt.Sprintf(`#live input[value="%d"]`, n)))
+			b.run(chromedp.Click(fmt.Sprintf(`#rows input[name=sequence][value="%d"]`, n)))
 		}
 	}
 	choose(1, 3)
 	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/move"]`, map[string]string{
 		"#to": "orders.later",
 	}), "Moved 2 of 2 messages to orders.later")
-	b.until("document.querySelectorAll('#live tbody tr').length === 2")
+	b.until(rows(2))
 	choose(4)
 	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/remove"]`, nil), "Deleted 1 of 1")
-	b.until("document.querySelectorAll('#live tbody tr').length === 1")
+	b.until(rows(1))
+
+	// The rows stay as they are while messages arrive, until the page is refreshed.
+	w.run("publish", "orders", "late")
+	b.until(has("#live", "1 newer"))
+	b.until(rows(1))
+	b.run(chromedp.Click("#live a", chromedp.ByQuery))
+	b.until(rows(2))
+	b.run(chromedp.Click("#rows [data-select-all]", chromedp.ByQuery))
+	b.until("document.querySelectorAll('#rows input[name=sequence]:checked').length === 2")
+	require.Contains(w.t, b.dialog(`#rows a[href^="/messages/remove"][href*="sequence=5"]`, nil), "Deleted 1 of 1")
+	b.until(rows(1))
 	q, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(w.as(), &pb.GetQueueRequest{Name: "orders.later"})
 	require.NoError(w.t, err)
 	require.Equal(w.t, uint64(2), q.GetQueue().GetMessages())
 }
 
-// refusals: a reader sees queues and messages, may change nothing, and is told why.
+// rows is a script that reports whether the page Messages has that many rows.
+func rows(n int) string {
+	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
+}
+
+// widths: a queue takes three lines on a narrow screen, and no table is cut off on a usual one.
+func (w *world) widths(b *tab) {
+	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
+	b.open("/queues")
+	b.until("document.body.classList.contains('labelled')")
+	var lines, hidden int
+	b.run(chromedp.Evaluate("Math.max(...Array.from(document.querySelectorAll('.compact tbody tr')).map(function (r) { "+
+		"return new Set(Array.from(r.cells).map(function (c) { return c.offsetTop; })).size; }))", &lines))
+	require.Equal(w.t, 3, lines)
+	b.run(emulation.SetDeviceMetricsOverride(1440, 900, 1, false))
+	for _, page := range []string{"/connections", "/queues", "/messages?name=orders"} {
+		b.open(page)
+		b.until("document.querySelector('.table')")
+		b.run(chromedp.Evaluate("Math.max(...Array.from(document.querySelectorAll('.table')).map(function (t) { "+
+			"return t.scrollWidth - t.clientWidth; }))", &hidden))
+		require.LessOrEqual(w.t, hidden, 0, page)
+	}
+}
+
+// refusals: a reader sees queues and messages, and is not offered what it may not do.
 func (w *world) refusals(b *tab, token string) {
 	b.signIn(token)
 	b.open("/queue?name=orders")
 	b.until(has("#depth", "1"))
-	require.Contains(w.t, b.dialog(`a[href^="/queue/purge?name=orders"]`, map[string]string{"#confirm": "orders"}),
-		"You may not do this")
-	require.Contains(w.t, publishOn(b, "orders", "no"), "You may not do this")
+	for _, action := range []string{"publish", "configure", "purge", "delete", "seek"} {
+		b.until("!document.querySelector('a[href^=\"/queue/" + action + "\"]')")
+	}
 	for _, page := range []string{"/connections", "/store", "/access", "/audit", "/prepared"} {
 		b.open(page)
 		b.until(has("main", "You may not do this"))

@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 )
 
@@ -157,7 +158,7 @@ func has(selector, text string) string {
 func (b *tab) signIn(token string) {
 	b.t.Helper()
 	b.open("/")
-	b.run(chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", token), chromedp.Click("button[type=submit]"),
+	b.run(chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", token+kb.Enter),
 		chromedp.WaitVisible("#menu", chromedp.ByQuery))
 }
 

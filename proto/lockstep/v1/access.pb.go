@@ -472,7 +472,9 @@ func (x *AccessQuota) GetChangedAt() *timestamppb.Timestamp {
 
 // WhoAmIRequest asks who the caller is.
 type WhoAmIRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Queue that `rights` are about; empty: rights on any queue.
+	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +509,13 @@ func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_access_proto_rawDescGZIP(), []int{4}
 }
 
+func (x *WhoAmIRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
 // WhoAmIResponse says it.
 type WhoAmIResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -521,7 +530,9 @@ type WhoAmIResponse struct {
 	// One of `access.operators`, which may do everything.
 	BootstrapOperator bool `protobuf:"varint,5,opt,name=bootstrap_operator,json=bootstrapOperator,proto3" json:"bootstrap_operator,omitempty"`
 	// The rules that hold for the caller.
-	Rules         []*AccessRule `protobuf:"bytes,6,rep,name=rules,proto3" json:"rules,omitempty"`
+	Rules []*AccessRule `protobuf:"bytes,6,rep,name=rules,proto3" json:"rules,omitempty"`
+	// Rights of the caller: those on the pair, and those on the queue of the request.
+	Rights        []AccessRight `protobuf:"varint,7,rep,packed,name=rights,proto3,enum=lockstep.v1.AccessRight" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -594,6 +605,13 @@ func (x *WhoAmIResponse) GetBootstrapOperator() bool {
 func (x *WhoAmIResponse) GetRules() []*AccessRule {
 	if x != nil {
 		return x.Rules
+	}
+	return nil
+}
+
+func (x *WhoAmIResponse) GetRights() []AccessRight {
+	if x != nil {
+		return x.Rights
 	}
 	return nil
 }
@@ -1825,15 +1843,17 @@ const file_lockstep_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"changed_by\x18\x06 \x01(\tR\tchangedBy\x129\n" +
 	"\n" +
-	"changed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"\x0f\n" +
-	"\rWhoAmIRequest\"\xd0\x01\n" +
+	"changed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\"%\n" +
+	"\rWhoAmIRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\"\x82\x02\n" +
 	"\x0eWhoAmIResponse\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12\x16\n" +
 	"\x06method\x18\x03 \x01(\tR\x06method\x12\x12\n" +
 	"\x04open\x18\x04 \x01(\bR\x04open\x12-\n" +
 	"\x12bootstrap_operator\x18\x05 \x01(\bR\x11bootstrapOperator\x12-\n" +
-	"\x05rules\x18\x06 \x03(\v2\x17.lockstep.v1.AccessRuleR\x05rules\"\x13\n" +
+	"\x05rules\x18\x06 \x03(\v2\x17.lockstep.v1.AccessRuleR\x05rules\x120\n" +
+	"\x06rights\x18\a \x03(\x0e2\x18.lockstep.v1.AccessRightR\x06rights\"\x13\n" +
 	"\x11ListAccessRequest\"\xd0\x02\n" +
 	"\x12ListAccessResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
@@ -1981,58 +2001,59 @@ var file_lockstep_v1_access_proto_depIdxs = []int32{
 	27, // 5: lockstep.v1.AccessToken.created_at:type_name -> google.protobuf.Timestamp
 	27, // 6: lockstep.v1.AccessQuota.changed_at:type_name -> google.protobuf.Timestamp
 	1,  // 7: lockstep.v1.WhoAmIResponse.rules:type_name -> lockstep.v1.AccessRule
-	1,  // 8: lockstep.v1.ListAccessResponse.rules:type_name -> lockstep.v1.AccessRule
-	2,  // 9: lockstep.v1.ListAccessResponse.roles:type_name -> lockstep.v1.AccessRole
-	3,  // 10: lockstep.v1.ListAccessResponse.tokens:type_name -> lockstep.v1.AccessToken
-	4,  // 11: lockstep.v1.ListAccessResponse.quotas:type_name -> lockstep.v1.AccessQuota
-	4,  // 12: lockstep.v1.ListAccessResponse.used:type_name -> lockstep.v1.AccessQuota
-	0,  // 13: lockstep.v1.TestAccessRequest.right:type_name -> lockstep.v1.AccessRight
-	1,  // 14: lockstep.v1.TestAccessResponse.rules:type_name -> lockstep.v1.AccessRule
-	1,  // 15: lockstep.v1.GrantRequest.rule:type_name -> lockstep.v1.AccessRule
-	28, // 16: lockstep.v1.GrantRequest.producer:type_name -> lockstep.v1.Producer
-	1,  // 17: lockstep.v1.GrantResponse.rule:type_name -> lockstep.v1.AccessRule
-	1,  // 18: lockstep.v1.RevokeRequest.rule:type_name -> lockstep.v1.AccessRule
-	28, // 19: lockstep.v1.RevokeRequest.producer:type_name -> lockstep.v1.Producer
-	1,  // 20: lockstep.v1.RevokeResponse.rule:type_name -> lockstep.v1.AccessRule
-	2,  // 21: lockstep.v1.PutRoleRequest.role:type_name -> lockstep.v1.AccessRole
-	28, // 22: lockstep.v1.PutRoleRequest.producer:type_name -> lockstep.v1.Producer
-	2,  // 23: lockstep.v1.PutRoleResponse.role:type_name -> lockstep.v1.AccessRole
-	28, // 24: lockstep.v1.DeleteRoleRequest.producer:type_name -> lockstep.v1.Producer
-	3,  // 25: lockstep.v1.CreateTokenRequest.token:type_name -> lockstep.v1.AccessToken
-	28, // 26: lockstep.v1.CreateTokenRequest.producer:type_name -> lockstep.v1.Producer
-	3,  // 27: lockstep.v1.CreateTokenResponse.token:type_name -> lockstep.v1.AccessToken
-	28, // 28: lockstep.v1.RevokeTokenRequest.producer:type_name -> lockstep.v1.Producer
-	4,  // 29: lockstep.v1.PutQuotaRequest.quota:type_name -> lockstep.v1.AccessQuota
-	28, // 30: lockstep.v1.PutQuotaRequest.producer:type_name -> lockstep.v1.Producer
-	4,  // 31: lockstep.v1.PutQuotaResponse.quota:type_name -> lockstep.v1.AccessQuota
-	28, // 32: lockstep.v1.DeleteQuotaRequest.producer:type_name -> lockstep.v1.Producer
-	5,  // 33: lockstep.v1.AccessService.WhoAmI:input_type -> lockstep.v1.WhoAmIRequest
-	7,  // 34: lockstep.v1.AccessService.ListAccess:input_type -> lockstep.v1.ListAccessRequest
-	9,  // 35: lockstep.v1.AccessService.TestAccess:input_type -> lockstep.v1.TestAccessRequest
-	11, // 36: lockstep.v1.AccessService.Grant:input_type -> lockstep.v1.GrantRequest
-	13, // 37: lockstep.v1.AccessService.Revoke:input_type -> lockstep.v1.RevokeRequest
-	15, // 38: lockstep.v1.AccessService.PutRole:input_type -> lockstep.v1.PutRoleRequest
-	17, // 39: lockstep.v1.AccessService.DeleteRole:input_type -> lockstep.v1.DeleteRoleRequest
-	19, // 40: lockstep.v1.AccessService.CreateToken:input_type -> lockstep.v1.CreateTokenRequest
-	21, // 41: lockstep.v1.AccessService.RevokeToken:input_type -> lockstep.v1.RevokeTokenRequest
-	23, // 42: lockstep.v1.AccessService.PutQuota:input_type -> lockstep.v1.PutQuotaRequest
-	25, // 43: lockstep.v1.AccessService.DeleteQuota:input_type -> lockstep.v1.DeleteQuotaRequest
-	6,  // 44: lockstep.v1.AccessService.WhoAmI:output_type -> lockstep.v1.WhoAmIResponse
-	8,  // 45: lockstep.v1.AccessService.ListAccess:output_type -> lockstep.v1.ListAccessResponse
-	10, // 46: lockstep.v1.AccessService.TestAccess:output_type -> lockstep.v1.TestAccessResponse
-	12, // 47: lockstep.v1.AccessService.Grant:output_type -> lockstep.v1.GrantResponse
-	14, // 48: lockstep.v1.AccessService.Revoke:output_type -> lockstep.v1.RevokeResponse
-	16, // 49: lockstep.v1.AccessService.PutRole:output_type -> lockstep.v1.PutRoleResponse
-	18, // 50: lockstep.v1.AccessService.DeleteRole:output_type -> lockstep.v1.DeleteRoleResponse
-	20, // 51: lockstep.v1.AccessService.CreateToken:output_type -> lockstep.v1.CreateTokenResponse
-	22, // 52: lockstep.v1.AccessService.RevokeToken:output_type -> lockstep.v1.RevokeTokenResponse
-	24, // 53: lockstep.v1.AccessService.PutQuota:output_type -> lockstep.v1.PutQuotaResponse
-	26, // 54: lockstep.v1.AccessService.DeleteQuota:output_type -> lockstep.v1.DeleteQuotaResponse
-	44, // [44:55] is the sub-list for method output_type
-	33, // [33:44] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	0,  // 8: lockstep.v1.WhoAmIResponse.rights:type_name -> lockstep.v1.AccessRight
+	1,  // 9: lockstep.v1.ListAccessResponse.rules:type_name -> lockstep.v1.AccessRule
+	2,  // 10: lockstep.v1.ListAccessResponse.roles:type_name -> lockstep.v1.AccessRole
+	3,  // 11: lockstep.v1.ListAccessResponse.tokens:type_name -> lockstep.v1.AccessToken
+	4,  // 12: lockstep.v1.ListAccessResponse.quotas:type_name -> lockstep.v1.AccessQuota
+	4,  // 13: lockstep.v1.ListAccessResponse.used:type_name -> lockstep.v1.AccessQuota
+	0,  // 14: lockstep.v1.TestAccessRequest.right:type_name -> lockstep.v1.AccessRight
+	1,  // 15: lockstep.v1.TestAccessResponse.rules:type_name -> lockstep.v1.AccessRule
+	1,  // 16: lockstep.v1.GrantRequest.rule:type_name -> lockstep.v1.AccessRule
+	28, // 17: lockstep.v1.GrantRequest.producer:type_name -> lockstep.v1.Producer
+	1,  // 18: lockstep.v1.GrantResponse.rule:type_name -> lockstep.v1.AccessRule
+	1,  // 19: lockstep.v1.RevokeRequest.rule:type_name -> lockstep.v1.AccessRule
+	28, // 20: lockstep.v1.RevokeRequest.producer:type_name -> lockstep.v1.Producer
+	1,  // 21: lockstep.v1.RevokeResponse.rule:type_name -> lockstep.v1.AccessRule
+	2,  // 22: lockstep.v1.PutRoleRequest.role:type_name -> lockstep.v1.AccessRole
+	28, // 23: lockstep.v1.PutRoleRequest.producer:type_name -> lockstep.v1.Producer
+	2,  // 24: lockstep.v1.PutRoleResponse.role:type_name -> lockstep.v1.AccessRole
+	28, // 25: lockstep.v1.DeleteRoleRequest.producer:type_name -> lockstep.v1.Producer
+	3,  // 26: lockstep.v1.CreateTokenRequest.token:type_name -> lockstep.v1.AccessToken
+	28, // 27: lockstep.v1.CreateTokenRequest.producer:type_name -> lockstep.v1.Producer
+	3,  // 28: lockstep.v1.CreateTokenResponse.token:type_name -> lockstep.v1.AccessToken
+	28, // 29: lockstep.v1.RevokeTokenRequest.producer:type_name -> lockstep.v1.Producer
+	4,  // 30: lockstep.v1.PutQuotaRequest.quota:type_name -> lockstep.v1.AccessQuota
+	28, // 31: lockstep.v1.PutQuotaRequest.producer:type_name -> lockstep.v1.Producer
+	4,  // 32: lockstep.v1.PutQuotaResponse.quota:type_name -> lockstep.v1.AccessQuota
+	28, // 33: lockstep.v1.DeleteQuotaRequest.producer:type_name -> lockstep.v1.Producer
+	5,  // 34: lockstep.v1.AccessService.WhoAmI:input_type -> lockstep.v1.WhoAmIRequest
+	7,  // 35: lockstep.v1.AccessService.ListAccess:input_type -> lockstep.v1.ListAccessRequest
+	9,  // 36: lockstep.v1.AccessService.TestAccess:input_type -> lockstep.v1.TestAccessRequest
+	11, // 37: lockstep.v1.AccessService.Grant:input_type -> lockstep.v1.GrantRequest
+	13, // 38: lockstep.v1.AccessService.Revoke:input_type -> lockstep.v1.RevokeRequest
+	15, // 39: lockstep.v1.AccessService.PutRole:input_type -> lockstep.v1.PutRoleRequest
+	17, // 40: lockstep.v1.AccessService.DeleteRole:input_type -> lockstep.v1.DeleteRoleRequest
+	19, // 41: lockstep.v1.AccessService.CreateToken:input_type -> lockstep.v1.CreateTokenRequest
+	21, // 42: lockstep.v1.AccessService.RevokeToken:input_type -> lockstep.v1.RevokeTokenRequest
+	23, // 43: lockstep.v1.AccessService.PutQuota:input_type -> lockstep.v1.PutQuotaRequest
+	25, // 44: lockstep.v1.AccessService.DeleteQuota:input_type -> lockstep.v1.DeleteQuotaRequest
+	6,  // 45: lockstep.v1.AccessService.WhoAmI:output_type -> lockstep.v1.WhoAmIResponse
+	8,  // 46: lockstep.v1.AccessService.ListAccess:output_type -> lockstep.v1.ListAccessResponse
+	10, // 47: lockstep.v1.AccessService.TestAccess:output_type -> lockstep.v1.TestAccessResponse
+	12, // 48: lockstep.v1.AccessService.Grant:output_type -> lockstep.v1.GrantResponse
+	14, // 49: lockstep.v1.AccessService.Revoke:output_type -> lockstep.v1.RevokeResponse
+	16, // 50: lockstep.v1.AccessService.PutRole:output_type -> lockstep.v1.PutRoleResponse
+	18, // 51: lockstep.v1.AccessService.DeleteRole:output_type -> lockstep.v1.DeleteRoleResponse
+	20, // 52: lockstep.v1.AccessService.CreateToken:output_type -> lockstep.v1.CreateTokenResponse
+	22, // 53: lockstep.v1.AccessService.RevokeToken:output_type -> lockstep.v1.RevokeTokenResponse
+	24, // 54: lockstep.v1.AccessService.PutQuota:output_type -> lockstep.v1.PutQuotaResponse
+	26, // 55: lockstep.v1.AccessService.DeleteQuota:output_type -> lockstep.v1.DeleteQuotaResponse
+	45, // [45:56] is the sub-list for method output_type
+	34, // [34:45] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_access_proto_init() }

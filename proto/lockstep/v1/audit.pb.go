@@ -224,7 +224,7 @@ type AuditRecord struct {
 	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Groups of the principal.
 	Groups []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
-	// How the caller has shown who it is: certificate, jwt, token, peer-token or none.
+	// How the caller has shown who it is: certificate, jwt, token, peer-token or none; `certificate via NODE` for a call that a node forwards.
 	Authentication string `protobuf:"bytes,5,opt,name=authentication,proto3" json:"authentication,omitempty"`
 	// Where the call came from, host:port.
 	Address string `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`

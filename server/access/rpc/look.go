@@ -12,13 +12,14 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// WhoAmI tells whom this node takes the caller for, and what that one may do.
-func (s *Service) WhoAmI(ctx context.Context, _ *pb.WhoAmIRequest) (*pb.WhoAmIResponse, error) {
+// WhoAmI returns the identity of the caller and its rights.
+func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmIResponse, error) {
 	id := access.FromContext(ctx)
 	rules, operators := s.o.Rules.About(id)
 	return &pb.WhoAmIResponse{
 		Principal: id.Principal, Groups: id.Groups, Method: id.Method.String(), Open: s.o.Rules.Open(),
 		BootstrapOperator: len(operators) > 0, Rules: byName(rules),
+		Rights: access.RightsToProto(s.o.Rules.Rights(id, req.GetQueue())),
 	}, nil
 }
 

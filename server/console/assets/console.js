@@ -94,7 +94,12 @@
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
-  const scale = { bytes: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], number: ["", "k", "M", "G", "T"] };
+  const scale = { bytes: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], number: ["", "k", "M", "G", "T"], count: ["", "k", "M", "G", "T"] };
+
+  // Times are written in UTC, in ISO 8601.
+  function iso(seconds) { return new Date(seconds * 1000).toISOString().replace(/\.\d+Z$/, "Z"); }
+  function isoTime(seconds) { return iso(seconds).slice(11, 19); }
+
   function human(unit) {
     const units = scale[unit] || scale.number;
     const step = unit === "bytes" ? 1024 : 1000;
@@ -130,10 +135,10 @@
       width: width, height: c.height || 220, cursor: { y: false, points: { size: 6 } }, legend: { live: true },
       scales: { x: { time: !bars, range: bars ? function () { return [-0.6, c.x.length - 0.4]; } : undefined }, y: { range: function (u, min, max) { return [Math.min(0, min || 0), max > 0 ? max * 1.08 : 1]; } } },
       axes: [
-        Object.assign({}, axis, bars ? { grid: { show: false }, splits: function () { return c.x; }, values: function (u, s) { return s.map(function (i) { return c.labels[i]; }); }, rotate: width < 560 || c.x.length > 14 ? -50 : 0, size: width < 560 || c.x.length > 14 ? 62 : 34 } : {}),
-        Object.assign({}, axis, bars ? { incrs: whole } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
+        Object.assign({}, axis, bars ? { grid: { show: false }, splits: function () { return c.x; }, values: function (u, s) { return s.map(function (i) { return c.labels[i]; }); }, rotate: width < 560 || c.x.length > 14 ? -50 : 0, size: width < 560 || c.x.length > 14 ? 62 : 34 } : { space: 70, values: function (u, s) { return s.map(isoTime); } }),
+        Object.assign({}, axis, bars || c.unit === "count" ? { incrs: whole } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
       ],
-      series: [bars ? { label: c.xLabel || "", value: function (u, v) { return v === null ? "–" : c.labels[v]; } } : { label: "time" }].concat(c.series.map(function (s, i) {
+      series: [bars ? { label: c.xLabel || "", value: function (u, v) { return v === null ? "–" : c.labels[v]; } } : { label: "time", value: function (u, v) { return v === null || v === undefined ? "–" : iso(v); } }].concat(c.series.map(function (s, i) {
         const own = colour("--chart-" + (i % 4 + 1));
         return { label: s.label, stroke: own, width: bars ? 0 : 2, fill: bars ? own : undefined, points: { show: false }, paths: bars ? uPlot.paths.bars({ size: [0.7, 48] }) : undefined, value: function (u, v) { return format(v); } };
       })),
@@ -191,6 +196,18 @@
   });
   document.addEventListener("htmx:afterSettle", function () {
     document.querySelectorAll("#dialog [data-confirm]").forEach(confirmed);
+  });
+
+  // A checkbox in the head of a table selects all rows.
+  document.addEventListener("change", function (e) {
+    if (!e.target.matches || !e.target.matches("input[type=checkbox]")) return;
+    const form = e.target.closest("form");
+    const all = form && form.querySelector("[data-select-all]");
+    if (!all) return;
+    const rows = Array.from(form.querySelectorAll("input[type=checkbox]")).filter(function (c) { return c.name === all.dataset.selectAll; });
+    if (e.target === all) rows.forEach(function (c) { c.checked = all.checked; });
+    all.checked = rows.length > 0 && rows.every(function (c) { return c.checked; });
+    all.indeterminate = !all.checked && rows.some(function (c) { return c.checked; });
   });
 
   document.addEventListener("click", function (e) {

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+// ErrorText is the text that a page shows for an error.
+func ErrorText(err error) string { return describe(err).Text }

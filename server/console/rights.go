@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// rights are the rights of a session by name: those on the pair, and those on the queue that the page is about, or on
+// any queue. Pages use them only to leave out actions that would be refused: the services check every call.
+type rights map[string]bool
+
+// May reports whether the session has a right.
+func (r rights) May(right string) bool { return r[right] }
+
+// whoAmI returns the identity of the session as this node authenticates it. It asks once for a view.
+func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
+	v.whoMu.Lock()
+	defer v.whoMu.Unlock()
+	if v.who == nil {
+		who, err := pb.NewAccessServiceClient(v.Own()).WhoAmI(ctx, &pb.WhoAmIRequest{Queue: v.Get("name")})
+		if err != nil {
+			return nil, err
+		}
+		v.who = who
+	}
+	return v.who, nil
+}
+
+// rights returns the rights of the session.
+func (v *View) rights(ctx context.Context) (rights, error) {
+	who, err := v.whoAmI(ctx)
+	if err != nil {
+		return nil, err
+	}
+	may := make(rights)
+	for _, name := range words(rightsOf(who.GetRights())) {
+		may[name] = true
+	}
+	return may, nil
+}
+
+// offered returns the pages of the menu that a session may see. Pages about queues are offered to every session: the
+// node lists only those queues that it may see.
+func (s *Server) offered(may rights) (menu []*Page) {
+	for i := range s.pages {
+		p := &s.pages[i]
+		if p.Hidden || (p.Right == "operate" || p.Right == "audit") && may != nil && !may.May(p.Right) {
+			continue
+		}
+		menu = append(menu, p)
+	}
+	return menu
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/console"
+)
+
+var (
+	submitButton = regexp.MustCompile(`<button type="submit" class="(?:danger|primary)"[^>]*>`)
+	sseAddress   = regexp.MustCompile(`sse-connect="/events([^"]+)"`)
+	badgeOf      = regexp.MustCompile(`(?s)id="alarms".*?</a>`)
+	anyTag       = regexp.MustCompile(`<[^>]*>`)
+)
+
+// TestConfirmedActionsAreDisabled: the server renders the submit button of a dialogue that asks for a name as disabled,
+// also when the dialogue is shown again after a failure; other dialogues can be submitted.
+func TestConfirmedActionsAreDisabled(t *testing.T) { simulated(t, testConfirmedActionsAreDisabled) }
+
+func testConfirmedActionsAreDisabled(t *testing.T) {
+	ready := startNode(t, nil)
+	b := newBrowser(t, ready.Console)
+	b.untilActive()
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	confirmed := map[string]bool{}
+	for _, p := range console.Pages() {
+		for _, action := range p.Actions {
+			at := p.Path + "/" + action.Name
+			if action.Confirm {
+				confirmed[at] = true
+			}
+			body := b.get(at + "?name=orders&xid=x&sequence=1&node=").body
+			button := submitButton.FindString(body)
+			if button == "" {
+				continue // the dialogue cannot be opened in this state
+			}
+			require.Equal(t, action.Confirm, strings.Contains(button, " disabled"), at)
+			require.Equal(t, action.Confirm, strings.Contains(body, " data-confirm="), at)
+		}
+	}
+	require.Equal(t, map[string]bool{
+		"/pair/force": true, "/queue/purge": true, "/queue/delete": true, "/prepared/commit": true,
+		"/prepared/rollback": true,
+	}, confirmed)
+	for _, at := range []string{"/queue/purge?name=orders", "/queue/delete?name=orders"} {
+		a := b.post(at, url.Values{"csrf": {b.csrf()}, "confirm": {"order"}}, htmx)
+		require.Equal(t, http.StatusBadRequest, a.code)
+		require.Contains(t, submitButton.FindString(a.body), " disabled", at)
+	}
+}
+
+// TestOnlyPermittedActionsAreOffered: pages leave out the actions and the menu entries that the rules do not allow.
+func TestOnlyPermittedActionsAreOffered(t *testing.T) {
+	simulated(t, testOnlyPermittedActionsAreOffered)
+}
+
+func testOnlyPermittedActionsAreOffered(t *testing.T) {
+	ready := startNode(t, func(c *config.Config) { c.Access.Operators = []string{"root"} })
+	nobody := newBrowser(t, ready.Console)
+	nobody.untilActive()
+	tokens := map[string]string{}
+	for _, who := range []string{"root", "reader", "sender"} {
+		tokens[who] = nobody.makeToken(who+"-1", who)
+	}
+	nobody.act("/queues/create", url.Values{"name": {"orders"}})
+	nobody.act("/queue/publish?name=orders", url.Values{"body": {"x"}})
+	nobody.act("/access/grant", url.Values{
+		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+	})
+	root, reader, sender := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)
+	require.Equal(t, "/pair", root.signIn(tokens["root"]).at)
+	require.Equal(t, "/pair", reader.signIn(tokens["reader"]).at)
+	root.act("/access/grant", url.Values{
+		"kind": {"principal"}, "whom": {"sender"}, "queue": {"orders"}, "right": {"browse", "publish"},
+	})
+	require.Equal(t, "/pair", sender.signIn(tokens["sender"]).at)
+
+	for path, actions := range map[string][]string{
+		"/queues":               {"/queues/create"},
+		"/queue?name=orders":    {"/queue/publish", "/queue/configure", "/queue/purge", "/queue/delete", "/queue/seek"},
+		"/messages?name=orders": {"/messages/move", "/messages/remove", `name="sequence"`},
+		"/message?name=orders&sequence=1": {
+			"/messages/move", "/messages/remove",
+		},
+	} {
+		all, some, sent := root.get(path), reader.get(path), sender.get(path)
+		require.Equal(t, http.StatusOK, some.code, path)
+		for _, action := range actions {
+			opener := `"` + action
+			if strings.HasPrefix(action, "name") {
+				opener = action
+			}
+			require.Contains(t, all.body, opener, path)
+			require.NotContains(t, some.body, opener, path)
+			require.Equal(t, action == "/queue/publish", strings.Contains(sent.body, opener), path+" "+action)
+		}
+	}
+	for _, page := range []string{"/store", "/backups", "/jobs", "/connections", "/prepared", "/access", "/audit"} {
+		entry := `<li><a href="` + page + `"`
+		require.Contains(t, root.get("/queues").body, entry)
+		require.NotContains(t, reader.get("/queues").body, entry)
+	}
+	require.NotContains(t, reader.event("/queue?name=orders"), "/queue/purge")
+	require.Contains(t, root.get("/queue?name=orders").body, `<a class="button" href="/queue/publish?name=orders"`)
+}
+
+// TestSwitchoverIsOffered to operators only, and not as the primary button.
+func TestSwitchoverIsOffered(t *testing.T) { simulated(t, testSwitchoverIsOffered) }
+
+func testSwitchoverIsOffered(t *testing.T) {
+	active, _ := startPairWith(t, func(c *config.Config) { c.Access.Operators = []string{"root"} }, func(*browser) {})
+	require.Contains(t, active.get("/pair").body, `<a class="button" href="/pair/switchover"`)
+	root, reader := active.makeToken("root-1", "root"), active.makeToken("reader-1", "reader")
+	active.act("/access/grant", url.Values{
+		"kind": {"principal"}, "whom": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
+	})
+	for token, offered := range map[string]bool{root: true, reader: false} {
+		b := newBrowser(t, active.ready.Console)
+		require.Equal(t, "/pair", b.signIn(token).at)
+		require.Equal(t, offered, strings.Contains(b.get("/pair").body, `"/pair/switchover"`))
+		require.Equal(t, offered, strings.Contains(b.get("/pair").body, `"/pair/pause"`))
+		require.Equal(t, offered, strings.Contains(b.event("/pair"), `"/pair/switchover"`))
+	}
+}
+
+// TestMessagesPageIsStable: the live part has the number of newer messages only; the rows are outside of it.
+func TestMessagesPageIsStable(t *testing.T) { simulated(t, testMessagesPageIsStable) }
+
+func testMessagesPageIsStable(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	b.untilActive()
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	b.act("/queue/publish?name=orders", url.Values{"body": {"x"}, "count": {"60"}})
+	page := b.get("/messages?name=orders").body
+	live, rows, found := strings.Cut(page, `<form id="messages"`)
+	require.True(t, found)
+	_, live, found = strings.Cut(live, `id="live"`)
+	require.True(t, found)
+	require.NotContains(t, live, "newer")
+	require.NotContains(t, rows, "sse-swap")
+	require.Equal(t, 50, strings.Count(rows, `name="sequence"`))
+	require.Contains(t, rows, `data-select-all="sequence"`)
+	require.Contains(t, rows, `href="/messages?from=51&amp;name=orders"`)
+	require.Contains(t, rows, `href="/messages?from=11&amp;name=orders">Newest`)
+	require.Regexp(t, `href="/messages/move\?[^"]*sequence=7[&"]`, rows)
+	require.Regexp(t, `href="/messages/remove\?[^"]*sequence=7[&"]`, rows)
+	require.NotContains(t, rows, "Dead-letter reason")
+
+	events := html.UnescapeString(sseAddress.FindStringSubmatch(page)[1])
+	require.NotContains(t, b.event(events), "newer")
+	b.act("/queue/publish?name=orders", url.Values{"body": {"y"}, "count": {"2"}})
+	event := b.event(events)
+	require.Contains(t, event, "<b>2 newer</b>")
+	require.Contains(t, event, `<a href="/messages?name=orders">refresh</a>`)
+	require.NotContains(t, event, `name="sequence"`)
+	require.NotContains(t, b.event(html.UnescapeString(
+		sseAddress.FindStringSubmatch(b.get("/messages?name=orders&from=51").body)[1])), "newer")
+
+	// An action loads the page again, where the messages were chosen.
+	a := b.act("/messages/remove?name=orders&from=51&sequence=52", nil)
+	require.Equal(t, "/messages?from=51&name=orders", a.head.Get("Hx-Redirect"))
+	require.Contains(t, b.get("/messages?from=51&name=orders").body, "Deleted 1 of 1 messages.")
+
+	one := b.get("/message?name=orders&sequence=7").body
+	require.Regexp(t, `href="/messages/move\?[^"]*sequence=7[&"]`, one)
+	require.Regexp(t, `href="/messages/remove\?[^"]*sequence=7[&"]`, one)
+
+	b.act("/queue/delete?name=orders", url.Values{"confirm": {"orders"}})
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	require.Contains(t, b.event(events), "deleted and created again")
+}
+
+// TestDeadLetterColumns: the reason and the origin of dead letters are columns.
+func TestDeadLetterColumns(t *testing.T) { simulated(t, testDeadLetterColumns) }
+
+func testDeadLetterColumns(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	b.untilActive()
+	b.act("/queues/create", url.Values{"name": {"dead"}})
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	b.act("/queue/configure?name=orders", url.Values{
+		"max_messages": {"1"}, "overflow": {"dead-letter-head"}, "dead_letter": {"dead"},
+	})
+	for range 2 {
+		b.act("/queue/publish?name=orders", url.Values{"body": {"x"}})
+	}
+	var page string
+	require.Eventually(t, func() bool {
+		page = b.get("/messages?name=dead").body
+		return strings.Contains(page, `name="sequence"`)
+	}, time.Minute, 10*time.Millisecond)
+	require.Contains(t, page, `<th scope="col">Dead-letter reason</th><th scope="col">Origin</th>`)
+	require.Regexp(t, `<td>[a-z ]+</td><td class="break">orders, subscription default, sequence 1</td>`, page)
+	require.Regexp(t, `href="/messages/replay\?[^"]*sequence=1[&"]`, page)
+	require.Contains(t, b.get("/message?name=dead&sequence=1").body, `href="/messages/replay?`)
+}
+
+// TestBadge: every page has the number of conditions by severity, also an event and a page that cannot be shown.
+func TestBadge(t *testing.T) { simulated(t, testBadge) }
+
+func testBadge(t *testing.T) {
+	active, _ := startPair(t)
+	active.act("/pair/pause", nil)
+	conn := connect(t, active.ready.Address)
+	defer func() { require.NoError(t, conn.Close()) }()
+	admin := pb.NewAdminServiceClient(conn)
+	want := func() (badges []string, paused bool) {
+		st, err := admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
+		require.NoError(t, err)
+		n := map[pb.Severity]int{}
+		for _, c := range st.GetConditions() {
+			n[c.GetSeverity()]++
+			paused = paused || c.GetKind() == "paused"
+		}
+		if c := n[pb.Severity_SEVERITY_CRITICAL]; c > 0 {
+			badges = append(badges, strconv.Itoa(c)+" critical")
+		}
+		if c := n[pb.Severity_SEVERITY_WARNING]; c == 1 {
+			badges = append(badges, "1 warning")
+		} else if c > 0 {
+			badges = append(badges, strconv.Itoa(c)+" warnings")
+		}
+		if c := n[pb.Severity_SEVERITY_INFO]; c > 0 {
+			badges = append(badges, strconv.Itoa(c)+" info")
+		}
+		return badges, paused
+	}
+	text := func(body string) string {
+		return strings.Join(strings.Fields(anyTag.ReplaceAllString("<a "+badgeOf.FindString(body), " ")), " ")
+	}
+	require.Eventually(t, func() bool {
+		badges, paused := want()
+		return paused && text(active.get("/pair").body) == strings.Join(badges, " ")
+	}, time.Minute, 20*time.Millisecond)
+	for _, p := range console.Pages() {
+		require.Contains(t, text(active.get(p.Path).body), " info", p.Path)
+	}
+	require.Contains(t, text(active.get("/nowhere").body), " info")
+	require.Regexp(t, `(?s)event: alarms\ndata: [^\n]* info.*event: live`, active.event("/queues"))
+}
+
+// TestBackupsAreInTheMenu: with a key of their own.
+func TestBackupsAreInTheMenu(t *testing.T) { simulated(t, testBackupsAreInTheMenu) }
+
+func testBackupsAreInTheMenu(t *testing.T) {
+	page := newBrowser(t, startNode(t, nil).Console).get("/backups").body
+	require.Contains(t, page, `<li><a href="/backups" aria-current="page">Backups</a></li>`)
+	require.Contains(t, page, `data-goto="/backups"`)
+}
+
+// TestErrorsAreSentences: what gRPC itself has written is not shown; what a node has written is.
+func TestErrorsAreSentences(t *testing.T) {
+	refused := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp `+
+		`127.0.0.1:7401: connect: connection refused"`)
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{refused, "The node refused the connection."},
+		{fmt.Errorf("cannot reach node b: %w", refused), "cannot reach node b: the node refused the connection"},
+		{status.Error(codes.Unavailable, "error reading from server: EOF"), "The connection to the node failed."},
+		{status.Error(codes.Unavailable, "the connection is draining"), "The connection to the node failed."},
+		{status.Error(codes.Canceled, "grpc: the client connection is closing"), "The connection to the node failed."},
+		{
+			status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: `+
+				`tls: failed to verify certificate: x509: certificate has expired"`),
+			"The TLS handshake with the node failed: tls: failed to verify certificate: x509: certificate has expired.",
+		},
+		{
+			status.Error(codes.DeadlineExceeded, "received context error while waiting for new LB policy update: context "+
+				"deadline exceeded"), "The node did not answer in time.",
+		},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), "The node did not answer in time."},
+		{
+			status.Error(codes.ResourceExhausted, "grpc: received message larger than max (5 vs. 4)"),
+			"A message is too large for one request.",
+		},
+		{
+			status.Error(codes.Unimplemented, "unknown method Do for service lockstep.v1.AdminService"),
+			"The node does not know this request.",
+		},
+		{
+			status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: CANCEL"),
+			"The connection to the node failed.",
+		},
+		{status.Error(codes.NotFound, `queue not found: "x"`), `queue not found: "x"`},
+		{errors.New(`the pair has no node "x"`), `the pair has no node "x"`},
+	} {
+		require.Equal(t, tt.want, console.ErrorText(tt.err))
+	}
+}
+
+// TestSignInForm: the token is a password, and Enter submits the form with it.
+func TestSignInForm(t *testing.T) { simulated(t, testSignInForm) }
+
+func testSignInForm(t *testing.T) {
+	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
+	page := b.get("/sign-in").body
+	require.Regexp(t, `<input type="password" id="token" name="token"[^>]* autofocus`, page)
+	require.NotContains(t, page, "<textarea")
+	first := regexp.MustCompile(`<button type="submit"[^>]*>`).FindString(page)
+	require.NotEmpty(t, first)
+	require.NotContains(t, first, "name=", "Enter presses the first submit button")
+	require.Contains(t, b.signIn("lsk_wrong").body, "Sign-in failed")
+}
+
+// TestTimesAndCharts: times are ISO 8601, and charts of counts have a unit with whole numbers on its axis.
+func TestTimesAndCharts(t *testing.T) { simulated(t, testTimesAndCharts) }
+
+func testTimesAndCharts(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	b.untilActive()
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	b.act("/queue/publish?name=orders", url.Values{"body": {"x"}, "message_ttl": {"24h"}})
+	iso := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z`)
+	for _, path := range []string{"/messages?name=orders", "/message?name=orders&sequence=1", "/audit"} {
+		page := b.get(path).body
+		require.Regexp(t, iso, page, path)
+		require.NotRegexp(t, `\d{4}-\d\d-\d\d \d\d:\d\d`, page, path)
+	}
+	for path, charts := range map[string]int{"/pair": 2, "/queue?name=orders": 2} {
+		page := html.UnescapeString(b.get(path).body)
+		require.Equal(t, charts, strings.Count(page, `data-chart="{`), path)
+		require.Equal(t, 1, strings.Count(page, `"unit":"count"`), path)
+	}
+	require.Contains(t, console.Asset("console.js"), `c.unit === "count" ? { incrs: whole }`)
+}
+
+// TestTablesFit: the table of connections has few columns, whose words are not broken, and a queue takes three lines on
+// a narrow screen.
+func TestTablesFit(t *testing.T) { simulated(t, testTablesFit) }
+
+func testTablesFit(t *testing.T) {
+	ready := startNode(t, nil)
+	b := newBrowser(t, ready.Console)
+	b.untilActive()
+	conn := connect(t, ready.Address)
+	defer func() { require.NoError(t, conn.Close()) }()
+	_, err := pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "orders"})
+	require.NoError(t, err)
+	var page string
+	require.Eventually(t, func() bool {
+		page = b.get("/connections").body
+		return strings.Contains(page, "<tbody>")
+	}, time.Minute, 10*time.Millisecond)
+	head, _, _ := strings.Cut(page, "</thead>")
+	require.Equal(t, 7, strings.Count(head, "<th "))
+	require.NotContains(t, page, `<td class="break">`)
+	require.Contains(t, page, `<td class="words">`)
+
+	page = b.get("/queues").body
+	require.Contains(t, page, `class="table compact"`)
+	require.Equal(t, 7, strings.Count(page, `<td class="num" data-short=`))
+	css := console.Asset("console.css")
+	require.Contains(t, css, ".labelled .table.compact tr { display: grid; grid-template-columns: repeat(12,")
+}
