@@ -127,6 +127,9 @@ func (n *Node) connectCoordinator(failover.NodeInfo) (failover.Coordinator, erro
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.coordinator = n.w.CoordinatorOf(&n.Config).Connect()
+	if wrap := n.w.WrapCoordinator; wrap != nil {
+		return wrap(n.coordinator), nil
+	}
 	return n.coordinator, nil
 }
 
