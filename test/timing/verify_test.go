@@ -5,6 +5,7 @@
 package timing
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -13,7 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
@@ -69,4 +72,44 @@ func TestVerify(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestVerifyAcrossReconnect: the standby is lost for a moment while both nodes read everything for a deep comparison.
+// The comparison waits until the standby is in sync again, and is done.
+func TestVerifyAcrossReconnect(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		c := p.client()
+		_, _, err := c.CreateQueue(t.Context(), "full", client.CreateQueueOptions{})
+		require.NoError(t, err)
+		for range 64 {
+			_, err := c.Publish(t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})
+			require.NoError(t, err)
+		}
+		active, standby := p.acquainted()
+		for _, n := range p.nodes {
+			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
+			require.NoError(t, err)
+		}
+		began := time.Now()
+		_, err = standby.Admin().Scrub(t.Context(), &pb.ScrubRequest{})
+		require.NoError(t, err)
+		reading := time.Since(began)
+		require.Greater(t, reading, time.Second)
+
+		done := make(chan error, 1)
+		go func() {
+			r, err := active.Admin().Verify(t.Context(), &pb.VerifyRequest{Deep: true})
+			if err == nil && r.GetContentError() != "" {
+				err = errors.New(r.GetContentError())
+			}
+			done <- err
+		}()
+		sleep(reading - 300*time.Millisecond)
+		p.cut(true)
+		active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		sleep(reading) // the nodes have read everything
+		p.cut(false)
+		require.NoError(t, <-done)
+		p.inSync()
+	}, func(c *config.Config) { c.Scrub.Rate = 1 << 20 })
 }
