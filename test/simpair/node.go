@@ -207,8 +207,8 @@ func (n *Node) Stop() error {
 // cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)
+	n.SetCoordinatorReachable(false) // first: it must not drop a standby whose connection is reset
 	n.ended.Do(n.process.Kill)
-	n.SetCoordinatorReachable(false)
 	n.cancel()
 }
 
