@@ -51,6 +51,14 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
+// admitted discards the outage that the follower reported: the active has added this node to the in-sync set, so it has
+// received a hello since. The record may arrive before the welcome does.
+func (m *machine) admitted() {
+	if !m.follow.connected {
+		m.follow.cause, m.follow.since = 0, m.now
+	}
+}
+
 // eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
 func (s *State) eligible() bool {
 	if mutate.Off("INV-4-any-node-may-promote-itself") {

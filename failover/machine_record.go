@@ -130,6 +130,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 		m.bootTerm = rec.Term
 	}
 	m.forgetFormerRun(rec)
+	wasEligible := m.known && m.eligible()
 	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
@@ -137,6 +138,9 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.retryAt = m.now
 	m.candidate = false
 	m.compareRun()
+	if !wasEligible && m.mode == modeFollow && m.follow.active.ID == rec.Active && m.eligible() {
+		m.admitted()
+	}
 	m.forceSettled()
 	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
 		m.ask.seen = true

@@ -38,7 +38,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	}
 	other, why := m.partner()
 	if why != "" {
-		return "", "", fmt.Errorf("%w: the active %s", errSkip, why)
+		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, why)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
 	// What is in a checkpoint now need not be written while both are held at the record.

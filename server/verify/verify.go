@@ -33,8 +33,8 @@ const (
 	compareHeld = 10 * time.Second
 	// comparePushKey is deleted, over and over, to push the log on; it never exists.
 	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a store that is being replaced, and indexAgain how often it
-	// looks.
+	// indexWait is how long a deep comparison waits for a standby that is lost or whose store is being replaced, and
+	// indexAgain how often it checks.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
@@ -146,15 +146,35 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 	if fullSpeed {
 		ctx = pace.FullSpeed(ctx)
 	}
-	switch _, err := g.o.Manager.CompareContent(ctx); {
+	switch err := g.compareContent(ctx); {
 	case errors.Is(err, maintenance.ErrDiffer):
 		resp.Differences = append(resp.Differences, &pb.QueueDifference{Reason: err.Error()})
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, maintenance.ErrNoPartner), errors.Is(err, replication.ErrNotActive):
+		return err
 	case err != nil: // damaged messages, as a rule, which are listed
 		resp.ContentError = err.Error()
 	}
 	return nil
+}
+
+// compareContent compares the content of both nodes. It waits for a standby that was lost while the nodes were read.
+func (g *Guard) compareContent(ctx context.Context) error {
+	for began := time.Now(); ; {
+		_, err := g.partnerOr()
+		if err == nil {
+			_, err = g.o.Manager.CompareContent(ctx)
+		}
+		if !errors.Is(err, maintenance.ErrNoPartner) || time.Since(began) > indexWait {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(indexAgain):
+		}
+	}
 }
 
 // compare asks both nodes for their digests at one record.

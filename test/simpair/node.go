@@ -137,6 +137,9 @@ func (n *Node) connectCoordinator(failover.NodeInfo) (failover.Coordinator, erro
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.coordinator = n.w.CoordinatorOf(&n.Config).Connect()
+	if wrap := n.w.WrapCoordinator; wrap != nil {
+		return wrap(n.coordinator), nil
+	}
 	return n.coordinator, nil
 }
 
@@ -214,8 +217,8 @@ func (n *Node) Stop() error {
 // cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)
+	n.SetCoordinatorReachable(false) // first: it must not drop a standby whose connection is reset
 	n.ended.Do(n.process.Kill)
-	n.SetCoordinatorReachable(false)
 	n.cancel()
 }
 

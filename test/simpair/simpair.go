@@ -41,6 +41,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -64,6 +65,9 @@ type World struct {
 	Net *simnet.Network
 	// Disk holds the data directories of all nodes that are started without an FS of their own.
 	Disk *memfs.FS
+	// WrapCoordinator, if set, returns what a node uses in place of its connection to the coordinator. Set it before
+	// nodes start.
+	WrapCoordinator func(failover.Coordinator) failover.Coordinator
 
 	clients *simnet.Process
 

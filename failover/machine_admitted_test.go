@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestAdmittedAfterAnOutage: an active adds a standby to the in-sync set that has connected again. The standby may read
+// that record before it receives the welcome: the outage before it is no reason to take over. It still takes over if
+// the active does not answer for the failover timeout, or its process is gone.
+func TestAdmittedAfterAnOutage(t *testing.T) {
+	admitted := func(t *testing.T, cause LostCause) *rig {
+		t.Helper()
+		r := standbyPair(t, Settings{})
+		dropped := recordWith(1, 1)
+		dropped.Config, dropped.OpID = 6, "dropped"
+		requireNo[SwapRecord](t, r.seeRecord(dropped, 101))
+		requireNo[SwapRecord](t, r.report(FollowerLost{Cause: cause}))
+		requireNo[SwapRecord](t, r.after(time.Minute))
+		again := recordWith(1, 0, 1)
+		again.Config, again.OpID = 7, "again"
+		effects := r.seeRecord(again, 102)
+		requireNo[SwapRecord](t, effects)
+		requireNo[StopFollower](t, effects)
+		return r
+	}
+	for _, cause := range []LostCause{LostSilence, LostRefused} {
+		t.Run(fmt.Sprint(cause), func(t *testing.T) {
+			r := admitted(t, cause)
+			requireNo[SwapRecord](t, r.after(r.s.set.FailoverTimeout-time.Millisecond))
+			effect[SwapRecord](t, r.meet(r.after(time.Millisecond)))
+
+			r = admitted(t, cause)
+			effect[SwapRecord](t, r.meet(r.report(FollowerLost{Cause: LostRefused})))
+
+			r = admitted(t, cause)
+			r.report(FollowerConnected{Config: 7, Term: 2})
+			requireNo[SwapRecord](t, r.after(time.Minute))
+			require.Equal(t, RoleStandby, r.s.Role())
+		})
+	}
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// TestCommitInDoubt: a transaction waits for a silent standby, so that the outcome of its Commit is unknown after
+// 100 ms. Then no node answers, and the outcome remains unknown. When both answer again, another Commit returns it, and
+// the transaction is stored once.
+func TestCommitInDoubt(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		c := p.client()
+		_, _, err := c.CreateQueue(t.Context(), "doubt", client.CreateQueueOptions{})
+		require.NoError(t, err)
+		txn := func(body string) *client.Txn { return c.Begin().Publish("doubt", client.Message{Body: []byte(body)}) }
+		_, err = txn("first").Commit(t.Context())
+		require.NoError(t, err)
+
+		active, standby := p.acquainted()
+		p.freeze(standby, true)
+		doubtful := txn("doubtful")
+		began := time.Now()
+		_, err = doubtful.Commit(p.within(100 * time.Millisecond))
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+		require.Equal(t, 100*time.Millisecond, time.Since(began))
+
+		p.freeze(active, true)
+		for began = time.Now(); ; {
+			_, noActive := c.WaitActive(p.within(10 * time.Millisecond))
+			asked := time.Now()
+			_, err = doubtful.Commit(p.within(300 * time.Millisecond))
+			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
+			require.LessOrEqual(t, time.Since(asked), 300*time.Millisecond)
+			if noActive != nil {
+				break // this Commit found no node to ask
+			}
+			require.Less(t, time.Since(began), 10*time.Second, "the client should notice that no node answers")
+		}
+
+		p.freeze(active, false)
+		p.freeze(standby, false)
+		r, err := doubtful.Commit(p.within(10 * time.Second))
+		require.NoError(t, err)
+		require.Len(t, r.Results, 1)
+		q, err := c.GetQueue(t.Context(), "doubt")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, q.Messages, "the first one, and the doubtful one once")
+	})
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/simnet"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// faultCase is something that ends after a while.
+type faultCase struct {
+	name  string
+	begin func(p *pair, active, standby *simpair.Node)
+	end   func(p *pair, active, standby *simpair.Node)
+	// after is the silence after which the set of nodes in sync changes; 0 if it does in any case.
+	after time.Duration
+	// takeover: the standby takes over then.
+	takeover bool
+	// pause is the longest time that publishers are without an answer.
+	pause func(lasts time.Duration) time.Duration
+}
+
+func faultCases() []faultCase {
+	const slack = 20 * time.Millisecond
+	upTo := func(limit time.Duration) func(time.Duration) time.Duration {
+		return func(lasts time.Duration) time.Duration { return min(lasts, limit) + slack }
+	}
+	oneWay := func(p *pair, from, to *simpair.Node) {
+		p.w.Net.Change(simnet.Way{From: from.Host(), To: to.Host()}, func(l *simnet.Link) { l.Cut = true })
+	}
+	heal := func(p *pair, _, _ *simpair.Node) { p.w.Net.Heal() }
+	restartStandby := func(p *pair, _, standby *simpair.Node) { p.restart(standby) }
+	return []faultCase{
+		{
+			name: "cut", after: dropAfter, pause: upTo(dropAfter), end: heal,
+			begin: func(p *pair, _, _ *simpair.Node) { p.cut(true) },
+		},
+		{
+			name: "cut to the standby", after: takeoverAfter, takeover: true, pause: upTo(takeoverAfter), end: heal,
+			begin: func(p *pair, active, standby *simpair.Node) { oneWay(p, active, standby) },
+		},
+		{
+			name: "cut to the active", after: dropAfter, pause: upTo(dropAfter), end: heal,
+			begin: func(p *pair, active, standby *simpair.Node) { oneWay(p, standby, active) },
+		},
+		{
+			name: "active frozen", after: dropAfter, end: heal,
+			begin: func(p *pair, active, _ *simpair.Node) { p.freeze(active, true) },
+			pause: func(lasts time.Duration) time.Duration { return lasts + slack },
+		},
+		{
+			name: "standby frozen", after: dropAfter, pause: upTo(dropAfter), end: heal,
+			begin: func(p *pair, _, standby *simpair.Node) { p.freeze(standby, true) },
+		},
+		{
+			name: "standby stopped", pause: upTo(0), end: restartStandby,
+			begin: func(p *pair, _, standby *simpair.Node) { require.NoError(p.t, standby.Stop()) },
+		},
+		{
+			name: "standby killed", pause: upTo(0), end: restartStandby,
+			begin: func(_ *pair, _, standby *simpair.Node) { standby.Kill() },
+		},
+		{
+			name: "active killed", takeover: true, pause: upTo(0),
+			begin: func(_ *pair, active, _ *simpair.Node) { active.Kill() },
+			end:   func(p *pair, active, _ *simpair.Node) { p.restart(active) },
+		},
+	}
+}
+
+// TestFaults: a fault changes the roles and the set of nodes in sync as often as it must, and not more often, in an
+// idle pair and in a busy one. Clients see no error, and publishers wait no longer than documented. Within 20 ms of the
+// end of the fault the pair is in sync.
+func TestFaults(t *testing.T) {
+	for _, c := range faultCases() {
+		for _, lasts := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 4 * time.Second} {
+			for _, idle := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s for %v, idle=%v", c.name, lasts, idle), func(t *testing.T) {
+					run(t, func(t *testing.T, p *pair) { c.strike(t, p, lasts, idle) })
+				})
+			}
+		}
+	}
+}
+
+func (c *faultCase) strike(t *testing.T, p *pair, lasts time.Duration, idle bool) {
+	t.Helper()
+	var l *load
+	if !idle {
+		l = p.load()
+	}
+	active, standby := p.acquainted()
+	want, from := p.fence(), time.Now()
+	if lasts > c.after {
+		want.Config += 2 // one node, and both again
+		if c.takeover {
+			want.Term++
+		}
+	}
+	c.begin(p, active, standby)
+	sleep(lasts)
+	c.end(p, active, standby)
+	ended := time.Now()
+	p.inSync()
+	require.LessOrEqual(t, time.Since(ended), 20*time.Millisecond)
+	if !idle {
+		l.more()
+		require.LessOrEqual(t, l.pause(from, time.Now()), c.pause(lasts))
+		l.end()
+	}
+	sleep(3 * time.Second)
+	require.Equal(t, want, p.fence())
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// Clients of a load.
+const (
+	waiting   = "publisher that waits"
+	pipelined = "publisher that pipelines"
+	consuming = "consumer "
+)
+
+// answer is a call that was answered.
+type answer struct{ asked, answered time.Time }
+
+// load is clients that work while something happens to the pair. An error of one of them is one that its application
+// would have seen.
+type load struct {
+	p     *pair
+	queue string
+	stop  func() // ends the clients and waits for them
+
+	mu      sync.Mutex // guards the fields below
+	answers map[string][]answer
+	errors  []string
+}
+
+// load starts a publisher that waits for each answer, one that does not, and two consumers that confirm.
+func (p *pair) load() *load {
+	p.t.Helper()
+	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
+	c := p.client()
+	_, _, err := c.CreateQueue(p.t.Context(), l.queue, client.CreateQueueOptions{})
+	require.NoError(p.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	l.stop = func() {
+		cancel()
+		work.Wait()
+	}
+	p.t.Cleanup(l.stop)
+	work.Go(func() { l.publish(ctx, c) })
+	work.Go(func() { l.pipeline(ctx, c) })
+	for i := range 2 {
+		work.Go(func() { l.consume(ctx, c, fmt.Sprint(consuming, i)) })
+	}
+	l.more()
+	return l
+}
+
+// done records the outcome of a call, unless the test is over.
+func (l *load) done(ctx context.Context, who string, asked time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.answers[who] = append(l.answers[who], answer{asked, time.Now()})
+	case ctx.Err() == nil:
+		l.errors = append(l.errors, fmt.Sprintf("%s: %v", who, err))
+	}
+}
+
+func (l *load) publish(ctx context.Context, c *client.Client) {
+	for ctx.Err() == nil {
+		asked := time.Now()
+		_, err := c.Publish(ctx, l.queue, client.Message{Body: make([]byte, 512)})
+		l.done(ctx, waiting, asked, err)
+	}
+}
+
+func (l *load) pipeline(ctx context.Context, c *client.Client) {
+	p, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		l.done(ctx, pipelined, time.Now(), err)
+		return
+	}
+	defer func() { _ = p.Close() }()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		asked := time.Now()
+		err := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)}, func(_ client.Receipt, err error) {
+			l.done(ctx, pipelined, asked, err)
+		})
+		if err != nil {
+			l.done(ctx, pipelined, asked, err)
+		}
+		<-tick.C
+	}
+}
+
+func (l *load) consume(ctx context.Context, c *client.Client, who string) {
+	consumer, err := c.Consume(ctx, l.queue, client.ConsumerOptions{})
+	if err != nil {
+		l.done(ctx, who, time.Now(), err)
+		return
+	}
+	defer func() { _ = consumer.Close() }()
+	for ctx.Err() == nil {
+		d, err := consumer.Receive(ctx)
+		asked := time.Now()
+		if err == nil {
+			err = d.AckSync(ctx)
+		}
+		l.done(ctx, who, asked, err)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// count returns how many calls of each client were answered that were made after a time.
+func (l *load) count(since time.Time) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := map[string]int{waiting: 0, pipelined: 0, consuming + "0": 0, consuming + "1": 0}
+	for who, all := range l.answers {
+		for _, a := range all {
+			if a.asked.After(since) {
+				counts[who]++
+			}
+		}
+	}
+	return counts
+}
+
+// more waits until each client had answers to 20 calls from now on.
+func (l *load) more() {
+	l.p.t.Helper()
+	since := time.Now()
+	l.p.w.Eventually(func() bool {
+		for _, n := range l.count(since) {
+			if n < 20 {
+				return false
+			}
+		}
+		return true
+	}, "clients should get answers: %v", l.failures())
+}
+
+func (l *load) failures() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.errors...)
+}
+
+// pause returns the longest time that a publisher was without an answer, of those that touch a time.
+func (l *load) pause(from, to time.Time) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, who := range []string{waiting, pipelined} {
+		all := l.answers[who]
+		for i := 1; i < len(all); i++ {
+			if before, at := all[i-1].answered, all[i].answered; at.After(from) && before.Before(to) {
+				longest = max(longest, at.Sub(before))
+			}
+		}
+	}
+	return longest
+}
+
+// slowest returns the longest time that a publish took of those that were made in a time.
+func (l *load) slowest(from, to time.Time) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, who := range []string{waiting, pipelined} {
+		for _, a := range l.answers[who] {
+			if !a.asked.Before(from) && a.asked.Before(to) {
+				longest = max(longest, a.answered.Sub(a.asked))
+			}
+		}
+	}
+	return longest
+}
+
+// end stops the clients. It fails if one of them saw an error.
+func (l *load) end() {
+	l.p.t.Helper()
+	l.stop()
+	require.Empty(l.p.t, l.failures())
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestCoordinatorOutage: the loss of the coordinator delays no publish while both nodes are up. When it is back,
+// failover works again.
+func TestCoordinatorOutage(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		w, l := p.work(), p.load()
+		active, standby := p.acquainted()
+		usual := l.slowest(time.Now().Add(-time.Second), time.Now())
+		from := time.Now()
+		p.setCoordinatorSilent(true)
+		sleep(15 * time.Second) // more than each lease and timeout
+		for _, n := range p.nodes {
+			require.False(t, p.status(n).GetPair().GetCoordinatorReachable())
+		}
+		require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
+		slowest := l.slowest(from, time.Now())
+		t.Logf("a publish takes up to %v, without the coordinator %v", usual, slowest)
+		require.LessOrEqual(t, slowest, usual+roundTrip)
+		p.setCoordinatorSilent(false)
+		sleep(time.Second)
+		require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
+		require.Equal(t, pb.Role_ROLE_STANDBY, standby.Role())
+		l.end()
+		from = time.Now()
+		active.Kill()
+		standby.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		require.LessOrEqual(t, time.Since(from), 10*time.Millisecond)
+		p.restart(active)
+		p.verify(w)
+	})
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// Times that the default settings promise; see failover.timeout and failover.drop-timeout.
+const (
+	// learningTime is how long the nodes listen to each other before they miss each other sooner than the timeouts say.
+	learningTime = 3 * time.Second
+	heartbeat    = 40 * time.Millisecond
+	// dropAfter is the silence after which an active drops a standby, firstDropAfter within the learning time.
+	dropAfter, firstDropAfter = 180 * time.Millisecond, 600 * time.Millisecond
+	// takeoverAfter is the silence after which a standby takes over.
+	takeoverAfter = 250 * time.Millisecond
+	// roundTrip of a request in the simulated network.
+	roundTrip = 2 * simpair.Latency
+)
+
+// pair is a pair of nodes. It implements cluster.Target.
+type pair struct {
+	t     *testing.T
+	w     *simpair.World
+	nodes [2]*simpair.Node
+	conns [2]*grpc.ClientConn
+	away  *silence
+	seen  failover.Coordinator // connection of the test
+}
+
+var _ cluster.Target = (*pair)(nil)
+
+// run runs a test in a bubble, with a pair in sync. With edit the settings are changed.
+func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Config)) {
+	t.Helper()
+	simpair.Test(t, func(t *testing.T, w *simpair.World) {
+		p := &pair{t: t, w: w, away: &silence{}}
+		w.WrapCoordinator = p.away.wrap
+		for i, name := range []string{"a", "b"} {
+			c := w.PairConfig(name)
+			for _, change := range edit {
+				change(&c)
+			}
+			p.nodes[i] = w.Start(c, node.Options{})
+			p.nodes[0].WaitFor([]pb.Role{pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVE}[i])
+		}
+		for i, address := range p.Addresses() {
+			p.conns[i] = w.Connect(address)
+		}
+		p.seen = w.CoordinatorOf(&p.nodes[0].Config).Connect()
+		p.inSync()
+		f(t, p)
+	})
+}
+
+// inSync waits until one node is active and the other one its standby, and both know it.
+func (p *pair) inSync() (active, standby *simpair.Node) {
+	p.t.Helper()
+	p.w.Eventually(func() bool {
+		for i, n := range p.nodes {
+			if n.Role() == pb.Role_ROLE_ACTIVE && p.nodes[1-i].Role() == pb.Role_ROLE_STANDBY {
+				active, standby = n, p.nodes[1-i]
+				return true
+			}
+		}
+		return false
+	}, "the pair should be in sync")
+	return active, standby
+}
+
+// acquainted waits until the pair is in sync and knows how often the nodes hear from each other.
+func (p *pair) acquainted() (active, standby *simpair.Node) {
+	p.t.Helper()
+	p.inSync()
+	sleep(learningTime + time.Second)
+	return p.inSync()
+}
+
+// restart starts a node again that was killed or has stopped.
+func (p *pair) restart(n *simpair.Node) *simpair.Node {
+	p.t.Helper()
+	i := slices.Index(p.nodes[:], n)
+	p.nodes[i] = n.Restart()
+	return p.nodes[i]
+}
+
+// silence makes requests to the coordinator wait for an answer until their contexts end.
+type silence struct{ on atomic.Bool }
+
+func (s *silence) wrap(c failover.Coordinator) failover.Coordinator { return &silentCoordinator{c, s} }
+
+// silentCoordinator is a connection to a coordinator that may be silent.
+type silentCoordinator struct {
+	failover.Coordinator
+	s *silence
+}
+
+func (c *silentCoordinator) wait(ctx context.Context) {
+	if c.s.on.Load() {
+		<-ctx.Done()
+	}
+}
+
+func (c *silentCoordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	c.wait(ctx)
+	return c.Coordinator.Load(ctx)
+}
+
+func (c *silentCoordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
+	c.wait(ctx)
+	return c.Coordinator.Swap(ctx, expect, next)
+}
+
+func (c *silentCoordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
+	c.wait(ctx)
+	return c.Coordinator.WriteMark(ctx, m)
+}
+
+func (c *silentCoordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	c.wait(ctx)
+	return c.Coordinator.LoadMark(ctx)
+}
+
+// setCoordinatorSilent makes the coordinator unreachable, and lets requests to it wait; or ends that.
+func (p *pair) setCoordinatorSilent(silent bool) {
+	p.away.on.Store(silent)
+	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)
+}
+
+// cut cuts the network between the nodes, or heals it. Clients and the coordinator reach both.
+func (p *pair) cut(cut bool) { p.w.Net.SetCut(p.nodes[0].Host(), p.nodes[1].Host(), cut) }
+
+// freeze stops all network traffic of a node, or continues it.
+func (p *pair) freeze(n *simpair.Node, frozen bool) {
+	for _, host := range []string{p.nodes[0].Host(), p.nodes[1].Host(), p.w.Host("client")} {
+		if host != n.Host() {
+			p.w.Net.SetCut(n.Host(), host, frozen)
+		}
+	}
+}
+
+// fence returns the term and the configuration of the cluster record: they change with each change of roles and of the
+// set of nodes in sync.
+func (p *pair) fence() failover.Fence {
+	p.t.Helper()
+	record, _, err := p.seen.Load(p.t.Context())
+	require.NoError(p.t, err)
+	return record.Fence()
+}
+
+// Addresses implements cluster.Target.
+func (p *pair) Addresses() []string {
+	return []string{p.nodes[0].Ready.Advertise, p.nodes[1].Ready.Advertise}
+}
+
+// client opens a client that is closed at the end of the test.
+func (p *pair) client() *client.Client {
+	p.t.Helper()
+	c, err := p.NewClient(p.t.Context())
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// NewClient implements cluster.Target.
+func (p *pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.w.ClientOptions()),
+	})
+}
+
+// NewClientOf implements cluster.Target.
+func (p *pair) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
+	dial := func(ctx context.Context, to string) (net.Conn, error) {
+		if to != address {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
+		}
+		return p.w.Dial(ctx, to)
+	}
+	return client.Open(ctx, client.Options{
+		Addresses: []string{address}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
+	})
+}
+
+// ConnTo implements cluster.Target.
+func (p *pair) ConnTo(address string) *grpc.ClientConn {
+	return p.conns[slices.Index(p.Addresses(), address)]
+}
+
+// WaitApplied implements cluster.Target.
+func (p *pair) WaitApplied(ctx context.Context) error {
+	for ctx.Err() == nil {
+		a, b := p.status(p.nodes[0]).GetStore(), p.status(p.nodes[1]).GetStore()
+		if end := a.GetLogEnd().GetLsn(); end != 0 && end == b.GetLogEnd().GetLsn() && end == a.GetAppliedLsn() &&
+			end == b.GetAppliedLsn() {
+			return nil
+		}
+		sleep(simpair.Poll)
+	}
+	return ctx.Err()
+}
+
+// Digests implements cluster.Target.
+func (p *pair) Digests(ctx context.Context) ([]audit.Digest, error) {
+	for {
+		if err := p.WaitApplied(ctx); err != nil {
+			return nil, err
+		}
+		var out []audit.Digest
+		for _, n := range p.nodes {
+			d, err := n.Admin().GetDigest(ctx, &pb.GetDigestRequest{})
+			if err != nil {
+				return nil, fmt.Errorf("digest of %s: %w", n.Config.Node.Name, err)
+			}
+			out = append(out, audit.Digest{
+				Node: n.Config.Node.Name, LSN: d.GetLsn(), Content: d.GetContent(), Messages: d.GetMessages(),
+			})
+		}
+		if out[0].LSN == out[1].LSN {
+			return out, nil
+		}
+	}
+}
+
+// status returns what a node reports; nil if it does not answer.
+func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
+	st, err := n.Admin().GetStatus(p.t.Context(), &pb.GetStatusRequest{})
+	if err != nil {
+		return nil
+	}
+	return st
+}
+
+// work starts a workload that records all that it is told.
+func (p *pair) work() *cluster.Workload {
+	p.t.Helper()
+	w, err := cluster.StartWorkload(p.t.Context(), p, cluster.WorkloadOptions{
+		Seed: 1, PerSecond: 50, InFlight: 8, LargeBytes: 64 << 10, OperationsPerSecond: 3, StraysPerSecond: 3,
+	})
+	require.NoError(p.t, err)
+	p.t.Cleanup(w.Abort)
+	return w
+}
+
+// verify ends a workload and checks that all that it was told is true.
+func (p *pair) verify(w *cluster.Workload) {
+	p.t.Helper()
+	p.inSync()
+	require.NoError(p.t, w.Finish(p.within(time.Minute)))
+	require.Empty(p.t, w.History().Check())
+}
+
+// within returns a context that ends after a time, or with the test.
+func (p *pair) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(p.t.Context(), d)
+	p.t.Cleanup(cancel)
+	return ctx
+}
+
+// sleep lets simulated time pass.
+func sleep(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the bubble's clock
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// plain is a client that has only the .proto files and grpc-go: it publishes one message after the other, and repeats
+// each until a node has answered, at the address in a NotActive, or at the other one after a transport error.
+type plain struct {
+	p        *pair
+	at       int // index of the node that is asked
+	producer string
+	sequence uint64
+	broken   int // errors that are not NotActive
+}
+
+// publish sends one message and returns when it is acknowledged.
+func (c *plain) publish() {
+	t := c.p.t
+	ctx, cancel := context.WithTimeout(t.Context(), simpair.Patience)
+	defer cancel()
+	c.sequence++
+	for retry := false; ; retry = true {
+		conn := c.p.conns[c.at]
+		if conn.GetState() == connectivity.TransientFailure {
+			conn.ResetConnectBackoff()
+		}
+		_, err := pb.NewQueueServiceClient(conn).Publish(ctx, &pb.PublishRequest{
+			Queue: "plain", Messages: []*pb.Message{{Body: make([]byte, 512)}},
+			Producer: &pb.Producer{Id: c.producer, Epoch: 1, Sequence: c.sequence, Retry: retry},
+		})
+		if err == nil {
+			return
+		}
+		require.NoError(t, ctx.Err(), "the last answer: %v", err)
+		c.turn(err)
+	}
+}
+
+// turn decides where the next attempt goes.
+func (c *plain) turn(err error) {
+	st := status.Convert(err)
+	for _, d := range st.Details() {
+		if na, ok := d.(*pb.NotActive); ok {
+			if i := slices.Index(c.p.Addresses(), na.GetActiveAddress()); i >= 0 {
+				c.at = i
+				return
+			}
+			sleep(time.Millisecond)
+			return
+		}
+	}
+	c.broken++
+	if st.Code() == codes.Unavailable {
+		c.at = 1 - c.at
+		sleep(time.Millisecond)
+	}
+}
+
+// pause publishes while something happens to the pair, and returns the longest time between two acknowledgements.
+func (c *plain) pause(happen func()) (longest time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		sleep(100 * time.Millisecond)
+		happen()
+	}()
+	last := time.Now()
+	for end := (time.Time{}); end.IsZero() || last.Before(end); {
+		c.publish()
+		now := time.Now()
+		longest = max(longest, now.Sub(last))
+		last = now
+		select {
+		case <-done:
+			if end.IsZero() {
+				end = now.Add(300 * time.Millisecond)
+			}
+		default:
+		}
+	}
+	return longest
+}
+
+// TestPauses: how long a client without the library is without an acknowledgement when the active is stopped, switches
+// over, or is killed. A stop and a switchover cost no error.
+func TestPauses(t *testing.T) {
+	for _, s := range []struct {
+		name    string
+		longest time.Duration
+		errors  bool // may the client see some
+		restart bool
+		do      func(active *simpair.Node) error
+	}{
+		{"stop", 20 * time.Millisecond, false, true, (*simpair.Node).Stop},
+		{"switchover", 20 * time.Millisecond, false, false, func(active *simpair.Node) error {
+			_, err := active.Admin().Switchover(context.Background(), &pb.SwitchoverRequest{})
+			return err
+		}},
+		{"kill", 30 * time.Millisecond, true, true, func(active *simpair.Node) error { active.Kill(); return nil }},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			run(t, func(t *testing.T, p *pair) {
+				_, _, err := p.client().CreateQueue(t.Context(), "plain", client.CreateQueueOptions{})
+				require.NoError(t, err)
+				c := &plain{p: p, producer: uuid.NewString()}
+				for range 5 {
+					active, _ := p.inSync()
+					before := c.broken
+					var failed error
+					longest := c.pause(func() { failed = s.do(active) })
+					require.NoError(t, failed)
+					t.Logf("%v without an acknowledgement, %d errors", longest, c.broken-before)
+					require.LessOrEqual(t, longest, s.longest)
+					if !s.errors {
+						require.Zero(t, c.broken)
+					}
+					if s.restart {
+						p.restart(active)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// stopCase is a state of a pair in which a node is asked to stop.
+type stopCase struct {
+	name string
+	// prepare makes the state, and returns the node to stop.
+	prepare func(p *pair) *simpair.Node
+	// pause is the longest time that a publisher is without an answer; 0: until the node is back.
+	pause time.Duration
+	// within is how long the stop may take.
+	within time.Duration
+	// after undoes prepare.
+	after func(p *pair)
+}
+
+func stopCases() []stopCase {
+	pausing := func(p *pair, paused bool) {
+		p.t.Helper()
+		p.w.Eventually(func() bool {
+			for _, n := range p.nodes {
+				if r := n.Role(); r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE {
+					_, err := n.Admin().SetPaused(p.t.Context(), &pb.SetPausedRequest{Paused: paused, Reason: "test"})
+					require.NoError(p.t, err)
+					return true
+				}
+			}
+			return false
+		}, "a node should be active")
+	}
+	var stopped *simpair.Node
+	return []stopCase{
+		{
+			name: "active", pause: 20 * time.Millisecond, within: 200 * time.Millisecond,
+			prepare: func(p *pair) *simpair.Node { active, _ := p.inSync(); return active },
+		},
+		{
+			name: "standby", pause: 20 * time.Millisecond, within: 200 * time.Millisecond,
+			prepare: func(p *pair) *simpair.Node { _, standby := p.inSync(); return standby },
+		},
+		{
+			name: "paused", within: time.Second,
+			prepare: func(p *pair) *simpair.Node {
+				active, _ := p.inSync()
+				pausing(p, true)
+				return active
+			},
+			after: func(p *pair) { pausing(p, false) },
+		},
+		{
+			name: "without a standby", within: time.Second,
+			prepare: func(p *pair) *simpair.Node {
+				active, standby := p.inSync()
+				standby.Kill()
+				stopped = standby
+				active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+				return active
+			},
+			after: func(p *pair) { p.restart(stopped) },
+		},
+		{
+			name: "without the coordinator", within: 10 * time.Second,
+			prepare: func(p *pair) *simpair.Node {
+				active, _ := p.inSync()
+				p.setCoordinatorSilent(true)
+				sleep(5 * time.Second)
+				return active
+			},
+			after: func(p *pair) { p.setCoordinatorSilent(false) },
+		},
+		{
+			name: "with a standby that is silent", within: 10 * time.Second,
+			prepare: func(p *pair) *simpair.Node {
+				active, _ := p.inSync()
+				p.cut(true)
+				return active
+			},
+			after: func(p *pair) { p.cut(false) },
+		},
+	}
+}
+
+// TestStop: a node is asked to stop while clients publish and consume. It ends in bounded time, and no client sees an
+// error, whichever node it is and whatever state the pair is in. With a successor in sync publishers hardly wait.
+func TestStop(t *testing.T) {
+	for _, c := range stopCases() {
+		t.Run(c.name, func(t *testing.T) {
+			run(t, func(t *testing.T, p *pair) {
+				l := p.load()
+				for range 3 {
+					victim := c.prepare(p)
+					if c.name != "with a standby that is silent" {
+						l.more()
+					}
+					from := time.Now()
+					require.NoError(t, victim.Stop())
+					to := time.Now()
+					require.LessOrEqual(t, to.Sub(from), c.within, "the stop")
+					if c.pause != 0 {
+						l.more()
+						require.LessOrEqual(t, l.pause(from, to), c.pause, "publishers without an answer")
+					}
+					p.restart(victim)
+					if c.after != nil {
+						c.after(p)
+					}
+					p.inSync()
+					l.more()
+					t.Logf("stopped in %v, publishers were without an answer for %v", to.Sub(from), l.pause(from, to))
+				}
+				l.end()
+			})
+		})
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package timing
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+)
+
+// compare makes a node compare both nodes. The comparison must find no difference, or be refused.
+func compare(t *testing.T, n *simpair.Node, deep bool) error {
+	t.Helper()
+	r, err := n.Admin().Verify(t.Context(), &pb.VerifyRequest{Deep: deep, FullSpeed: true})
+	if err != nil {
+		return err
+	}
+	require.Empty(t, r.GetDifferences())
+	require.Empty(t, r.GetContentError())
+	require.Len(t, r.GetNodes(), 2)
+	return nil
+}
+
+// TestVerify: a comparison of the nodes is never refused while the pair is in sync, whatever clients do and however
+// often it is asked for. After a standby has connected again, it is refused until that is in sync, and not any longer.
+func TestVerify(t *testing.T) {
+	for _, deep := range []bool{false, true} {
+		t.Run(fmt.Sprint("deep=", deep), func(t *testing.T) {
+			run(t, func(t *testing.T, p *pair) {
+				w, l := p.work(), p.load()
+				active, standby := p.inSync()
+				for range 30 {
+					require.NoError(t, compare(t, active, deep))
+				}
+				for range 3 {
+					standby.Kill()
+					active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+					require.Equal(t, codes.FailedPrecondition, status.Code(compare(t, active, false)))
+					standby = p.restart(standby)
+					var refused, inSync time.Time
+					for began := time.Now(); ; sleep(simpair.Poll) {
+						require.Less(t, time.Since(began), 10*time.Second)
+						asked := time.Now()
+						if active.Role() == pb.Role_ROLE_ACTIVE && inSync.IsZero() {
+							inSync = asked
+						}
+						asked = time.Now()
+						err := compare(t, active, deep)
+						if err == nil {
+							break
+						}
+						require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
+						refused = asked
+					}
+					require.True(t, inSync.IsZero() || refused.Before(inSync), "refused %v after the pair was in sync",
+						refused.Sub(inSync))
+				}
+				l.end()
+				p.verify(w)
+			})
+		})
+	}
+}
+
+// TestVerifyAcrossReconnect: the standby is lost for a moment while both nodes read everything for a deep comparison.
+// The comparison waits until the standby is in sync again, and is done.
+func TestVerifyAcrossReconnect(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		c := p.client()
+		_, _, err := c.CreateQueue(t.Context(), "full", client.CreateQueueOptions{})
+		require.NoError(t, err)
+		for range 64 {
+			_, err := c.Publish(t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})
+			require.NoError(t, err)
+		}
+		active, standby := p.acquainted()
+		for _, n := range p.nodes {
+			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
+			require.NoError(t, err)
+		}
+		began := time.Now()
+		_, err = standby.Admin().Scrub(t.Context(), &pb.ScrubRequest{})
+		require.NoError(t, err)
+		reading := time.Since(began)
+		require.Greater(t, reading, time.Second)
+
+		done := make(chan error, 1)
+		go func() {
+			r, err := active.Admin().Verify(t.Context(), &pb.VerifyRequest{Deep: true})
+			if err == nil && r.GetContentError() != "" {
+				err = errors.New(r.GetContentError())
+			}
+			done <- err
+		}()
+		sleep(reading - 300*time.Millisecond)
+		p.cut(true)
+		active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		sleep(reading) // the nodes have read everything
+		p.cut(false)
+		require.NoError(t, <-done)
+		p.inSync()
+	}, func(c *config.Config) { c.Scrub.Rate = 1 << 20 })
+}
