@@ -165,7 +165,7 @@ func (co *Consumer) send(
 			if err := stream.Send(r); err != nil {
 				return err
 			}
-			return stream.CloseSend()
+			return stream.CloseSend() //nolint:wrapcheck // its caller makes an Error of it
 		}
 	}
 }

@@ -20,14 +20,20 @@ func TestRoom(t *testing.T) {
 		"too little":    {room: Room{FreeBytes: 99}, low: true, nearly: true},
 		"free pages":    {room: Room{FreeBytes: 60, PageBytes: 40}, nearly: true},
 		"pending pages": {room: Room{FreeBytes: 60, PendingBytes: 40}, nearly: true},
-		"no room for the tail": {room: Room{FreeBytes: 60, TailBytes: 40, PendingBytes: 90},
-			low: true, nearly: true, is: true},
-		"only free pages": {room: Room{FreeBytes: 49, PageBytes: 1000},
-			low: true, nearly: true, is: true},
+		"no room for the tail": {
+			room: Room{FreeBytes: 60, TailBytes: 40, PendingBytes: 90},
+			low:  true, nearly: true, is: true,
+		},
+		"only free pages": {
+			room: Room{FreeBytes: 49, PageBytes: 1000},
+			low:  true, nearly: true, is: true,
+		},
 		"in memory":                {room: Room{FreeBytes: 120, TailBytes: 30}, low: true, nearly: true},
 		"in memory, to free pages": {room: Room{FreeBytes: 120, TailBytes: 30, PageBytes: 30}, nearly: true},
-		"more than free pages": {room: Room{FreeBytes: 60, TailBytes: 60, PageBytes: 40},
-			low: true, nearly: true, is: true},
+		"more than free pages": {
+			room: Room{FreeBytes: 60, TailBytes: 60, PageBytes: 40},
+			low:  true, nearly: true, is: true,
+		},
 	} {
 		require.Equal(t, c.low, c.room.Low(mark), name)
 		require.Equal(t, c.nearly, c.room.NearlyLow(mark), name)

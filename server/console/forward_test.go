@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -79,6 +78,6 @@ func testCallsAreForwarded(t *testing.T) {
 		form := url.Values{"csrf": {b.csrf()}, "confirm": {"orders"}}
 		a := b.post("/queue/purge?name=orders", form, htmx)
 		require.Equal(t, http.StatusForbidden, a.code, name)
-		require.True(t, strings.Contains(a.body, name), a.body)
+		require.Contains(t, a.body, name)
 	}
 }

@@ -31,7 +31,8 @@ type forwardedCaller struct {
 }
 
 // Forward returns the context for a call to the other node on behalf of a caller that has shown this node a
-// certificate. The connection must show the certificate of this node. The call has the rights of the caller, and none of the node.
+// certificate. The connection must show the certificate of this node. The call has the rights of the caller, and none
+// of the node.
 func Forward(ctx context.Context, principal string, groups []string) (context.Context, error) {
 	raw, err := json.Marshal(forwardedCaller{principal, groups})
 	if err != nil {

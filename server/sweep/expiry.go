@@ -243,7 +243,7 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 			continue
 		case full != nil:
 			x.noteFull(id, full)
-			return append(stayed, entries...), nil
+			return append(stayed, entries...), nil //nolint:nilerr // noteFull reports it; they are tried again
 		case errors.Is(err, txn.ErrQueueNotFound), errors.Is(err, txn.ErrSubscriptionNotFound),
 			errors.Is(err, store.ErrNoQueue): // deleted meanwhile
 			return append(stayed, entries...), nil
