@@ -12,6 +12,7 @@ suites=(
   "./test/guard 60m"
   "./test/ratios 15m"
   "./cmd/lockstep/internal/cli/bench 30m"
+  "./failover/coordinator/etcd 15m"
   "./test/conformance 30m"
   "./test/amqp 60m"
   "./test/hostile 60m"

@@ -50,10 +50,8 @@ func TestMatchGlob(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, access.MatchGlob(tt.glob, tt.name), "%q %q", tt.glob, tt.name)
 	}
-	// A hostile pattern takes no time that matters.
-	began := time.Now()
+	// A matcher that backtracks would not return from this.
 	require.False(t, access.MatchGlob(strings.Repeat("*a", 120)+"b", strings.Repeat("a", 255)))
-	require.Less(t, time.Since(began), time.Second)
 	require.Equal(t, "orders.", access.LiteralPrefix("orders.*"))
 	require.Equal(t, "a", access.LiteralPrefix("a?b*"))
 	require.Equal(t, "orders", access.LiteralPrefix("orders"))

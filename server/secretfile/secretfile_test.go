@@ -101,7 +101,7 @@ func TestChange(t *testing.T) {
 	require.Empty(t, told)
 
 	write(t, path, newer)
-	require.Eventually(t, func() bool { return !f.Holds(older) }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return !f.Holds(older) }, time.Minute, 10*time.Millisecond,
 		"it is looked at without being asked to")
 	require.NoError(t, <-told)
 	require.NoError(t, f.Refused())

@@ -60,5 +60,5 @@ func TestPressureSeesGoroutines(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return p.waiting() > 0 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.waiting() > 0 }, time.Minute, time.Millisecond)
 }

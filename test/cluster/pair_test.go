@@ -50,7 +50,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 		require.NoError(t, err)
 		return string(b)
 	}
-	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, 30*time.Second,
+	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, time.Minute,
 		pollInterval)
 	require.Contains(t, logged(p.A), "started serve --config "+p.A.ConfigFile())
 	require.NoError(t, p.A.Pause())

@@ -31,7 +31,7 @@ func says(t *testing.T, p *process, text string) {
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(p.LogFile())
 		return err == nil && string(b) == text
-	}, 30*time.Second, PollInterval)
+	}, time.Minute, PollInterval)
 }
 
 // TestProcessEndsByItself: that is told, with the end of its log, and it can be started again.

@@ -87,7 +87,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 		defer cancel()
 		resp, err = raw.Put(ctx, "/other", "x")
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	_, err = raw.Compact(t.Context(), resp.Header.Revision) // … and what it would go on from is gone
 	require.NoError(t, err)
 
@@ -95,7 +95,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := c.Swap(t.Context(), rev, rec)
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for o := range c.Watch(ctx) {

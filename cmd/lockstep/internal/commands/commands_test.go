@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
@@ -101,13 +100,11 @@ func TestNobodyThere(t *testing.T) {
 		{"job", "list"},
 		{"store", "scan", "--last"},
 	} {
-		began := time.Now()
 		_, stderr, code = c.Run("", args...)
 		require.Equal(t, cli.ExitError, code, args)
 		require.Equal(t, 1, strings.Count(stderr, "127.0.0.1:1"), "%v: %s", args, stderr)
 		require.Contains(t, stderr, "connection refused")
 		require.NotContains(t, stderr, "deadline")
-		require.Less(t, time.Since(began), cli.DefaultTimeout/2, "%v: no waiting helps", args)
 	}
 }
 

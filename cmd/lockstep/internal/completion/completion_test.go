@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -148,11 +147,9 @@ func TestSilence(t *testing.T) {
 				{"access", "token", "revoke", ""},
 				{"txn", "commit", ""},
 			} {
-				began := time.Now()
 				stdout, _, code := c.Run("", append([]string{"__complete"}, words...)...)
 				require.Equal(t, cli.ExitOK, code)
 				require.True(t, strings.HasPrefix(stdout, ":"), "%v: %s", words, stdout)
-				require.Less(t, time.Since(began), 2*time.Second, "a second, on a machine that has time")
 			}
 		})
 	}

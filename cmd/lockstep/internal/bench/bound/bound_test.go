@@ -47,7 +47,7 @@ func TestLoad(t *testing.T) {
 			require.Eventually(t, func() bool { // of each connection
 				files, err := os.ReadDir(dir)
 				return err == nil && len(files) == 0
-			}, 10*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestConnections(t *testing.T) {
 	second.Ack()
 	require.Eventually(t, func() bool {
 		return c.Lines("queue", "show", "orders")[0]["messages"] == 0.0
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 	for _, refused := range []struct {
 		args []string
 		code int

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -105,11 +104,9 @@ func TestRequest(t *testing.T) {
 	answering.Wait()
 	require.NotContains(t, c.OK("queue", "list"), "request/")
 
-	begin := time.Now()
 	_, stderr, code := c.Run("from standard input", "request", "prices", "--timeout", "1s", "--correlation-id", "mine")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "no answer came in time")
-	require.Less(t, time.Since(begin), 20*time.Second)
 	m := c.Lines("consume", "prices")[0]
 	require.Equal(t, "from standard input", m["body"])
 	require.Equal(t, "mine", m["correlation_id"])

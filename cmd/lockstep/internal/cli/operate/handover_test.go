@@ -95,11 +95,10 @@ func TestStopWithoutHandOver(t *testing.T) {
 	active, standby := clitest.InSync(t, p, c)
 	require.NoError(t, active.Stop())
 	require.NotContains(t, clitest.Logged(t, active), "handed over before the stop")
-	require.Eventually(t, func() bool { return clitest.ActiveAddress(t, c) == standby.Address }, 20*time.Second,
+	require.Eventually(t, func() bool { return clitest.ActiveAddress(t, c) == standby.Address }, time.Minute,
 		10*time.Millisecond)
-	began := time.Now()
 	require.NoError(t, standby.Stop(), "alone")
-	require.Less(t, time.Since(began), 4*time.Second, "there is no node to hand over to")
+	require.NotContains(t, clitest.Logged(t, standby), "handed over before the stop")
 }
 
 // TestHangup: a node and a witness go on when they are sent SIGHUP, and say what the sender may have wanted.
@@ -111,7 +110,7 @@ func TestHangup(t *testing.T) {
 	c.OK("queue", "create", "q", "--timeout", "30s")
 	for _, n := range []*harness.Node{p.Nodes[0], p.Nodes[1], p.Witness} {
 		require.NoError(t, syscall.Kill(n.PID(), syscall.SIGHUP))
-		require.Eventually(t, func() bool { return strings.Contains(clitest.Logged(t, n), "SIGHUP") }, 10*time.Second,
+		require.Eventually(t, func() bool { return strings.Contains(clitest.Logged(t, n), "SIGHUP") }, time.Minute,
 			10*time.Millisecond)
 		require.NoError(t, n.Failure())
 		require.NotZero(t, n.PID())

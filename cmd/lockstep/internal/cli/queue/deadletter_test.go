@@ -72,7 +72,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 	c.OK("publish", "orders", "three")
 	require.Equal(t, "three\n", c.OK("consume", "orders", "-n", "1", "--wait", "30s"))
-	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 2 }, 20*time.Second,
+	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 2 }, time.Minute,
 		10*time.Millisecond)
 
 	table := c.OK("browse", "dead")
@@ -106,7 +106,7 @@ func TestDeadLetters(t *testing.T) {
 	c.OK("publish", "orders", "a", "b", "--subject", "poison")
 	c.OK("publish", "orders", "c")
 	c.OK("consume", "orders", "--reject", "--max", "3")
-	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, 20*time.Second,
+	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, time.Minute,
 		10*time.Millisecond)
 	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
 	require.Equal(t, "c\n", c.OK("consume", "orders", "-n", "1"))

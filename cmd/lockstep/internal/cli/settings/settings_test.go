@@ -31,7 +31,7 @@ func TestRunningSettings(t *testing.T) {
 				}
 			}
 			return true
-		}, 10*time.Second, 20*time.Millisecond, "%s should be %v, is %v", name, values, setting(name))
+		}, time.Minute, 20*time.Millisecond, "%s should be %v, is %v", name, values, setting(name))
 	}
 
 	// Of the pair: a limit holds on the node that is active.
@@ -73,7 +73,7 @@ func TestRunningMinInSync(t *testing.T) {
 	require.NoError(t, standby.Stop())
 	// What comes while the one that was stopped is still waited for may be done later: its outcome is unknown.
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
-		20*time.Second, 10*time.Millisecond)
+		time.Minute, 10*time.Millisecond)
 	// The client asks again until its time is up; what it has asked by then and was not told is unknown.
 	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
 	require.Contains(t, []int{cli.ExitError, cli.ExitUnknown}, code, stderr)

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // shown is `lockstep top` as its own process on a terminal.
 type shown struct {

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build deep
+
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// An endpoint that takes connections, or requests, and never answers costs a swap little: another one is asked.
+func TestBlackholedEndpoint(t *testing.T) {
+	s := start(t)
+	hole, err := cluster.NewProxy(s.etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, hole.Close()) })
+	hole.Cut() // from the beginning: the connection is never made
+	c := open(t, etcd.Options{Endpoints: []string{hole.Address(), s.etcd.Address()}})
+	began := time.Now()
+	rec := coordtest.SampleRecord("first")
+	rev, err := c.Swap(t.Context(), 0, rec)
+	require.NoError(t, err)
+	t.Logf("first swap with a dead first endpoint: %v", time.Since(began).Round(time.Millisecond))
+
+	// Now both connections are well, and then one of them leads nowhere. That is noticed by keep-alive pings after some
+	// seconds; until then each second request would hang.
+	hole.Reset()
+	hole.Heal()
+	other, err := cluster.NewProxy(s.etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	both := etcd.Options{Endpoints: []string{hole.Address(), other.Address()}}
+	c, watcher := open(t, both), open(t, both)
+	announce(t, c, sampleLive("a"))
+	for _, c := range []*etcd.Coordinator{c, watcher} {
+		for _, cut := range []*cluster.Proxy{other, hole} { // each connection is good for itself
+			cut.Cut()
+			require.NoError(t, c.Ping(t.Context()))
+			cut.Heal()
+		}
+	}
+	coordtest.Await(t, watcher, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	hole.Cut()
+	worst := time.Duration(0)
+	for i := range 20 {
+		began = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // failover.Settings.CoordinatorTimeout
+		next := rec.Clone()
+		next.Config++
+		next.OpID = fmt.Sprint("swap ", i)
+		rev, err = c.Swap(ctx, rev, next)
+		cancel()
+		require.NoError(t, err)
+		worst = max(worst, time.Since(began))
+		rec = next
+	}
+	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
+	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
+	began = time.Now()
+	coordtest.Await(t, watcher, "the last change",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID && o.Reachable })
+	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
+	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	coordtest.Await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+}
