@@ -7,7 +7,6 @@ package etcd_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
