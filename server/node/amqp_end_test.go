@@ -14,7 +14,9 @@ import (
 
 // TestAMQPAcceptAndClose: what was accepted before the connection was closed is acknowledged, so that the next
 // connection gets the next message.
-func TestAMQPAcceptAndClose(t *testing.T) {
+func TestAMQPAcceptAndClose(t *testing.T) { simulated(t, testAMQPAcceptAndClose) }
+
+func testAMQPAcceptAndClose(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	const count = 30
@@ -38,7 +40,9 @@ func TestAMQPAcceptAndClose(t *testing.T) {
 
 // TestAMQPSendAndClose: what was sent before the connection was closed is stored, although the client waits for no
 // outcome.
-func TestAMQPSendAndClose(t *testing.T) {
+func TestAMQPSendAndClose(t *testing.T) { simulated(t, testAMQPSendAndClose) }
+
+func testAMQPSendAndClose(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	p := openAMQP(t, n)
@@ -59,7 +63,9 @@ func TestAMQPSendAndClose(t *testing.T) {
 
 // TestAMQPDrainWithSelector: a drain is answered when the messages that match were found, however many others there
 // are.
-func TestAMQPDrainWithSelector(t *testing.T) {
+func TestAMQPDrainWithSelector(t *testing.T) { simulated(t, testAMQPDrainWithSelector) }
+
+func testAMQPDrainWithSelector(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	const others, wanted = 20_000, 40
@@ -94,7 +100,9 @@ func TestAMQPDrainWithSelector(t *testing.T) {
 }
 
 // TestAMQPDeletedQueue: the queue of a sender stays deleted.
-func TestAMQPDeletedQueue(t *testing.T) {
+func TestAMQPDeletedQueue(t *testing.T) { simulated(t, testAMQPDeletedQueue) }
+
+func testAMQPDeletedQueue(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
 	require.Nil(t, p.sender(0, targetNode("q")))
@@ -110,7 +118,9 @@ func TestAMQPDeletedQueue(t *testing.T) {
 }
 
 // TestAMQPManyInATransaction: a transaction may have more messages to a queue than one publish.
-func TestAMQPManyInATransaction(t *testing.T) {
+func TestAMQPManyInATransaction(t *testing.T) { simulated(t, testAMQPManyInATransaction) }
+
+func testAMQPManyInATransaction(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	p := openAMQP(t, n)

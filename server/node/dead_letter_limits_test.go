@@ -66,7 +66,9 @@ func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
 
 // TestRejectsIntoRing: a dead-letter queue that drops its oldest messages takes all dead letters, however many there
 // are at once, and keeps the newest.
-func TestRejectsIntoRing(t *testing.T) {
+func TestRejectsIntoRing(t *testing.T) { simulated(t, testRejectsIntoRing) }
+
+func testRejectsIntoRing(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 100, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD}, &pb.QueueConfig{})
 	n.publishMany("orders", 300)
@@ -80,7 +82,9 @@ func TestRejectsIntoRing(t *testing.T) {
 }
 
 // TestDeadLettersInPortions: as many dead letters go as there is room for, the oldest first, and the rest follows.
-func TestDeadLettersInPortions(t *testing.T) {
+func TestDeadLettersInPortions(t *testing.T) { simulated(t, testDeadLettersInPortions) }
+
+func testDeadLettersInPortions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 100}, &pb.QueueConfig{MaxDeliveries: 1})
 	n.publishMany("orders", 300)
@@ -98,7 +102,9 @@ func TestDeadLettersInPortions(t *testing.T) {
 
 // TestLargeDeadLetterWaitsAlone: a dead letter that is larger than its dead-letter queue may ever hold stays, and holds
 // up no other.
-func TestLargeDeadLetterWaitsAlone(t *testing.T) {
+func TestLargeDeadLetterWaitsAlone(t *testing.T) { simulated(t, testLargeDeadLetterWaitsAlone) }
+
+func testLargeDeadLetterWaitsAlone(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxBytes: 1000}, &pb.QueueConfig{})
 	n.publish("orders", string(make([]byte, 2000)), "small")
@@ -117,7 +123,9 @@ func TestLargeDeadLetterWaitsAlone(t *testing.T) {
 }
 
 // TestExpiredInPortions: expired messages go to a ring, all of them, and to a full dead-letter queue as many as fit.
-func TestExpiredInPortions(t *testing.T) {
+func TestExpiredInPortions(t *testing.T) { simulated(t, testExpiredInPortions) }
+
+func testExpiredInPortions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{
 		DeadLetterExpired: true, Ttl: durationpb.New(time.Millisecond),
@@ -133,7 +141,9 @@ func TestExpiredInPortions(t *testing.T) {
 }
 
 // TestOverflowInPortions: the excess of a queue goes to a dead-letter queue that has room for less than that.
-func TestOverflowInPortions(t *testing.T) {
+func TestOverflowInPortions(t *testing.T) { simulated(t, testOverflowInPortions) }
+
+func testOverflowInPortions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 10}, &pb.QueueConfig{})
 	n.publishMany("orders", 25)
@@ -150,7 +160,9 @@ func TestOverflowInPortions(t *testing.T) {
 }
 
 // TestOverflowSparesDelivered: what a consumer has is acknowledged or dead-lettered, never both.
-func TestOverflowSparesDelivered(t *testing.T) {
+func TestOverflowSparesDelivered(t *testing.T) { simulated(t, testOverflowSparesDelivered) }
+
+func testOverflowSparesDelivered(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 5, Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD})
 	n.publishMany("orders", 3)
@@ -167,7 +179,9 @@ func TestOverflowSparesDelivered(t *testing.T) {
 }
 
 // TestReplayInPortions: dead letters that are moved back go as far as there is room.
-func TestReplayInPortions(t *testing.T) {
+func TestReplayInPortions(t *testing.T) { simulated(t, testReplayInPortions) }
+
+func testReplayInPortions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{MaxMessages: 30})
 	n.publishMany("orders", 30)

@@ -17,7 +17,9 @@ import (
 
 // TestRestoredBesideEmpty: an empty node that is started before a restored one begins the pair. The restored node goes
 // on answering, and reports why it waits.
-func TestRestoredBesideEmpty(t *testing.T) {
+func TestRestoredBesideEmpty(t *testing.T) { simulated(t, testRestoredBesideEmpty) }
+
+func testRestoredBesideEmpty(t *testing.T) {
 	sets := t.TempDir()
 	n := startAlone(t, func(c *config.Config) { c.Backup.Path = sets })
 	n.createQueue("q")

@@ -14,7 +14,9 @@ import (
 )
 
 // TestPlanLeavesNoCondition: the switchover of a rolling compact succeeds, and no node reports that it failed.
-func TestPlanLeavesNoCondition(t *testing.T) {
+func TestPlanLeavesNoCondition(t *testing.T) { simulated(t, testPlanLeavesNoCondition) }
+
+func testPlanLeavesNoCondition(t *testing.T) {
 	p := startUpkeepPair(t)
 	a := p.nodes[0]
 	_, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
@@ -30,7 +32,9 @@ func TestPlanLeavesNoCondition(t *testing.T) {
 }
 
 // TestFailedSwitchoverEnds: the condition ends when the role has changed, whichever node was asked for that.
-func TestFailedSwitchoverEnds(t *testing.T) {
+func TestFailedSwitchoverEnds(t *testing.T) { simulated(t, testFailedSwitchoverEnds) }
+
+func testFailedSwitchoverEnds(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
