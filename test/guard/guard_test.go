@@ -54,9 +54,9 @@ func windows() map[string]window {
 		"log: bytes per message" + consumed:  {511, 543},       // 526.8: its acknowledgement is in it
 
 		"log: syncs per transaction" + off100:    {0, 0.01}, // 2 or 3 of 300
-		"log: syncs per transaction" + always100: {1, 1.02},  // 1
-		"log: syncs per transaction" + always1:   {1, 1.02},  // 1
-		"log: syncs per transaction" + always5:   {1, 1.02},  // 1
+		"log: syncs per transaction" + always100: {1, 1.02}, // 1
+		"log: syncs per transaction" + always1:   {1, 1.02}, // 1
+		"log: syncs per transaction" + always5:   {1, 1.02}, // 1
 		"log: syncs per transaction" + consumed:  {0, 0.01}, // 2 or 3 of 300
 
 		"page.db: bytes per message" + off100:    {570, 605},       // 587.8
