@@ -337,8 +337,8 @@ func (l *Listener) relieve() {
 }
 
 // worstOf returns the connection to close: the largest holder among those that hold too much, counted per connection
-// and per address; nil if no connection qualifies. awaited, if not nil, is the connection whose request is still growing:
-// neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+// and per address; nil if no connection qualifies. awaited, if not nil, is the connection whose request is still
+// growing: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
 func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]int64, awaited *Conn) (worst *Conn) {
 	a := &l.ahead
 	working := int64(0)

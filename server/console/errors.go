@@ -109,8 +109,10 @@ var (
 	// ofGRPC begins text that gRPC has written itself, up to the end.
 	ofGRPC = regexp.MustCompile(`(?s)(connection error: desc = |transport: |grpc: |` +
 		`error reading (from server|server preface)|name resolver error|` +
-		`last(est)? (balancer|connection|resolver) error|received context error|stream terminated by RST_STREAM|the (client )?connection is (closing|draining)|closing transport|unknown (method|service) |` +
-		`malformed (header|method)|unexpected HTTP status|context (deadline exceeded|canceled)).*`)
+		`last(est)? (balancer|connection|resolver) error|received context error|` +
+		`stream terminated by RST_STREAM|the (client )?connection is (closing|draining)|closing transport|` +
+		`unknown (method|service) |malformed (header|method)|unexpected HTTP status|` +
+		`context (deadline exceeded|canceled)).*`)
 )
 
 // plain is a text of an error with a sentence in place of what gRPC has written itself.

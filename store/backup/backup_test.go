@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -204,7 +205,9 @@ func TestBusy(t *testing.T) {
 }
 
 // TestLimits: the context and the rate limit are obeyed, and leave nothing behind.
-func TestLimits(t *testing.T) {
+func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
+
+func testLimits(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	for len(n.bodies) < 800 {
 		n.step()
