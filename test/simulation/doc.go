@@ -26,12 +26,12 @@
 //
 // # Seeds
 //
-//	go test ./test/simulation                           60 seeds
+//	go test ./test/simulation                           30 seeds
 //	go test -tags deep ./test/simulation                300 seeds
 //	go test ./test/simulation -v -seeds=10000           that many; prints the totals
 //	go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
 //
-// TestDisks does the same with what becomes of disks, in 60 seeds (12 in the default tier); a disk is not a part of
+// TestDisks does the same with what becomes of disks, in 60 seeds (6 in the default tier); a disk is not a part of
 // its host there. Where the documented outcome is that the nodes wait for an operator, the simulation is the operator,
 // and nothing may be lost by that.
 //

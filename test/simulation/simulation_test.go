@@ -32,7 +32,7 @@ import (
 
 var (
 	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation and "+
-		"60 of TestDisks with -tags deep, and a fifth without")
+		"60 of TestDisks with -tags deep, and a tenth without")
 	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
@@ -72,7 +72,7 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a fifth
+// runSeeds runs the seed of -seed, or as many as -seeds says, or by default seeds of them in the deep tier and a tenth
 // in the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
@@ -83,7 +83,7 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	if *seedsFlag != 0 {
 		seeds = *seedsFlag
 	} else if !deep {
-		seeds /= 5
+		seeds /= 10
 	}
 	limit := maxFailures
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {
