@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -53,7 +54,9 @@ func (n *testNode) becomes(queue string, messages int) {
 // consumeWaiting attaches a consumer that understands what it is told of rejects that wait.
 func (n *testNode) consumeWaiting(queue string, credit uint32) *consumer {
 	n.t.Helper()
-	stream, err := n.queues.Consume(n.t.Context())
+	ctx, cancel := context.WithTimeout(n.t.Context(), hangs)
+	n.t.Cleanup(cancel)
+	stream, err := n.queues.Consume(ctx)
 	require.NoError(n.t, err)
 	require.NoError(n.t, stream.Send(&pb.ConsumeRequest{
 		Attach: &pb.Attach{Queue: queue, HearsWaiting: true}, Credit: credit,
@@ -193,4 +196,22 @@ func testReplayInPortions(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	require.Len(t, n.browse("orders"), 7)
 	require.Len(t, n.browse("dead"), 23)
+}
+
+// TestRejectWithoutConfirm: a consumer is notified of a reject that waits also when it has asked for no confirmation.
+func TestRejectWithoutConfirm(t *testing.T) { simulated(t, testRejectWithoutConfirm) }
+
+func testRejectWithoutConfirm(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
+	n.publish("dead", "full")
+	n.publish("orders", "1")
+	c := n.consumeWaiting("orders", 1)
+	c.take(1)
+	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: span(1, 1)}))
+	resp, err := c.stream.Recv()
+	require.NoError(t, err)
+	require.Len(t, resp.GetWaiting(), 1)
+	require.Equal(t, uint64(1), resp.GetWaiting()[0].GetFirst())
+	require.Zero(t, resp.GetConfirmed())
 }

@@ -335,8 +335,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare makes a call of a request and encodes its transaction, if there is to be one. split: the client is to send
-// the
+// prepare makes a call of a request and encodes its transaction, if it needs one. split: the client must send the
 // request again in parts, and the stream ends with it.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
