@@ -428,10 +428,9 @@ func (co *Consumer) flush(ctx context.Context) error {
 // closeWait is how long Close waits for the node at most.
 const closeWait = 2 * time.Second
 
-// Close detaches. Messages that were not acknowledged are delivered again, to other consumers or a later one; those
-// that
-// the application has not received do not count as delivered. Close sends the answers that were given and does not
-// return an error when they are not confirmed; call Flush before.
+// Close detaches. Messages that were not acknowledged are redelivered, to other consumers or a later one. Those that
+// the application has not received do not count as delivered. Close sends the answers that were given, but returns no
+// error when they are not confirmed: call Flush before.
 func (co *Consumer) Close() error {
 	co.mu.Lock()
 	co.leaving = true

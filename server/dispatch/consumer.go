@@ -176,9 +176,8 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.answered(held)
 }
 
-// Leave has all that the consumer has, but for messages that its client has seen, count as not sent: also those that
-// are
-// on their way to the client. Close gives them back. The consumer gets no more messages. Finish follows.
+// Leave marks all messages of the consumer as not delivered, except those that its client has seen. That includes
+// messages in transit to the client. Close requeues them. The consumer gets no further messages. Finish follows.
 func (c *Consumer) Leave(seen []Range) {
 	seen = merged(seen)
 	d := c.d

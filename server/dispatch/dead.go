@@ -81,8 +81,7 @@ func (d *dispatcher) giveUpExhausted(batch *settlement) {
 	d.order.answered(exhausted)
 }
 
-// FullError reports that dead letters of a queue wait, since there is no room for them in the dead-letter queue. It is
-// a
+// FullError reports that dead letters of a queue wait because the dead-letter queue has no room for them. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
 	// Queue and DeadLetter are the names of the two queues.

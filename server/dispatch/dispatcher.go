@@ -443,9 +443,8 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed,
-// and
-// what it was not yet sent together with that.
+// detach removes a consumer. Messages that it was sent count as one more delivery and are redelivered when that is
+// committed, together with those that it was not sent yet.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)

@@ -19,10 +19,9 @@ func (r *Registry) Expired(queue uint64, expired []Range) {
 	}
 }
 
-// Held returns those of the sequences that must not be given up at present. A consumer of some subscription of the
-// queue
-// was sent them and has not answered, or has answered and the answer is not committed yet, or they do not match the
-// filter of a subscription and are about to be acknowledged for it.
+// Held returns those of the sequences that must not be dead-lettered at present: a consumer of some subscription of the
+// queue was sent them and has not answered, or its answer is not committed yet, or they do not match the filter of a
+// subscription and are about to be acknowledged for it.
 func (r *Registry) Held(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()

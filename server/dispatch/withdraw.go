@@ -4,10 +4,9 @@ package dispatch
 
 import "slices"
 
-// Withdraw has commit take messages away from a subscription. It passes those of the sequences that no consumer was
-// given and that no consumer has answered; commit returns the ones that it has taken. No consumer of the subscription
-// is
-// given another message until commit has returned, so that no message is both acknowledged and taken away.
+// Withdraw calls commit to remove messages from a subscription. It passes the sequences that are not in flight and that
+// no consumer has answered; commit returns those that it removed. Nothing is delivered from the subscription until
+// commit has returned, so that no message is both acknowledged and removed.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))
 	if err == nil {

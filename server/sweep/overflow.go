@@ -65,9 +65,8 @@ func (t *overflow) Sweep(ctx context.Context) (wait time.Duration, err error) {
 	return wait, err
 }
 
-// sweepQueue reports whether some of the excess of a queue has to stay for now: consumers have it, its dead-letter
-// queue
-// has no room for it, or it cannot be read.
+// sweepQueue reports whether some of the excess of a queue stays for now: it is in flight, its dead-letter queue has no
+// room for it, or it cannot be read.
 func (t *overflow) sweepQueue(ctx context.Context, id uint64) (stays bool, err error) {
 	for {
 		q, ok := t.o.Store.Swept(id)

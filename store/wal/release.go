@@ -58,7 +58,7 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
-// SetPressed reports whether space is short: then released records are not kept for Options.KeepBytes.
+// SetPressed sets whether space is short. While it is, released records are not kept for Options.KeepBytes.
 func (l *Log) SetPressed(pressed bool) {
 	if l.pressed.Swap(pressed) != pressed {
 		wake(l.wakeTrim)

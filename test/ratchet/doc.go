@@ -4,7 +4,7 @@
 // testdata allows:
 //
 //	realtime.txt  waits and bounds in real time in tests of the default tier
-//	prose.txt     words of a literary register in comments, strings and documents
+//	prose.txt     words and phrases of words.txt in comments, strings and documents; CONTRIBUTING.md says what to write
 //
 // The allowed counts may only become smaller. After lowering some,
 //

@@ -15,36 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// literary lists words and phrases, of up to three words, that readers of this field do not search for. What to write
-// instead is in CONTRIBUTING.md.
-func literary() map[string]bool {
+// literary returns the words and phrases of testdata/words.txt, which have up to three words.
+func literary(t *testing.T) map[string]bool {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "words.txt"))
+	require.NoError(t, err)
 	phrases := map[string]bool{}
-	for _, list := range []string{
-		"tell tells telling told say says saying said mend mends mended mending anew whoever whosoever whomever whatever",
-		"whichever whose nobody everybody beside besides whenever aside meanwhile harm vain knock knocks knocked twin twins",
-		"stranger strangers gossip sighting sightings leisure hurry dice reign wish wishes",
-	} {
-		for _, word := range strings.Fields(list) {
-			phrases[word] = true
-		}
-	}
-	for _, phrase := range []string{
-		"goes on", "go on", "going on", "went on", "give back", "gives back", "given back", "gave back", "give up",
-		"gives up", "given up", "put back", "puts back", "taken back", "by itself", "by themselves", "of its own",
-		"of their own", "look after", "looks after", "looked after", "look again", "looks again", "looked again", "look at",
-		"looks at", "looked at", "at once", "for good", "all the same", "hear of", "hears of", "heard of", "heard from",
-		"no more", "any more", "once more", "again and again", "stands still", "stand still", "stood still", "is over",
-		"are over", "was over", "is none", "are none", "is to be", "are to be", "has to be", "have to be",
-	} {
-		phrases[phrase] = true
-	}
-	for _, verb := range strings.Fields("is was are it they the he one has had comes came wait waits happens remains " +
-		"goes can cannot may must needs no") {
-		phrases["what "+verb] = true
-	}
-	for _, verb := range strings.Fields("may can is are has had does call calls waits reads asks wants needs runs uses " +
-		"knows looks") {
-		phrases["who "+verb] = true
+	for phrase := range strings.Lines(string(data)) {
+		phrases[strings.TrimSpace(phrase)] = true
 	}
 	return phrases
 }
@@ -66,7 +44,7 @@ func literaryIn(phrases map[string]bool, text string) (found []string) {
 
 // TestProse: no file gets more literary words in comments, strings and documents than it has.
 func TestProse(t *testing.T) {
-	found, phrases := map[string][]finding{}, literary()
+	found, phrases := map[string][]finding{}, literary(t)
 	for _, name := range files(t) {
 		if strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go") || name == "CHANGELOG.md" ||
 			strings.HasPrefix(name, "test/ratchet/") {
