@@ -18,10 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestProtocolTable holds the table of docs/protocol.md, from which authors of other clients write theirs, against
+// TestProtocolTable holds the table of docs/reference/protocol.md, from which authors of other clients write theirs, against
 // errors.proto and what this client does; UPDATE_GOLDEN=1 writes it.
 func TestProtocolTable(t *testing.T) {
-	const document, begin, end = "../docs/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
+	const document, begin, end = "../docs/reference/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
 	b, err := os.ReadFile(document)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(b), begin)
@@ -52,7 +52,7 @@ func protocolTable(t *testing.T) string {
 	for _, n := range numbers {
 		name := reason.Name(pb.ErrorReason(n))
 		code, ok := documented[name]
-		require.True(t, ok, "docs/clients.md lacks %s", name)
+		require.True(t, ok, "docs/reference/errors.md lacks %s", name)
 		e := streamError(t.Context(), "node:1", &pb.RequestError{Code: uint32(code), Reason: name})
 		attempt, then := "not carried out", "an error for the application"
 		if !e.answered() {
@@ -71,10 +71,10 @@ func protocolTable(t *testing.T) string {
 	return out.String()
 }
 
-// documentedCodes are those of docs/clients.md, which server/wire holds against what nodes say. Of several, the first.
+// documentedCodes are those of docs/reference/errors.md, which server/wire holds against what nodes say. Of several, the first.
 func documentedCodes(t *testing.T) map[string]codes.Code {
 	t.Helper()
-	text, err := os.ReadFile("../docs/clients.md")
+	text, err := os.ReadFile("../docs/reference/errors.md")
 	require.NoError(t, err)
 	out := map[string]codes.Code{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+)").FindAllStringSubmatch(string(text), -1) {

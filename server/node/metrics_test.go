@@ -53,7 +53,7 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/metrics.md says, no more and
+// TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/reference/metrics.md says, no more and
 // no less, and the counters count.
 func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
 

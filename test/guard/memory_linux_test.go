@@ -92,7 +92,7 @@ func peakOf(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// What docs/maintenance.md promises of a small budget, with some room for the machine; the least tells that it was
+// What docs/explanation/maintenance.md promises of a small budget, with some room for the machine; the least tells that it was
 // measured at all.
 const (
 	smallLeast, smallMost = 40 * mib, 176 * mib // measured: 124 to 135

@@ -370,8 +370,8 @@ def test_no_meaning_is_of_a_reason_that_is_not_there() -> None:
 
 
 def test_reasons_mean_what_the_protocol_says() -> None:
-    """docs/protocol.md has a table that the Go client's tests write."""
-    document = Path(__file__).parents[3] / "docs" / "protocol.md"
+    """docs/reference/protocol.md has a table that the Go client's tests write."""
+    document = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
     if not document.exists():
         pytest.skip("not in a checkout of the whole repository")
     rows = re.findall(r"^\| \d+ \| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", document.read_text(), re.M)
