@@ -113,7 +113,7 @@ simulate: ## Simulated pairs with faults, SEEDS (10000) of them
 	$(GO) test -tags deep ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: ratios
-ratios: ## The ratios in docs/reference/benchmarks.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
+ratios: ## The ratios in docs/decisions/measurements.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
 	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test -tags measure ./test/ratios -run TestRatios -count=1 -timeout 3h -v
 
 .PHONY: overload

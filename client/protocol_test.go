@@ -48,23 +48,23 @@ func protocolTable(t *testing.T) string {
 	}
 	slices.Sort(numbers)
 	var out strings.Builder
-	out.WriteString("| number | reason | code | the attempt | then |\n|---|---|---|---|---|\n")
+	out.WriteString("| number | reason | code | attempt | action |\n|---|---|---|---|---|\n")
 	for _, n := range numbers {
 		name := reason.Name(pb.ErrorReason(n))
 		code, ok := documented[name]
 		require.True(t, ok, "docs/reference/errors.md lacks %s", name)
 		e := streamError(t.Context(), "node:1", &pb.RequestError{Code: uint32(code), Reason: name})
-		attempt, then := "not carried out", "an error for the application"
+		attempt, then := "not applied", "return the error"
 		if !e.answered() {
-			attempt = "may be carried out"
+			attempt = "may be applied"
 		}
 		switch {
 		case errors.Is(e.kind, ErrUnauthenticated):
-			then = "again with another token, if there is one"
+			then = "retry with another token"
 		case e.forgotten():
-			then = "again as a new producer, if it is in no doubt and the id is a random one"
+			then = "retry as a new producer if not in doubt, with a random id"
 		case e.retry():
-			then = "again"
+			then = "retry"
 		}
 		fmt.Fprintf(&out, "| %d | `%s` | %s | %s | %s |\n", n, name, codeName(code), attempt, then)
 	}

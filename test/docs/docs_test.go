@@ -148,6 +148,9 @@ func TestLinksLeadSomewhere(t *testing.T) {
 			if target == "" {
 				file = name
 			}
+			if pending(file) {
+				continue
+			}
 			_, err := os.Stat(file)
 			require.NoError(t, err, "%s links to %s", name, target)
 			if fragment == "" || strings.HasPrefix(fragment, "L") && !strings.HasSuffix(file, ".md") {
@@ -159,6 +162,18 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 	}
 	require.Greater(t, seen, 200)
+}
+
+// pending reports whether a file belongs to docs/how-to or docs/tutorials while that directory does not exist yet.
+func pending(file string) bool {
+	for _, dir := range []string{"how-to", "tutorials"} {
+		dir = filepath.Join(top, "docs", dir)
+		_, err := os.Stat(dir)
+		if err != nil && strings.HasPrefix(file, dir+string(filepath.Separator)) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestTablesAreWhole: no empty line ends a table before its last row.

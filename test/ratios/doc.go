@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package ratios measures the product against itself, and holds what comes out to the ranges in ratios.json, which
-// docs/reference/benchmarks.md shows: a rate says something about a machine, the ratio of two rates of one run about the program.
+// docs/decisions/measurements.md shows: a rate says something about a machine, the ratio of two rates of one run about the program.
 // It has tests only.
 //
 //	LOCKSTEP_RATIOS=3 go test -tags measure ./test/ratios -run TestRatios -v -timeout 90m
@@ -21,5 +21,5 @@
 //
 //	go test ./test/ratios -update
 //
-// writes the table in docs/reference/benchmarks.md.
+// writes the table in docs/decisions/measurements.md.
 package ratios

@@ -378,7 +378,7 @@ def test_reasons_mean_what_the_protocol_says() -> None:
     assert set(_reasons.MEANING) <= {row[0] for row in rows}
     for reason, code, attempt, then in rows:
         f = _failure.Failure("node:1", grpc.StatusCode[code], "", reason=reason)
-        assert f.answered == (attempt == "not carried out"), reason
-        assert f.retry == (then == "again"), reason
-        assert f.unauthenticated == then.startswith("again with another token"), reason
-        assert f.forgotten == then.startswith("again as a new producer"), reason
+        assert f.answered == (attempt == "not applied"), reason
+        assert f.retry == (then == "retry"), reason
+        assert f.unauthenticated == then.startswith("retry with another token"), reason
+        assert f.forgotten == then.startswith("retry as a new producer"), reason
