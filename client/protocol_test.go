@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestProtocolTable holds the table of docs/reference/protocol.md, from which authors of other clients write theirs, against
+// TestProtocolTable compares the error table of docs/reference/protocol.md with
 // errors.proto and what this client does; UPDATE_GOLDEN=1 writes it.
 func TestProtocolTable(t *testing.T) {
 	const document, begin, end = "../docs/reference/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
@@ -71,7 +71,7 @@ func protocolTable(t *testing.T) string {
 	return out.String()
 }
 
-// documentedCodes are those of docs/reference/errors.md, which server/wire holds against what nodes say. Of several, the first.
+// documentedCodes returns the first code of each reason in docs/reference/errors.md, which server/wire checks.
 func documentedCodes(t *testing.T) map[string]codes.Code {
 	t.Helper()
 	text, err := os.ReadFile("../docs/reference/errors.md")

@@ -128,8 +128,8 @@ func ofIdentity() []Definition {
 			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
 			Cause: "This node listens without TLS on an address that other machines reach (`insecure`): whoever can " +
 				"read or reach that network can read and change everything.",
-			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/explanation/security.md; `lockstep cert init` makes " +
-				"certificates to begin with), and take `insecure` away.",
+			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/explanation/security.md; " +
+				"`lockstep cert init` makes certificates to begin with), and take `insecure` away.",
 		},
 		{
 			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
@@ -169,8 +169,8 @@ func ofIdentity() []Definition {
 				"its files were damaged and set aside, or it is another store than the record expects here.",
 			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the " +
 				"other node back, or mend " +
-				"this one's files (`damaged-…` in its data directory, see docs/explanation/maintenance.md). Only if neither can " +
-				"be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
+				"this one's files (`damaged-…` in its data directory, see docs/explanation/maintenance.md). Only if neither " +
+				"can be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
 				"`lockstep failover --force` on the other one.",
 		},
 	}
@@ -443,8 +443,8 @@ func ofTheMachine() []Definition {
 			Kind: AccessOpen, Severity: Warning, Scope: OfNode,
 			Cause: "Other machines reach this node, and everybody who does may do everything: there was never a rule of who " +
 				"may do what, and `access.mode` is `open`.",
-			Action: "Say who may do what: docs/explanation/security.md. The first rule, or `access.mode: deny` on both nodes, ends " +
-				"the condition.",
+			Action: "Say who may do what: docs/explanation/security.md. The first rule, or `access.mode: deny` on both " +
+				"nodes, ends the condition.",
 		},
 		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,

@@ -166,8 +166,8 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 }
 
 // TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the
-// matter and what can be done, and the other node may not serve in its place. Put back as docs/explanation/maintenance.md says, it
-// goes on, and nothing is lost.
+// matter and what can be done, and the other node may not serve in its place. Put back as
+// docs/explanation/maintenance.md says, it goes on, and nothing is lost.
 func TestDamagedAlone(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := seed(t)

@@ -189,7 +189,8 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
-// TestIndex checks that docs/README.md links to every page below docs, with a description. The decisions have an index of their own.
+// TestIndex checks that docs/README.md links to every page below docs, with a description. The decisions have a
+// separate index.
 func TestIndex(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "README.md")]
 	for _, name := range pages(t) {

@@ -23,7 +23,7 @@ const (
 	tableEnds   = "<!-- end of ratios -->"
 )
 
-// TestDocumented: docs/decisions/measurements.md has the table of ratios.json, and the figures that these ratios belong to.
+// TestDocumented checks that docs/decisions/measurements.md has the table and the figures of ratios.json.
 func TestDocumented(t *testing.T) {
 	e := expected(t)
 	data, err := os.ReadFile(documented)
