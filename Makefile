@@ -89,11 +89,11 @@ buf: ## Lint the .proto files, and check that they break no client since the las
 	.ci/run buf-breaking
 
 .PHONY: bench
-bench: build ## All measurements in a short form; PEERS=DIR has the benchmarks of other products (docs/benchmarks.md)
+bench: build ## All measurements in a short form; PEERS=DIR has the benchmarks of other products (docs/reference/benchmarks.md)
 	bin/lockstep bench all $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: bench-long
-bench-long: build ## The same with the counts and rounds of docs/benchmarks.md: hours
+bench-long: build ## The same with the counts and rounds of docs/reference/benchmarks.md: hours
 	bin/lockstep bench all --long $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: demo-soak
@@ -113,7 +113,7 @@ simulate: ## Simulated pairs with faults, SEEDS (10000) of them
 	$(GO) test -tags deep ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: ratios
-ratios: ## The ratios in docs/benchmarks.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
+ratios: ## The ratios in docs/decisions/measurements.md measured anew, ROUNDS (3) of all, also beside PEERS=dir if given
 	LOCKSTEP_RATIOS=$(ROUNDS) $(if $(PEERS),LOCKSTEP_PEERS=$(PEERS)) $(GO) test -tags measure ./test/ratios -run TestRatios -count=1 -timeout 3h -v
 
 .PHONY: overload

@@ -18,10 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestProtocolTable holds the table of docs/protocol.md, from which authors of other clients write theirs, against
+// TestProtocolTable compares the error table of docs/reference/protocol.md with
 // errors.proto and what this client does; UPDATE_GOLDEN=1 writes it.
 func TestProtocolTable(t *testing.T) {
-	const document, begin, end = "../docs/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
+	const document, begin, end = "../docs/reference/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
 	b, err := os.ReadFile(document)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(b), begin)
@@ -48,33 +48,33 @@ func protocolTable(t *testing.T) string {
 	}
 	slices.Sort(numbers)
 	var out strings.Builder
-	out.WriteString("| number | reason | code | the attempt | then |\n|---|---|---|---|---|\n")
+	out.WriteString("| number | reason | code | attempt | action |\n|---|---|---|---|---|\n")
 	for _, n := range numbers {
 		name := reason.Name(pb.ErrorReason(n))
 		code, ok := documented[name]
-		require.True(t, ok, "docs/clients.md lacks %s", name)
+		require.True(t, ok, "docs/reference/errors.md lacks %s", name)
 		e := streamError(t.Context(), "node:1", &pb.RequestError{Code: uint32(code), Reason: name})
-		attempt, then := "not carried out", "an error for the application"
+		attempt, then := "not applied", "return the error"
 		if !e.answered() {
-			attempt = "may be carried out"
+			attempt = "may be applied"
 		}
 		switch {
 		case errors.Is(e.kind, ErrUnauthenticated):
-			then = "again with another token, if there is one"
+			then = "retry with another token"
 		case e.forgotten():
-			then = "again as a new producer, if it is in no doubt and the id is a random one"
+			then = "retry as a new producer if not in doubt, with a random id"
 		case e.retry():
-			then = "again"
+			then = "retry"
 		}
 		fmt.Fprintf(&out, "| %d | `%s` | %s | %s | %s |\n", n, name, codeName(code), attempt, then)
 	}
 	return out.String()
 }
 
-// documentedCodes are those of docs/clients.md, which server/wire holds against what nodes say. Of several, the first.
+// documentedCodes returns the first code of each reason in docs/reference/errors.md, which server/wire checks.
 func documentedCodes(t *testing.T) map[string]codes.Code {
 	t.Helper()
-	text, err := os.ReadFile("../docs/clients.md")
+	text, err := os.ReadFile("../docs/reference/errors.md")
 	require.NoError(t, err)
 	out := map[string]codes.Code{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+)").FindAllStringSubmatch(string(text), -1) {

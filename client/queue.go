@@ -324,7 +324,7 @@ type SubscriptionOptions struct {
 	// it is beyond the queue's end or in the future, and with ErrRefused while one of the nodes is of release 0.1.0.
 	At Place
 	// Filter, if not empty, is an expression in CEL that messages have to match, up to 4,096 bytes: `properties.region
-	// == "eu" && priority >= 5`. docs/clients.md has the names. It is refused with ErrInvalid when it is wrong, and
+	// == "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is refused with ErrInvalid when it is wrong, and
 	// with ErrRefused while one of the nodes is of release 0.1.0.
 	Filter string
 	// Redelivery is what it has for itself of the queue's configuration. It is refused with ErrRefused while one of the

@@ -63,7 +63,7 @@ func (m *machine) compareOwnMark(mark Mark) {
 	m.foundPutBack(fmt.Sprintf("the pair's mark is %s, which this run has written, and does not remember", mark))
 	r.superseded = "superseded: this machine was woken with an older snapshot of its memory, or runs twice: " +
 		r.putBack + ". What it has acknowledged since then may not be part of the pair. Start this process again; if " +
-		"no other node is in sync, it will wait for an operator (docs/failover.md)"
+		"no other node is in sync, it will wait for an operator (docs/explanation/failover.md)"
 	m.warn("%s", r.superseded)
 }
 

@@ -167,8 +167,8 @@ func (s *State) twin() *Live {
 
 // behindReason is what a node says that has committed records which the active lacks.
 const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
-	"the two was put back to an older image, and an operator has to say which of them goes on (docs/failover.md, " +
-	"\"When histories differ\")"
+	"the two was put back to an older image, and an operator has to say which of them goes on " +
+	"(docs/explanation/failover.md, \"When histories differ\")"
 
 // ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty
 // if they have not.

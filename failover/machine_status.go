@@ -178,7 +178,7 @@ func (s *State) asideReason() string {
 		return ""
 	}
 	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.Quarantine +
-		": if it can be mended, do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
+		": if it can be mended, do that and force nothing (docs/explanation/maintenance.md, \"Corrupt files at startup\")"
 }
 
 // howToForce says how to go on without what is lost. No node is forced while another one answers, so if one does, it

@@ -69,7 +69,7 @@ func ofTheRole() []Definition {
 			Kind: NotServing, Severity: Critical, Scope: OfNode, After: 5 * time.Second,
 			Cause: "This node neither serves clients nor follows an active that does.",
 			Action: "The details say what it waits for. With both nodes up and the coordinator reachable it goes " +
-				"away by itself; otherwise see docs/failover.md.",
+				"away by itself; otherwise see docs/explanation/failover.md.",
 		},
 		{
 			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair, After: settle,
@@ -128,8 +128,8 @@ func ofIdentity() []Definition {
 			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
 			Cause: "This node listens without TLS on an address that other machines reach (`insecure`): whoever can " +
 				"read or reach that network can read and change everything.",
-			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/security.md; `lockstep cert init` makes " +
-				"certificates to begin with), and take `insecure` away.",
+			Action: "Nothing, if that network is trusted. Otherwise set TLS up (docs/explanation/security.md; " +
+				"`lockstep cert init` makes certificates to begin with), and take `insecure` away.",
 		},
 		{
 			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
@@ -160,7 +160,7 @@ func ofIdentity() []Definition {
 				"neither cuts what is committed.",
 			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged " +
 				"messages that the other one lacks, and more LSNs do not mean more of them. Then do what " +
-				"docs/failover.md says under \"When histories differ\".",
+				"docs/explanation/failover.md says under \"When histories differ\".",
 		},
 		{
 			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
@@ -169,8 +169,8 @@ func ofIdentity() []Definition {
 				"its files were damaged and set aside, or it is another store than the record expects here.",
 			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the " +
 				"other node back, or mend " +
-				"this one's files (`damaged-…` in its data directory, see docs/maintenance.md). Only if neither can " +
-				"be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
+				"this one's files (`damaged-…` in its data directory, see docs/explanation/maintenance.md). Only if neither " +
+				"can be done, restore a backup, or go on without what is lost: stop the node whose log ends first, and " +
 				"`lockstep failover --force` on the other one.",
 		},
 	}
@@ -443,8 +443,8 @@ func ofTheMachine() []Definition {
 			Kind: AccessOpen, Severity: Warning, Scope: OfNode,
 			Cause: "Other machines reach this node, and everybody who does may do everything: there was never a rule of who " +
 				"may do what, and `access.mode` is `open`.",
-			Action: "Say who may do what: docs/security.md. The first rule, or `access.mode: deny` on both nodes, ends " +
-				"the condition.",
+			Action: "Say who may do what: docs/explanation/security.md. The first rule, or `access.mode: deny` on both " +
+				"nodes, ends the condition.",
 		},
 		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,

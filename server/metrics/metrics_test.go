@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What a node exports is what the table says, and docs/metrics.md is made from that.
+// What a node exports is what the table says, and docs/reference/metrics.md is made from that.
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | there | meaning |\n|---|---|---|---|---|\n")
@@ -89,7 +89,7 @@ func TestTable(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(labels, ", "), m.When, m.Help)
 	}
-	const file, begin, end = "../../docs/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
+	const file, begin, end = "../../docs/reference/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	head, rest, ok := strings.Cut(string(raw), begin)
@@ -100,7 +100,7 @@ func TestTable(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o600))
 		return
 	}
-	require.Equal(t, b.String(), table, "docs/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test "+
+	require.Equal(t, b.String(), table, "docs/reference/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test "+
 		"./server/metrics -run TestTable")
 }
 

@@ -54,7 +54,7 @@ type family struct {
 type putFunc func(v float64, labels ...string)
 
 // All returns the table of everything that a node exports besides what the Go runtime and the process tell of
-// themselves. docs/metrics.md is made from it.
+// themselves. docs/reference/metrics.md is made from it.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {

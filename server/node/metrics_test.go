@@ -53,8 +53,8 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/metrics.md says, no more and
-// no less, and the counters count.
+// TestMetricsOfAPair checks that a pair exports exactly the metrics of docs/reference/metrics.md, and that the counters
+// count.
 func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
 
 func testMetricsOfAPair(t *testing.T) {

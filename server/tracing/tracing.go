@@ -2,7 +2,7 @@
 
 // Package tracing records where publishes spend their time, with OpenTelemetry: the request, the batch that it is
 // committed with, writes and syncs of the log on both nodes, and the way between them. Spans go to a collector over
-// OTLP. docs/tracing.md describes them.
+// OTLP. docs/reference/tracing.md describes them.
 //
 // A node without tracing has no Tracer: everything that may be traced is behind a test for nil.
 package tracing

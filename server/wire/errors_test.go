@@ -150,9 +150,9 @@ func TestConcernsNode(t *testing.T) {
 	}
 }
 
-// TestReasonsAreDocumented: docs/clients.md lists every reason with its code, and no other.
+// TestReasonsAreDocumented: docs/reference/errors.md lists every reason with its code, and no other.
 func TestReasonsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/clients.md")
+	text, err := os.ReadFile("../../docs/reference/errors.md")
 	require.NoError(t, err)
 	documented := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text),

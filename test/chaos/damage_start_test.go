@@ -166,8 +166,8 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 }
 
 // TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the
-// matter and what can be done, and the other node may not serve in its place. Put back as docs/maintenance.md says, it
-// goes on, and nothing is lost.
+// matter and what can be done, and the other node may not serve in its place. Put back as
+// docs/explanation/maintenance.md says, it goes on, and nothing is lost.
 func TestDamagedAlone(t *testing.T) {
 	t.Parallel() // it mostly waits
 	s := seed(t)
@@ -208,11 +208,11 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	require.Eventually(t, func() bool {
 		reason := statusOf(t, victim).GetReason()
 		return strings.Contains(reason, "damaged-") && strings.Contains(reason, strings.Fields(h.name)[0]) &&
-			strings.Contains(reason, "docs/maintenance.md")
+			strings.Contains(reason, "docs/explanation/maintenance.md")
 	}, bound, 20*time.Millisecond, "%s: %s", h.name, statusOf(t, victim).GetReason())
 	t.Logf("%s: %s", h.name, statusOf(t, victim).GetReason())
 
-	// As docs/maintenance.md says: everything that was set aside goes back, and the damaged file is replaced.
+	// As docs/explanation/maintenance.md says: everything that was set aside goes back, and the damaged file is replaced.
 	require.NoError(t, victim.Stop())
 	aside, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
 	require.NoError(t, err)

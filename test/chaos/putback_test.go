@@ -68,7 +68,7 @@ func putbacks() (all []putback) {
 						want := "serves"
 						switch {
 						case age == "young" && (order == "later" || order == "alone"):
-							continue // no node can know better: docs/failover.md says so
+							continue // no node can know better: docs/explanation/failover.md says so
 						case order == "alone":
 							want = "waits"
 						}

@@ -206,7 +206,8 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 }
 
 // putBack: the machine of a node is put back to an image of some seconds before, after a power cut of the site or while
-// the other node goes on. The pair finds together by itself (docs/failover.md), with all that it has acknowledged.
+// the other node goes on. The pair recovers without an operator (docs/explanation/failover.md), and nothing
+// acknowledged is lost.
 func (k *killer) putBack(n *cluster.Node) {
 	t := k.t
 	image := filepath.Join(n.Dir, "image")
@@ -244,8 +245,8 @@ func (k *killer) putBack(n *cluster.Node) {
 	k.replaceVoter(n)
 }
 
-// replaceVoter does what docs/failover.md asks of an operator: the voter on a disk that was put back takes no part
-// until one with an empty directory has taken its place. With etcd there is none.
+// replaceVoter follows docs/explanation/failover.md: a voter with a restored disk does not participate until it is
+// replaced by one with an empty directory. With etcd it does nothing.
 func (k *killer) replaceVoter(n *cluster.Node) {
 	t := k.t
 	if k.p.Witness == nil {

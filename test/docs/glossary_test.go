@@ -15,7 +15,7 @@ import (
 
 // TestGlossary: the terms are in order and each is there once, and each type that carries one is declared.
 func TestGlossary(t *testing.T) {
-	text := documents(t)[filepath.Join(top, "docs", "glossary.md")]
+	text := documents(t)[filepath.Join(top, "docs", "reference", "glossary.md")]
 	rows := regexp.MustCompile("(?m)^\\| ([^|]+) \\| [^|]+ \\| `([^`]+)\\.([A-Za-z]+)` \\|$").FindAllStringSubmatch(
 		text, -1)
 	require.Len(t, rows, strings.Count(text, "\n| ")-1, "a row does not end with a type")

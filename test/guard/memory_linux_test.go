@@ -92,8 +92,8 @@ func peakOf(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// What docs/maintenance.md promises of a small budget, with some room for the machine; the least tells that it was
-// measured at all.
+// Limits of docs/explanation/memory.md for a small budget, with a margin for the machine; the minimum shows that memory
+// was measured.
 const (
 	smallLeast, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
 	largeLeast, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351; 40 of it is the program's file

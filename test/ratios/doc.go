@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ratios measures the product against itself, and holds what comes out to the ranges in ratios.json, which
-// docs/benchmarks.md shows: a rate says something about a machine, the ratio of two rates of one run about the program.
-// It has tests only.
+// Package ratios measures ratios of rates within one run, and checks them against the ranges in ratios.json, which
+// docs/decisions/measurements.md lists. A rate depends on the machine, a ratio on the program. It has tests only.
 //
 //	LOCKSTEP_RATIOS=3 go test -tags measure ./test/ratios -run TestRatios -v -timeout 90m
 //
@@ -21,5 +20,5 @@
 //
 //	go test ./test/ratios -update
 //
-// writes the table in docs/benchmarks.md.
+// writes the table in docs/decisions/measurements.md.
 package ratios

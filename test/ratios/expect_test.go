@@ -40,8 +40,8 @@ type ratio struct {
 	Highest float64 `json:"highest"`
 	// Measured are the medians that the range was chosen by.
 	Measured []float64 `json:"measured"`
-	// Figure is the piece of docs/benchmarks.md, outside of the table of these ratios, that says the same, and Says the
-	// number in it; nothing if only the table does.
+	// Figure is the text of docs/decisions/measurements.md, outside of the table of these ratios, with the same
+	// ratio, and Says the number in it; empty if only the table has it.
 	Figure string  `json:"figure,omitempty"`
 	Says   float64 `json:"says,omitempty"`
 }
@@ -141,7 +141,7 @@ func (r *ratio) verdict(measured float64) verdict {
 	return tooLow // or not a number
 }
 
-// documentation is the table that docs/benchmarks.md has.
+// documentation is the table that docs/decisions/measurements.md has.
 func (e *expectations) documentation() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", e.Measured)

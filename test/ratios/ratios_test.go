@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var updateFlag = flag.Bool("update", false, "write the table of the ratios into docs/benchmarks.md")
+var updateFlag = flag.Bool("update", false, "write the table of the ratios into docs/decisions/measurements.md")
 
-const documented = "../../docs/benchmarks.md"
+const documented = "../../docs/decisions/measurements.md"
 
 // Where the table is in the documentation.
 const (
@@ -23,7 +23,7 @@ const (
 	tableEnds   = "<!-- end of ratios -->"
 )
 
-// TestDocumented: docs/benchmarks.md has the table of ratios.json, and the figures that these ratios belong to.
+// TestDocumented checks that docs/decisions/measurements.md has the table and the figures of ratios.json.
 func TestDocumented(t *testing.T) {
 	e := expected(t)
 	data, err := os.ReadFile(documented)

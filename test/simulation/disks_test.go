@@ -27,8 +27,8 @@ import (
 const disksSeeds = 60
 
 // TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties them. The
-// pair finds together by itself; or, where docs/failover.md says that it waits for an operator, no node serves what was
-// put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost nothing.
+// pair recovers without an operator; or, where docs/explanation/failover.md describes a wait for an operator, no node
+// serves what was put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost nothing.
 func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {
@@ -212,7 +212,7 @@ func drawMoves(rng *rand.Rand) []diskMove {
 			Dice: rng.Uint64N(1 << 32),
 		}
 		if m.Order == alone && m.Move == youngImage {
-			m.Order = together // no node could know better: docs/failover.md says so
+			m.Order = together // no node could know better: docs/explanation/failover.md says so
 		}
 		plan[i] = m
 	}

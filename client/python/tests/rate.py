@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure publishing and consuming: python tests/rate.py ADDRESSES [SECONDS] [BYTES]. docs/python.md has a result."""
+"""Measure publishing and consuming: python tests/rate.py ADDRESSES [SECONDS] [BYTES]."""
 
 from __future__ import annotations
 

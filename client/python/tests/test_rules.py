@@ -370,15 +370,15 @@ def test_no_meaning_is_of_a_reason_that_is_not_there() -> None:
 
 
 def test_reasons_mean_what_the_protocol_says() -> None:
-    """docs/protocol.md has a table that the Go client's tests write."""
-    document = Path(__file__).parents[3] / "docs" / "protocol.md"
+    """docs/reference/protocol.md has a table that the Go client's tests write."""
+    document = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
     if not document.exists():
         pytest.skip("not in a checkout of the whole repository")
     rows = re.findall(r"^\| \d+ \| `(\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|$", document.read_text(), re.M)
     assert set(_reasons.MEANING) <= {row[0] for row in rows}
     for reason, code, attempt, then in rows:
         f = _failure.Failure("node:1", grpc.StatusCode[code], "", reason=reason)
-        assert f.answered == (attempt == "not carried out"), reason
-        assert f.retry == (then == "again"), reason
-        assert f.unauthenticated == then.startswith("again with another token"), reason
-        assert f.forgotten == then.startswith("again as a new producer"), reason
+        assert f.answered == (attempt == "not applied"), reason
+        assert f.retry == (then == "retry"), reason
+        assert f.unauthenticated == then.startswith("retry with another token"), reason
+        assert f.forgotten == then.startswith("retry as a new producer"), reason

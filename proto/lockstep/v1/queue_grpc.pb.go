@@ -62,7 +62,7 @@ const (
 //
 // Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
 // with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells
-// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/clients.md has the whole of it.
+// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/reference/errors.md has the whole of it.
 //
 // Deadlines: the end of a unary call's deadline ends the wait for the outcome and not the request. Streams should have no deadline: they end
 // with the node's role, with NOT_ACTIVE, or with UNAVAILABLE when it stops or cannot acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).
@@ -420,7 +420,7 @@ func (c *queueServiceClient) ListPrepared(ctx context.Context, in *ListPreparedR
 //
 // Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
 // with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells
-// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/clients.md has the whole of it.
+// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/reference/errors.md has the whole of it.
 //
 // Deadlines: the end of a unary call's deadline ends the wait for the outcome and not the request. Streams should have no deadline: they end
 // with the node's role, with NOT_ACTIVE, or with UNAVAILABLE when it stops or cannot acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).

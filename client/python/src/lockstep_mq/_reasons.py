@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each reason of a node means to this client: the table of docs/protocol.md."""
+"""What each reason of a node means to this client: the table of docs/reference/protocol.md."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ START: dict[Start, types_pb2.StartPosition] = {
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """What can be altered on a queue. The default has no limits; docs/queues.md has the meaning of each."""
+    """What can be altered on a queue. The default has no limits. See docs/reference/queues."""
 
     max_messages: int = 0
     max_bytes: int = 0

@@ -8,7 +8,7 @@ import org.springframework.jms.listener.DefaultMessageListenerContainer;
 import org.springframework.jms.listener.SessionAwareMessageListener;
 
 /**
- * An application of Spring, as docs/amqp.md has it: a listener moves messages from the queue spring.in to spring.out in transacted
+ * An application of Spring, as docs/reference/amqp.md has it: a listener moves messages from the queue spring.in to spring.out in transacted
  * sessions, and a JmsTemplate sends 50 to spring.sent. Its argument is the URL; it ends when its input does.
  */
 public final class Spring {

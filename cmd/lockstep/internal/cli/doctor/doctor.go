@@ -55,7 +55,7 @@ Each check ends with ok, warning, problem, or "not checked" and why. The exit co
 				return printReport(env, []doctor.Finding{
 					{
 						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Means: "the node does not start",
-						Do: "correct them; docs/configuration.md has every setting",
+						Do: "correct them; docs/reference/configuration.md has every setting",
 					},
 					{Check: "everything else", Verdict: doctor.NotChecked, Means: "the settings say what to check"},
 				})

@@ -119,7 +119,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and " +
 			"who keeps them",
 		Long: `List the settings that can be changed without a restart, with their values now, and whether these come
-from the configuration or were set. docs/configuration.md has all settings.`,
+from the configuration or were set. docs/reference/configuration.md has all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
