@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
@@ -20,6 +23,8 @@ const (
 	// is not missed by the active, and far from being replaced. Of two healthy nodes that cannot hear each other, the
 	// active is to act first.
 	standbyFloor, activeFloor = 30, 25
+	// loggedGap is the shortest silence that is logged.
+	loggedGap = 100 * time.Millisecond
 	// flowBytes in a step show that the other end is sending a large message, which is heard of when all of it is there.
 	flowBytes = 1 << 10
 )
@@ -52,6 +57,7 @@ func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Du
 // happen.
 type detector struct {
 	silence
+	log          *zap.Logger
 	floor, limit time.Duration
 	fresh        bool                      // nothing was heard since it began
 	listening    time.Duration             // for how long the other end was heard, up to learningTime
@@ -60,12 +66,12 @@ type detector struct {
 }
 
 // newDetector makes a detector. With fixed it waits for the limit.
-func newDetector(limit time.Duration, floorPercent int, fixed bool) *detector {
+func newDetector(log *zap.Logger, limit time.Duration, floorPercent int, fixed bool) *detector {
 	floor := limit * time.Duration(floorPercent) / 100
 	if fixed {
 		floor = limit
 	}
-	return &detector{floor: floor, limit: limit, fresh: true}
+	return &detector{log: log, floor: floor, limit: limit, fresh: true}
 }
 
 // tick is how often a detector wants a step.
@@ -80,7 +86,9 @@ func (d *detector) step(now time.Time, heard bool) error {
 	case d.fresh:
 		d.fresh = false // before that there was no connection to hear anything over
 	default:
-		d.remember(now, before+min(now.Sub(since), 2*d.tick()))
+		gap := before + min(now.Sub(since), 2*d.tick())
+		d.logGap(gap)
+		d.remember(now, gap)
 	}
 	allowed := d.allowed()
 	if quiet < allowed {
@@ -89,6 +97,18 @@ func (d *detector) step(now time.Time, heard bool) error {
 	d.quiet = 0
 	return fmt.Errorf("%w for %v (the longest gap lately was %v)", ErrSilent,
 		quiet.Round(time.Millisecond), slices.Max(d.gaps[:]).Round(time.Millisecond))
+}
+
+// logGap logs a silence that ended before the timeout: at warn level if it took half of the timeout.
+func (d *detector) logGap(gap time.Duration) {
+	if gap < loggedGap {
+		return
+	}
+	level := zapcore.DebugLevel
+	if gap >= d.limit/2 {
+		level = zapcore.WarnLevel
+	}
+	d.log.Log(level, "other node was silent", zap.Duration("for", gap), zap.Duration("timeout", d.limit))
 }
 
 // restart forgets what other connections were like. A silence goes on.

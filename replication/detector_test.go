@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 )
 
 // TestDetector: how long a silence lasts until it is reported, after different pasts.
@@ -55,7 +56,7 @@ func TestDetector(t *testing.T) {
 		}, 250 * time.Millisecond, 280 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := &detecting{detector: newDetector(limit, activeFloor, c.fixed), t: t, now: time.Unix(0, 0)}
+			d := &detecting{detector: newDetector(zap.NewNop(), limit, activeFloor, c.fixed), t: t, now: time.Unix(0, 0)}
 			c.past(d)
 			silence := d.silent()
 			require.GreaterOrEqual(t, silence, c.from)
@@ -71,7 +72,7 @@ func TestDetectorForgivesStops(t *testing.T) {
 		limit   time.Duration
 		percent int
 	}{{DefaultActiveTimeout, activeFloor}, {DefaultStandbyTimeout, standbyFloor}} {
-		d := &detecting{detector: newDetector(end.limit, end.percent, false), t: t, now: time.Unix(0, 0)}
+		d := &detecting{detector: newDetector(zap.NewNop(), end.limit, end.percent, false), t: t, now: time.Unix(0, 0)}
 		d.beats(DefaultHeartbeat, 10*time.Second)
 		d.beats(DefaultHeartbeat+100*time.Millisecond, time.Millisecond)
 		d.beats(DefaultHeartbeat, 10*time.Second)
