@@ -30,7 +30,7 @@ import (
 var (
 	forFlag      = flag.Duration("for", 7*time.Minute, "time for each situation")
 	settingsFlag = flag.String("settings", "1s/600ms 2s/1500ms",
-		"failover.timeout/failover.drop-timeout[/failover.detection] of each pair")
+		"failover.timeout/failover.drop-timeout of each pair")
 	situationsFlag = flag.String("situations", "quiet busy fsync gc stop", "situations, one after the other")
 )
 
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// allocate replaces a list of 256 MiB again and again, with a garbage collector that runs all the time.
+// allocate replaces a list of 256 MiB in a loop, so that the garbage collector runs all the time.
 func allocate() {
 	live := make([]*[1 << 12]*int, 1<<13)
 	for i := 0; i&0xffff != 0 || os.Getppid() != 1; i++ {
@@ -122,7 +122,7 @@ func measure(t *testing.T, binary, dir, situation string) []row {
 	errs := make([]error, 2*len(pairs))
 	for i, p := range pairs {
 		wg.Go(func() { errs[2*i] = p.publish(ctx) })
-		wg.Go(func() { errs[2*i+1] = p.harm(ctx) })
+		wg.Go(func() { errs[2*i+1] = p.strike(ctx) })
 	}
 	wg.Wait()
 	require.NoError(t, errors.Join(errs...))
@@ -164,10 +164,10 @@ type pair struct {
 func (p *pair) start(t *testing.T, binary, dir string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o755))
-	values := strings.Split(p.setting, "/")
-	settings := map[string]string{"memory.budget": "256MiB"}
-	for i, key := range []string{"failover.timeout", "failover.drop-timeout", "failover.detection"}[:len(values)] {
-		settings[key] = values[i]
+	timeout, drop, ok := strings.Cut(p.setting, "/")
+	require.True(t, ok, "setting %q", p.setting)
+	settings := map[string]string{
+		"memory.budget": "256MiB", "failover.timeout": timeout, "failover.drop-timeout": drop,
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -206,8 +206,8 @@ func (p *pair) publish(ctx context.Context) error {
 	return nil
 }
 
-// harm does what the situation has at intervals, to each node in turn.
-func (p *pair) harm(ctx context.Context) error {
+// strike injects the fault of the situation at intervals, into each node in turn.
+func (p *pair) strike(ctx context.Context) error {
 	if p.situation != "fsync" && p.situation != "stop" {
 		return nil
 	}
