@@ -17,6 +17,8 @@ CHAOS      ?= 30m
 OVERLOAD   ?= 1h
 ROUNDS     ?= 3
 SEEDS      ?= 10000
+DETECTION  ?= 7m
+SETTINGS   ?= 2s/1500ms 1s/600ms
 PEERS      ?= $(LOCKSTEP_PEERS)
 
 .DEFAULT_GOAL := help
@@ -119,6 +121,10 @@ ratios: ## The ratios in docs/decisions/measurements.md measured anew, ROUNDS (3
 .PHONY: overload
 overload: ## A pair at work for OVERLOAD (1h) while four programs want each processor: no node may be taken for dead
 	LOCKSTEP_OVERLOAD=$(OVERLOAD) $(GO) test -tags deep ./test/chaos/ -run TestOverload -count=1 -timeout 24h -v
+
+.PHONY: detection
+detection: ## False takeovers and dropped standbys of pairs with SETTINGS (timeout/drop-timeout), DETECTION (7m) in each situation
+	$(GO) test -tags measure ./test/detection -run TestDetection -count=1 -timeout 24h -v -for $(DETECTION) -settings '$(SETTINGS)'
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)

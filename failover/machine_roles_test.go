@@ -149,7 +149,7 @@ func TestTakeoverAfterSilenceAndReset(t *testing.T) {
 	r.now += 5 * time.Second
 	require.Empty(t, r.report(FollowerLost{Cause: LostReset}), "it may be there in a moment")
 	require.Equal(t, RoleStandby, r.s.Role())
-	require.Empty(t, r.after(900*time.Millisecond))
+	require.Empty(t, r.after(1900*time.Millisecond))
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(r.after(100*time.Millisecond)))
 
 	r = standbyPair(t, Settings{})
@@ -232,7 +232,7 @@ func TestBothRestart(t *testing.T) {
 	require.Len(t, effect[SwapRecord](t, effects).Next.InSync, 2)
 	require.True(t, effect[StartActive](t, r.won()).Spec.RequireStandby)
 	require.Equal(t, RoleActivating, r.s.Role())
-	requireNo[SwapRecord](t, r.after(500*time.Millisecond))
+	requireNo[SwapRecord](t, r.after(1400*time.Millisecond))
 	require.Len(t, effect[SwapRecord](t, r.after(100*time.Millisecond)).Next.InSync, 1)
 
 	// The other one leaves the role to it for a second if it is live …

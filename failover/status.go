@@ -55,12 +55,12 @@ var ErrSwitchover = errors.New("no switchover")
 
 // Settings of the machine. The zero value of each field means its default.
 type Settings struct {
-	// FailoverTimeout: a standby in sync that has had no connection to the active for so long takes over. Default 1 s.
+	// FailoverTimeout: a standby in sync that has had no connection to the active for so long takes over. Default 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait: so long after its own start a standby in sync leaves the role to the previous active, if its
 	// liveness key is there. Default 1 s.
 	StartupWait time.Duration
-	// StandbyWait: so long a new active waits for a standby in sync to connect before it drops it. Default 600 ms.
+	// StandbyWait: so long a new active waits for a standby in sync to connect before it drops it. Default 1.5 s.
 	StandbyWait time.Duration
 	// RefuseAfter: so long transactions wait while the active is blocked before they are refused. Default 1 s.
 	RefuseAfter time.Duration
@@ -95,9 +95,9 @@ func (s Settings) withDefaults() Settings {
 			*d = v
 		}
 	}
-	def(&s.FailoverTimeout, time.Second)
+	def(&s.FailoverTimeout, 2*time.Second)
 	def(&s.StartupWait, time.Second)
-	def(&s.StandbyWait, 600*time.Millisecond)
+	def(&s.StandbyWait, 1500*time.Millisecond)
 	def(&s.RefuseAfter, time.Second)
 	def(&s.LeaseMargin, 500*time.Millisecond)
 	def(&s.DrainTimeout, time.Second)

@@ -4,22 +4,17 @@ package replication
 
 import (
 	"fmt"
-	"slices"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
-	// gapFactor is how many times the longest recent gap a silence must be to mean something.
-	gapFactor = 4
-	// A gap is remembered for between gapPeriods-1 and gapPeriods periods.
-	gapPeriod  = 30 * time.Second
-	gapPeriods = 10
-	// learningTime is how long a detector listens before it waits for less than its limit.
-	learningTime = 3 * time.Second
-	// Shares of the timeouts that are waited for at least, in percent. A process that is stopped for 100 ms, by whatever,
-	// is not missed by the active, and far from being replaced. Of two healthy nodes that cannot hear each other, the
-	// active is to act first.
-	standbyFloor, activeFloor = 30, 25
+	// detectorSteps is how many steps a detector takes in its timeout.
+	detectorSteps = 50
+	// loggedGap is the shortest silence that is logged.
+	loggedGap = 100 * time.Millisecond
 	// flowBytes in a step show that the other end is sending a large message, which is heard of when all of it is there.
 	flowBytes = 1 << 10
 )
@@ -42,78 +37,46 @@ func (s *silence) step(now time.Time, nominal time.Duration, heard bool) time.Du
 	return s.quiet
 }
 
-// detector suspects the other end when it has been quiet for longer than it ever is. What it allows for is several
-// times the longest gap between messages of the last minutes, but no less than a floor and no more than a limit, which
-// also holds until it has listened for a while.
-//
-// It is a relative of the accrual failure detector (Hayashibara, Défago, Yared, Katayama: The φ Accrual Failure
-// Detector, SRDS 2004), which fits a distribution to the gaps. The longest gap takes its place, since what makes
-// heartbeats late on a busy machine is rare and long: a distribution that fits the many short gaps says that it cannot
-// happen.
+// detector reports the other end as lost when it was silent for the timeout. The timeout is fixed: one that follows the
+// longest gap of the last minutes dropped healthy nodes (docs/decisions/0025).
 type detector struct {
 	silence
-	floor, limit time.Duration
-	fresh        bool                      // nothing was heard since it began
-	listening    time.Duration             // for how long the other end was heard, up to learningTime
-	period       time.Time                 // when the present period began
-	gaps         [gapPeriods]time.Duration // the longest of each period, the present one first
+	log     *zap.Logger
+	timeout time.Duration
+	fresh   bool // nothing was received since it began or over the present connection
 }
 
-// newDetector makes a detector. With fixed it waits for the limit.
-func newDetector(limit time.Duration, floorPercent int, fixed bool) *detector {
-	floor := limit * time.Duration(floorPercent) / 100
-	if fixed {
-		floor = limit
-	}
-	return &detector{floor: floor, limit: limit, fresh: true}
+func newDetector(log *zap.Logger, timeout time.Duration) *detector {
+	return &detector{log: log, timeout: timeout, fresh: true}
 }
 
-// tick is how often a detector wants a step.
-func (d *detector) tick() time.Duration { return max(d.floor/20, time.Millisecond) }
+// tick is the nominal length of a step.
+func (d *detector) tick() time.Duration { return max(d.timeout/detectorSteps, time.Millisecond) }
 
-// step takes one step of tick's length, and returns an error when the other end has been quiet for too long.
+// step takes one step of tick's length, and returns ErrSilent when the silence has reached the timeout.
 func (d *detector) step(now time.Time, heard bool) error {
-	before, since := d.quiet, d.last
-	quiet := d.silence.step(now, d.tick(), heard)
-	switch {
-	case !heard:
-	case d.fresh:
-		d.fresh = false // before that there was no connection to hear anything over
-	default:
-		d.remember(now, before+min(now.Sub(since), 2*d.tick()))
+	if heard {
+		if gap := d.quiet + min(now.Sub(d.last), 2*d.tick()); !d.fresh && gap >= loggedGap {
+			d.logGap(gap)
+		}
+		d.fresh = false
 	}
-	allowed := d.allowed()
-	if quiet < allowed {
+	quiet := d.silence.step(now, d.tick(), heard)
+	if quiet < d.timeout {
 		return nil
 	}
 	d.quiet = 0
-	return fmt.Errorf("%w for %v (the longest gap lately was %v)", ErrSilent,
-		quiet.Round(time.Millisecond), slices.Max(d.gaps[:]).Round(time.Millisecond))
+	return fmt.Errorf("%w for %v", ErrSilent, quiet.Round(time.Millisecond))
 }
 
-// restart forgets what other connections were like. A silence goes on.
-func (d *detector) restart() {
-	d.fresh, d.listening, d.period, d.gaps = true, 0, time.Time{}, [gapPeriods]time.Duration{}
-}
+// restart makes the detector ignore the gap before the first message of a new connection. A silence continues.
+func (d *detector) restart() { d.fresh = true }
 
-// remember takes note of a gap that has ended.
-func (d *detector) remember(now time.Time, gap time.Duration) {
-	if d.period.IsZero() {
-		d.period = now
+// logGap logs a silence that ended before the timeout: as a warning if it took half of the timeout.
+func (d *detector) logGap(gap time.Duration) {
+	level := zapcore.DebugLevel
+	if gap >= d.timeout/2 {
+		level = zapcore.WarnLevel
 	}
-	for now.Sub(d.period) >= gapPeriod {
-		d.period = d.period.Add(gapPeriod)
-		copy(d.gaps[1:], d.gaps[:])
-		d.gaps[0] = 0
-	}
-	d.gaps[0] = max(d.gaps[0], gap)
-	d.listening = min(d.listening+gap, learningTime)
-}
-
-// allowed is for how long the other end may be quiet now.
-func (d *detector) allowed() time.Duration {
-	if d.listening < learningTime {
-		return d.limit
-	}
-	return min(max(d.floor, gapFactor*slices.Max(d.gaps[:])), d.limit)
+	d.log.Log(level, "other node was silent", zap.Duration("for", gap), zap.Duration("timeout", d.timeout))
 }

@@ -315,7 +315,7 @@ func (f *Follower) room(bytes int) error {
 // watch looks after silence and a stalled disk.
 func (f *Follower) watch(ctx context.Context) {
 	defer f.wg.Done()
-	active := newDetector(f.o.ActiveTimeout, activeFloor, f.o.FixedTimeouts)
+	active := newDetector(f.log, f.o.ActiveTimeout)
 	t := time.NewTicker(active.tick())
 	defer t.Stop()
 	stalled := false

@@ -7,8 +7,8 @@ import "time"
 // Defaults of Tuning.
 const (
 	DefaultHeartbeat         = 40 * time.Millisecond
-	DefaultStandbyTimeout    = 600 * time.Millisecond
-	DefaultActiveTimeout     = time.Second
+	DefaultStandbyTimeout    = 1500 * time.Millisecond
+	DefaultActiveTimeout     = 2 * time.Second
 	DefaultAckTimeout        = 5 * time.Second
 	DefaultDiskStallTimeout  = 5 * time.Second
 	DefaultCommitNotice      = time.Millisecond
@@ -30,9 +30,6 @@ type Tuning struct {
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
-	// FixedTimeouts: StandbyTimeout and ActiveTimeout are waited for in any case. Otherwise they are the most that is
-	// waited: an end that was always heard from in time is missed sooner (see detector).
-	FixedTimeouts bool
 	// AckTimeout is how long a standby that lives may leave records without an ack before it is dropped as slow.
 	AckTimeout time.Duration
 	// DiskStallTimeout is how long a write or sync of the log may take before the node stops its heartbeats.

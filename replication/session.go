@@ -391,7 +391,7 @@ func causeOf(err error) LostCause {
 
 // watch returns when the session has ended: by itself, by silence, or by slowness.
 func (s *session) watch(ctx context.Context) {
-	standby := newDetector(s.p.o.StandbyTimeout, standbyFloor, s.p.o.FixedTimeouts)
+	standby := newDetector(s.p.log, s.p.o.StandbyTimeout)
 	step := standby.tick()
 	t := time.NewTicker(step)
 	defer t.Stop()

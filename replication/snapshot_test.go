@@ -169,7 +169,7 @@ type stalledStream struct {
 
 // awaitsAcks has a node wait for a standby that acknowledges nothing.
 func awaitsAcks(n *node) {
-	n.tuning.StandbyTimeout, n.tuning.AckTimeout, n.tuning.FixedTimeouts = time.Hour, time.Hour, true
+	n.tuning.StandbyTimeout, n.tuning.AckTimeout = time.Hour, time.Hour
 }
 
 // stall connects to a node as a standby that has everything up to a position and takes nothing until it is let go.

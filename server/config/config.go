@@ -150,9 +150,8 @@ type Log struct {
 
 // Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
 type Failover struct {
-	Timeout       Duration `key:"timeout" usage:"the longest silence of the active before the standby tries to take over; see failover.detection"`
-	DropTimeout   Duration `key:"drop-timeout" usage:"the longest silence of the standby before the active drops it; must be below failover.timeout"`
-	Detection     string   `key:"detection" usage:"adaptive: when the other node was never silent for long in the last minutes, a silence of a quarter of failover.timeout (for the active, 0.3 of failover.drop-timeout) is enough, or four times the longest one if that is more; fixed: the timeouts are waited for in any case"`
+	Timeout       Duration `key:"timeout" usage:"silence of the active after which the standby takes over; a killed process is detected within milliseconds"`
+	DropTimeout   Duration `key:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
 	Preferred     bool     `key:"preferred" usage:"this node should be the active one: the other one gives it the role when it has been in sync for failover.failback-delay. On one of the two nodes"`
 	FailbackDelay Duration `key:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
 }
@@ -322,7 +321,7 @@ func Default() Config {
 		},
 		Log: Log{Level: "info", Format: "text"},
 		Failover: Failover{
-			Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond), Detection: "adaptive",
+			Timeout: Duration(2 * time.Second), DropTimeout: Duration(1500 * time.Millisecond),
 			FailbackDelay: Duration(time.Minute),
 		},
 		MinInSync: 1,

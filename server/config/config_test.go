@@ -243,7 +243,7 @@ func TestRefusals(t *testing.T) {
 			want: []string{"coordinator.raft.listen", "no address that others can reach"},
 		},
 		"drop timeout": {
-			args: []string{"--failover-drop-timeout=1s"},
+			args: []string{"--failover-drop-timeout=2s"},
 			want: []string{"is not below failover.timeout"},
 		},
 		"alone with two": {

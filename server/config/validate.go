@@ -208,7 +208,6 @@ func (c *Config) checkCoordinator(k *checker) {
 	}
 	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
 	k.timeBetween("failover.failback-delay", c.Failover.FailbackDelay, 100*time.Millisecond, 7*24*time.Hour)
-	k.oneOf("failover.detection", c.Failover.Detection, "adaptive", "fixed")
 	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
 	k.timeBetween("shutdown.handover-timeout", c.Shutdown.HandoverTimeout, 10*time.Millisecond, 10*time.Minute)
 	if c.Failover.DropTimeout >= c.Failover.Timeout {

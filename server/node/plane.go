@@ -47,8 +47,8 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	close(p.idleCh)
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
-		FixedTimeouts: n.cfg.Failover.Detection == "fixed", Heartbeat: heartbeat(n.cfg.Failover),
-		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(),
+		Heartbeat: heartbeat(n.cfg.Failover), DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(),
+		QueueBytes:             n.cfg.Limits.PendingBytes.Bytes(),
 		CommitDelay:            n.cfg.CommitDelay.Std(),
 		TailBytes:              tailMemory(n.cfg.Memory.Budget.Bytes()),
 		SnapshotBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.SnapshotRate.Bytes() },
@@ -56,7 +56,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	return p
 }
 
-// heartbeat is short enough for a few to be lost before a node counts as silent, which can be at 0.3 of the timeout.
+// heartbeat is short enough for several to be late before a node counts as silent.
 func heartbeat(f config.Failover) time.Duration {
 	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/15))
 }

@@ -162,9 +162,7 @@ func steady() map[string]string {
 // dropsFirst lets the active drop a standby that it does not hear long before the standby would take over, however busy
 // the machine is.
 func dropsFirst() map[string]string {
-	return map[string]string{
-		"failover.timeout": "20s", "failover.drop-timeout": "600ms", "failover.detection": "fixed",
-	}
+	return map[string]string{"failover.timeout": "20s", "failover.drop-timeout": "600ms"}
 }
 
 // handOver asks for a switchover until it is done. On a busy machine the standby may be out of sync for a moment, and

@@ -25,7 +25,7 @@ const (
 	matrixFill = 16 << 20
 	matrixRate = "4MiB"
 	// faultTime is how long a fault that ends by itself lasts: longer than every timeout of the pair.
-	faultTime = 2500 * time.Millisecond
+	faultTime = 3500 * time.Millisecond
 	// blink is a fault that is over before a node has noticed.
 	blink = 100 * time.Millisecond
 )

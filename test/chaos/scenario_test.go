@@ -117,7 +117,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	rng := rand.New(rand.NewPCG(s, 2))
 	p := start(t, cluster.Options{Links: true, Settings: map[string]string{
 		// So long that no standby is dropped before the kill, however busy the machine is.
-		"failover.timeout": "3s", "failover.drop-timeout": "2500ms", "failover.detection": "fixed",
+		"failover.timeout": "3s", "failover.drop-timeout": "2500ms",
 	}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
 	for range 3 {

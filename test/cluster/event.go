@@ -72,6 +72,19 @@ func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(E
 	}
 }
 
+// Events returns the events in the node's log from a position on.
+func (n *Node) Events(from int) ([]Event, error) {
+	log, err := os.ReadFile(n.LogFile())
+	if err != nil {
+		return nil, fmt.Errorf("events of node %s: %w", n.Name, err)
+	}
+	var all []Event
+	for e, at := nextEvent(log, from); at > 0; e, at = nextEvent(log, at) {
+		all = append(all, e)
+	}
+	return all, nil
+}
+
 // nextEvent reads the whole line at a position, and returns where the next one begins; 0 if there is none yet.
 func nextEvent(log []byte, from int) (e Event, next int) {
 	if from >= len(log) {

@@ -19,18 +19,16 @@ import (
 
 // TestFailoverTime bounds the time from the loss of the active to the next publish that the other node acknowledges.
 // The clock is simulated and a message takes at most 0.3 ms, so that it is what the nodes and the client wait for, on
-// any machine: a process that is gone is found by its connections, a host that is silent by the default of
-// failover.timeout, 1 s, or after a quarter of that when it was heard from in time for some seconds.
+// any machine: a process that is gone is found by its connections, a host that is silent after the default of
+// failover.timeout, 2 s.
 func TestFailoverTime(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		power       bool
-		settled     time.Duration
 		least, most time.Duration
 	}{
-		{"kill", false, time.Second, 0, 10 * time.Millisecond},
-		{"power loss of a new pair", true, time.Second, time.Second, 1100 * time.Millisecond},
-		{"power loss", true, 4 * time.Second, 200 * time.Millisecond, 350 * time.Millisecond},
+		{"kill", false, 0, 10 * time.Millisecond},
+		{"power loss", true, 2 * time.Second, 2100 * time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seeds := uint64(2)
@@ -44,7 +42,7 @@ func TestFailoverTime(t *testing.T) {
 					w, werr := newWorld(seed, zap.NewNop())
 					require.NoError(t, werr)
 					w.options.Sync, w.options.MinInSync, w.options.PerSecond = always, 1, 500
-					took, err = w.failover(c.power, c.settled)
+					took, err = w.failover(c.power)
 				})
 				require.NoError(t, err, "seed %d", seed)
 				t.Logf("seed %d: %v", seed, took)
@@ -56,7 +54,7 @@ func TestFailoverTime(t *testing.T) {
 }
 
 // failover ends the active of a pair in sync, and measures until the other node acknowledges.
-func (w *world) failover(power bool, settled time.Duration) (took time.Duration, err error) {
+func (w *world) failover(power bool) (took time.Duration, err error) {
 	for _, h := range w.hosts {
 		h.start()
 	}
@@ -73,7 +71,7 @@ func (w *world) failover(power bool, settled time.Duration) (took time.Duration,
 	if err := w.waitInSync(ctx); err != nil {
 		return 0, err
 	}
-	sleep(ctx, settled) // all connections are there
+	sleep(ctx, time.Second) // all connections are there
 	active := w.find(ctx, theActive)[0]
 	since := load.History().Now()
 	if !active.kill(power) {

@@ -25,7 +25,7 @@ func TestCommitInDoubt(t *testing.T) {
 		_, err = txn("first").Commit(t.Context())
 		require.NoError(t, err)
 
-		active, standby := p.acquainted()
+		active, standby := p.inSync()
 		p.freeze(standby, true)
 		doubtful := txn("doubtful")
 		began := time.Now()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/test/simnet"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
@@ -33,9 +32,6 @@ func faultCases() []faultCase {
 	upTo := func(limit time.Duration) func(time.Duration) time.Duration {
 		return func(lasts time.Duration) time.Duration { return min(lasts, limit) + slack }
 	}
-	oneWay := func(p *pair, from, to *simpair.Node) {
-		p.w.Net.Change(simnet.Way{From: from.Host(), To: to.Host()}, func(l *simnet.Link) { l.Cut = true })
-	}
 	heal := func(p *pair, _, _ *simpair.Node) { p.w.Net.Heal() }
 	restartStandby := func(p *pair, _, standby *simpair.Node) { p.restart(standby) }
 	return []faultCase{
@@ -45,11 +41,11 @@ func faultCases() []faultCase {
 		},
 		{
 			name: "cut to the standby", after: takeoverAfter, takeover: true, pause: upTo(takeoverAfter), end: heal,
-			begin: func(p *pair, active, standby *simpair.Node) { oneWay(p, active, standby) },
+			begin: func(p *pair, active, standby *simpair.Node) { p.cutFrom(active, standby) },
 		},
 		{
 			name: "cut to the active", after: dropAfter, pause: upTo(dropAfter), end: heal,
-			begin: func(p *pair, active, standby *simpair.Node) { oneWay(p, standby, active) },
+			begin: func(p *pair, active, standby *simpair.Node) { p.cutFrom(standby, active) },
 		},
 		{
 			name: "active frozen", after: dropAfter, end: heal,
@@ -81,7 +77,7 @@ func faultCases() []faultCase {
 // end of the fault the pair is in sync.
 func TestFaults(t *testing.T) {
 	for _, c := range faultCases() {
-		for _, lasts := range []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 4 * time.Second} {
+		for _, lasts := range []time.Duration{200 * time.Millisecond, 1400 * time.Millisecond, 4 * time.Second} {
 			for _, idle := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s for %v, idle=%v", c.name, lasts, idle), func(t *testing.T) {
 					run(t, func(t *testing.T, p *pair) { c.strike(t, p, lasts, idle) })
@@ -97,7 +93,7 @@ func (c *faultCase) strike(t *testing.T, p *pair, lasts time.Duration, idle bool
 	if !idle {
 		l = p.load()
 	}
-	active, standby := p.acquainted()
+	active, standby := p.inSync()
 	want, from := p.fence(), time.Now()
 	if lasts > c.after {
 		want.Config += 2 // one node, and both again

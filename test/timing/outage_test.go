@@ -18,7 +18,7 @@ import (
 func TestCoordinatorOutage(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
-		active, standby := p.acquainted()
+		active, standby := p.inSync()
 		usual := l.slowest(time.Now().Add(-time.Second), time.Now())
 		from := time.Now()
 		p.setCoordinatorSilent(true)

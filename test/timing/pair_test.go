@@ -23,19 +23,19 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
 // Times that the default settings promise; see failover.timeout and failover.drop-timeout.
 const (
-	// learningTime is how long the nodes listen to each other before they miss each other sooner than the timeouts say.
-	learningTime = 3 * time.Second
-	heartbeat    = 40 * time.Millisecond
-	// dropAfter is the silence after which an active drops a standby, firstDropAfter within the learning time.
-	dropAfter, firstDropAfter = 180 * time.Millisecond, 600 * time.Millisecond
+	heartbeat = 40 * time.Millisecond
+	// dropAfter is the silence after which an active drops a standby.
+	dropAfter = 1500 * time.Millisecond
 	// takeoverAfter is the silence after which a standby takes over.
-	takeoverAfter = 250 * time.Millisecond
+	takeoverAfter = 2 * time.Second
 	// roundTrip of a request in the simulated network.
 	roundTrip = 2 * simpair.Latency
 )
@@ -46,6 +46,7 @@ type pair struct {
 	w     *simpair.World
 	nodes [2]*simpair.Node
 	conns [2]*grpc.ClientConn
+	disks [2]*faultfs.FS
 	away  *silence
 	seen  failover.Coordinator // connection of the test
 }
@@ -63,7 +64,8 @@ func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Confi
 			for _, change := range edit {
 				change(&c)
 			}
-			p.nodes[i] = w.Start(c, node.Options{})
+			p.disks[i] = faultfs.New(w.Disk)
+			p.nodes[i] = w.Start(c, node.Options{FS: p.disks[i]})
 			p.nodes[0].WaitFor([]pb.Role{pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVE}[i])
 		}
 		for i, address := range p.Addresses() {
@@ -88,14 +90,6 @@ func (p *pair) inSync() (active, standby *simpair.Node) {
 		return false
 	}, "the pair should be in sync")
 	return active, standby
-}
-
-// acquainted waits until the pair is in sync and knows how often the nodes hear from each other.
-func (p *pair) acquainted() (active, standby *simpair.Node) {
-	p.t.Helper()
-	p.inSync()
-	sleep(learningTime + time.Second)
-	return p.inSync()
 }
 
 // restart starts a node again that was killed or has stopped.
@@ -154,12 +148,35 @@ func (p *pair) setCoordinatorSilent(silent bool) {
 // cut cuts the network between the nodes, or heals it. Clients and the coordinator reach both.
 func (p *pair) cut(cut bool) { p.w.Net.SetCut(p.nodes[0].Host(), p.nodes[1].Host(), cut) }
 
+// cutFrom cuts the network from one node to the other; the other direction works. Net.Heal undoes it.
+func (p *pair) cutFrom(from, to *simpair.Node) {
+	p.w.Net.Change(simnet.Way{From: from.Host(), To: to.Host()}, func(l *simnet.Link) { l.Cut = true })
+}
+
 // freeze stops all network traffic of a node, or continues it.
 func (p *pair) freeze(n *simpair.Node, frozen bool) {
 	for _, host := range []string{p.nodes[0].Host(), p.nodes[1].Host(), p.w.Host("client")} {
 		if host != n.Host() {
 			p.w.Net.SetCut(n.Host(), host, frozen)
 		}
+	}
+}
+
+// stallSyncs makes each sync of a node's disk that begins from now on wait, until end is called.
+func (p *pair) stallSyncs(n *simpair.Node) (stalled func() int64, end func()) {
+	disk := p.disks[slices.Index(p.nodes[:], n)]
+	var count atomic.Int64
+	ended := make(chan struct{})
+	disk.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
+			count.Add(1)
+			<-ended
+		}
+		return nil
+	})
+	return count.Load, func() {
+		disk.SetHook(nil)
+		close(ended)
 	}
 }
 

@@ -11,16 +11,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// TestStalls: a node whose network traffic stops for 100 ms, again and again, keeps its role, and its partner keeps it
-// in sync: with the pair just in sync, and after the nodes know each other. Clients wait for those 100 ms.
+// TestStalls: a node keeps its role while its network traffic stops for 200 ms 30 times, and its partner keeps it
+// in sync. Clients wait for those 200 ms.
 func TestStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
-				const stall = 100 * time.Millisecond
+				const stall = 200 * time.Millisecond
 				l := p.load()
 				before := p.fence()
 				for i := range 30 {
@@ -46,41 +48,99 @@ func TestStalls(t *testing.T) {
 // TestCut: when the nodes cannot hear each other and both reach the coordinator, the active drops the standby before
 // the standby would take over, and continues. When the link heals, the standby is in sync again.
 func TestCut(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		after time.Duration
-		ready func(p *pair)
-	}{
-		{"just in sync", firstDropAfter, func(p *pair) { p.inSync() }},
-		{"acquainted", dropAfter, func(p *pair) { p.acquainted() }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		w, l := p.work(), p.load()
+		for i := range 4 {
+			active, standby := p.inSync()
+			l.more()
+			sleep(time.Duration(i) * heartbeat / 4)
+			before, from := p.fence(), time.Now()
+			p.cut(true)
+			active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+			took := time.Since(from)
+			l.more()
+			pause := l.pause(from, time.Now())
+			t.Logf("dropped after %v, publishers were without an answer for %v", took, pause)
+			require.InDelta(t, dropAfter, took, float64(dropAfter/10))
+			require.InDelta(t, dropAfter, pause, float64(dropAfter/10))
+			sleep(takeoverAfter)
+			require.Equal(t, before.Term, p.fence().Term, "the standby took over")
+			require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, standby.Role())
+			p.cut(false)
+			p.inSync()
+		}
+		l.end()
+		p.verify(w)
+	})
+}
+
+// TestSlowSyncs: syncs that take 300 ms change nothing but the time of publishes.
+func TestSlowSyncs(t *testing.T) {
+	for _, slow := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
+		t.Run(slow.String(), func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
-				w, l := p.work(), p.load()
-				for i := range 4 {
-					c.ready(p)
-					active, standby := p.inSync()
+				const stall = 300 * time.Millisecond
+				l := p.load()
+				before := p.fence()
+				for i := range 10 {
+					n, standby := p.inSync()
+					if slow == pb.Role_ROLE_STANDBY {
+						n = standby
+					}
+					stalled, end := p.stallSyncs(n)
+					from := time.Now()
+					sleep(stall)
+					end()
+					require.Positive(t, stalled())
 					l.more()
-					sleep(time.Duration(i) * heartbeat / 4)
-					before, from := p.fence(), time.Now()
-					p.cut(true)
-					active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
-					took := time.Since(from)
-					l.more()
-					pause := l.pause(from, time.Now())
-					t.Logf("dropped after %v, publishers were without an answer for %v", took, pause)
-					require.InDelta(t, c.after, took, float64(c.after/10))
-					require.InDelta(t, c.after, pause, float64(c.after/10))
-					sleep(2 * time.Second) // more than the standby waits
-					require.Equal(t, before.Term, p.fence().Term, "the standby took over")
-					require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, standby.Role())
-					p.cut(false)
-					p.inSync()
+					sleep(time.Duration(7*i) * time.Millisecond) // another phase of the heartbeats
+					require.Equal(t, before, p.fence())
+					require.InDelta(t, stall, l.slowest(from.Add(-stall), from.Add(stall)), float64(6*roundTrip))
 				}
 				l.end()
-				p.verify(w)
 			})
 		})
+	}
+}
+
+// TestTimeouts: a silence that is a step of the detector and a heartbeat shorter than a timeout changes nothing. One
+// that is a step and the latency longer drops the standby, or makes it take over.
+func TestTimeouts(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration
+		silent  func(p *pair, active, standby *simpair.Node)
+		changes failover.Fence // of the cluster record
+	}{
+		{
+			"standby", dropAfter, func(p *pair, active, standby *simpair.Node) { p.cutFrom(standby, active) },
+			failover.Fence{Config: 2}, // one node, and both again
+		},
+		{
+			"active", takeoverAfter, func(p *pair, active, standby *simpair.Node) { p.cutFrom(active, standby) },
+			failover.Fence{Config: 2, Term: 1},
+		},
+	} {
+		for _, longer := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, longer=%v", c.name, longer), func(t *testing.T) {
+				run(t, func(t *testing.T, p *pair) {
+					active, standby := p.inSync()
+					want := p.fence()
+					lasts := c.timeout - c.timeout/50 - heartbeat
+					if longer {
+						lasts = c.timeout + c.timeout/50 + roundTrip
+						want.Config += c.changes.Config
+						want.Term += c.changes.Term
+					}
+					c.silent(p, active, standby)
+					sleep(lasts)
+					p.w.Net.Heal()
+					sleep(2 * time.Second)
+					p.inSync()
+					require.Equal(t, want, p.fence())
+				})
+			})
+		}
 	}
 }
 
@@ -88,7 +148,7 @@ func TestCut(t *testing.T) {
 // in sync again, and does not take over.
 func TestRestartAlone(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
-		active, standby := p.acquainted()
+		active, standby := p.inSync()
 		p.cut(true)
 		active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
 		before := p.fence()
@@ -107,12 +167,12 @@ func TestRestartAlone(t *testing.T) {
 // TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is killed.
 // Nothing that only it had was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
-	for _, delay := range []time.Duration{5, 20, 50, 80, 110, 140, 170} {
+	for _, delay := range []time.Duration{5, 50, 110, 170, 300, 600, 1400} {
 		delay *= time.Millisecond
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
 				w, l := p.work(), p.load()
-				active, standby := p.acquainted()
+				active, standby := p.inSync()
 				l.more()
 				cut := w.History().Now()
 				p.cut(true)

@@ -85,7 +85,7 @@ func TestVerifyAcrossReconnect(t *testing.T) {
 			_, err := c.Publish(t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})
 			require.NoError(t, err)
 		}
-		active, standby := p.acquainted()
+		active, standby := p.inSync()
 		for _, n := range p.nodes {
 			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
 			require.NoError(t, err)

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +21,7 @@ func failoverCommand(env *cli.Env) *cobra.Command {
 clients still reach it) or switchover (planned). A latency is the time from the fault to the next acknowledgement by the
 other node; of a switchover, the longest time between two acknowledgements.
 
-Nodes that have been connected for some seconds miss each other sooner than those that have just met (failover.detection), so that for freeze
-and cut the pair serves for 5 s before each fault, unless --settle says otherwise.`,
+Freeze and cut are noticed after failover.timeout.`,
 		Example: `  lockstep bench failover --kills 50
   lockstep bench failover --kills 50 --coordinator raft
   lockstep bench failover --fault cut --kills 10
@@ -36,9 +34,6 @@ and cut the pair serves for 5 s before each fault, unless --settle says otherwis
 			}
 			if f.raft, err = cli.WantsRaft(o.Coordinator); err != nil {
 				return err
-			}
-			if !cmd.Flags().Changed("settle") && (o.Fault == bench.FaultFreeze || o.Fault == bench.FaultCut) {
-				o.Settle = 5 * time.Second
 			}
 			switch {
 			case o.Settle < 0:
@@ -73,7 +68,7 @@ and cut the pair serves for 5 s before each fault, unless --settle says otherwis
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
 	cmd.Flags().IntVar(&o.Times, "kills", 50, "how often")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 0,
-		"how long the pair serves, in sync, before each fault; default: 5s for freeze and cut, otherwise 0")
+		"how long the pair serves, in sync, before each fault")
 	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
 		"what is done to the active: kill, freeze, cut or switchover")
 	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd",
