@@ -38,7 +38,7 @@ const FeatureAttributes = "attributes"
 const FeatureDeadLetters = "dead-letters"
 
 // FeatureQueues is what release 0.2.0 knows of queues besides: times, priorities and groups of messages, retention,
-// filters, prepared transactions, and the fields of a configuration that go with them. A store that does not know them
+// filters, prepared transactions, exact counts of bytes, and the fields of a configuration that go with them. A store that does not know them
 // stops at the first record that has any.
 const FeatureQueues = "queues"
 

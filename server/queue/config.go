@@ -40,15 +40,22 @@ func (s *Service) config(
 		}
 	}
 	c = txn.Config{}.With(c, mask)
-	if mask&^txn.PlainFields == 0 {
+	exact := mask&byteLimits != 0 && c.MaxBytes|c.RetentionBytes != 0
+	if mask&^txn.PlainFields == 0 && !exact {
 		return c, mask, nil
 	}
 	feature := failover.FeatureQueues
-	if mask&^deadLetterFields == 0 {
+	if mask&^deadLetterFields == 0 && !exact {
 		feature = failover.FeatureDeadLetters
 	}
 	err = s.serving.Require(session, feature)
-	if err != nil && c.Plain() && mask == txn.AllFields {
+	switch {
+	case err == nil && exact:
+		c.ExactBytes = 1
+		mask |= txn.FieldExactBytes
+	case err != nil && mask&^txn.PlainFields == 0:
+		return c, mask, nil // bytes are counted as a node of release 0.1.0 counts them
+	case err != nil && c.Plain() && mask == txn.AllFields:
 		return c, txn.PlainFields, nil // of a pair that does not know the others, that is all of them
 	}
 	return c, mask, err
@@ -56,6 +63,9 @@ func (s *Service) config(
 
 // deadLetterFields are those that a pair knows that knows failover.FeatureDeadLetters.
 const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
+
+// byteLimits are the fields that need an exact count of the queue's bytes.
+const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
 // configMask converts the names of the fields that are to be changed.
 func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {

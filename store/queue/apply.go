@@ -323,10 +323,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
 	switch o.Code { //nolint:exhaustive // the others are about no queue
 	case txn.OpAlterQueue:
-		s.touch(q) // a dispatcher may have to do something else from now on
-		s.setConfig(q, q.config.With(o.Config, o.Mask))
-		s.setRetention(q)
-		q.mixConfig()
+		s.alterQueue(q, o)
 	case txn.OpDeleteQueue:
 		if !q.staysTemporary(o) {
 			break
@@ -371,6 +368,16 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, r.Changed)
 }
 
+func (s *State) alterQueue(q *Queue, o *txn.Op) {
+	s.touch(q) // a dispatcher may have to do something else from now on
+	s.setConfig(q, q.config.With(o.Config, o.Mask))
+	s.setRetention(q)
+	if !q.keepsSizes() {
+		q.sizes.forget(&s.sizePool)
+	}
+	q.mixConfig()
+}
+
 func (s *State) publish(q *Queue, o *txn.Op) {
 	q.digest = mix(mix(q.digest, q.nextSeq), uint64(s.sums.Of(o)))
 	s.touch(q)
@@ -392,11 +399,14 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 			seq++
 		}
 	}
-	before := q.tail.bytes
+	before, keepsSizes := q.tail.bytes, q.keepsSizes()
 	i := 0
 	for rec := range o.Records {
 		q.tail.push(rec, s.sums.Record(i))
 		i++
+		if keepsSizes {
+			s.keepSize(q, uint64(len(rec)))
+		}
 		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
 		if txn.RecordHasAttributes(rec) {
 			s.scheduleMessage(q, q.nextSeq, rec)

@@ -72,6 +72,9 @@ func (q *Queue) check(report func(string, ...any)) {
 				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w),
 					counted.alive())
 			}
+			if e := c.sizesOf(w); e != nil && (!q.keepsSizes() || e.alive() != alive || e.sum() != counted.bytes()) {
+				bad("the sizes of the messages from %d on are not those of the messages alive", wordFirst(chunk, w))
+			}
 			n += int(counted.alive())
 			bytes += counted.bytes()
 		}

@@ -184,6 +184,9 @@ func (s *State) append(q *Queue, rec []byte) {
 	before := q.tail.bytes
 	q.tail.push(rec, 0)
 	s.tailBytes += q.tail.bytes - before
+	if q.keepsSizes() {
+		s.keepSize(q, uint64(len(rec)))
+	}
 	q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
 	if txn.RecordHasAttributes(rec) {
 		s.scheduleMessage(q, q.nextSeq, rec)

@@ -13,7 +13,7 @@ import (
 // the order of the keys is the order of the numbers; store/FORMAT.md has the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
-//	b queue(8) chunk(8)          messages and bytes alive in a chunk
+//	b queue(8) chunk(8)          messages and bytes alive in a chunk; sizes of the messages
 //	d queue(8) sub(4) chunk(8)   delivery counts
 //	f queue(8)                   forwards of a queue
 //	h queue(8) chunk(8)          messages that are delayed
@@ -144,11 +144,27 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 		to--
 	}
 	dst = append(dst, c.first+byte(from))
-	for _, g := range c.groups[from:to] {
+	for i, g := range c.groups[from:to] {
+		if e := c.sizesOf(int(c.first) + from + i); e != nil {
+			dst = e.appendValue(append(dst, byte(g.alive())|exactSizes))
+			continue
+		}
 		dst = append(dst, byte(g.alive()))
 		if g.alive() > 0 {
 			dst = binary.AppendUvarint(dst, g.bytes())
 		}
+	}
+	return dst
+}
+
+// exactSizes is set in the number of messages of a group that has the size of each.
+const exactSizes = 1 << 7
+
+func (e *groupSizes) appendValue(dst []byte) []byte {
+	alive := e.alive()
+	dst = binary.LittleEndian.AppendUint64(dst, alive)
+	for ; alive != 0; alive &= alive - 1 {
+		dst = binary.AppendUvarint(dst, e.at(trailingZeros(alive)))
 	}
 	return dst
 }

@@ -318,19 +318,43 @@ func (l *Loader) sizes(k, v *cursor) {
 	last := first
 	for w := first; w < chunkWords && len(v.b) > 0; w++ {
 		g, alive := c.at(w), v.u8()
-		if alive > 64 {
+		exact := alive&exactSizes != 0
+		if alive &^= exactSizes; alive > 64 {
 			v.fail("more messages than there can be")
 		}
-		if alive > 0 {
+		switch {
+		case exact:
+			e := new(groupSizes)
+			*g = sizeGroup(alive)*oneAlive + sizeGroup(v.groupSizes(e, int(alive)))
+			c.setSizes(&l.s.sizePool, w, e)
+		case alive > 0:
 			*g = sizeGroup(alive)*oneAlive + sizeGroup(v.uvarint(64*txn.MaxRecordBytes))
-			c.n += uint16(alive)
 		}
+		c.n += uint16(alive)
 		last = w
 	}
 	if v.err == nil && (c.group(first).alive() == 0 || c.group(last).alive() == 0) {
 		v.fail("a chunk of sizes that should have another form")
 	}
 	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
+}
+
+// groupSizes reads the sizes of so many messages of a group and returns their sum.
+func (c *cursor) groupSizes(e *groupSizes, n int) (bytes uint64) {
+	alive := c.u64()
+	if ones(alive) != n || n == 0 {
+		c.fail("sizes of other messages than those of the group")
+	}
+	for ; alive != 0; alive &= alive - 1 {
+		size := c.uvarint(txn.MaxRecordBytes)
+		if size == 0 {
+			c.fail("a message without a size")
+			return 0
+		}
+		e.set(trailingZeros(alive), size)
+		bytes += size
+	}
+	return bytes
 }
 
 func (q *Queue) placeSizes(maxChunks uint64) bool {

@@ -25,6 +25,7 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	if m.rng.IntN(8) == 0 {
 		c.Priorities ^= 1
 	}
+	c.MaxBytes, c.ExactBytes = m.rng.Uint64N(2)<<40, m.rng.Uint64N(2)
 	return m.someLog(c)
 }
 

@@ -44,6 +44,7 @@ type modelQueue struct {
 	records  map[uint64][]byte
 	forwards []txn.Forward
 	delayed  map[uint64]bool
+	exact    uint64 // first message with a size that the queue keeps; 0 if it keeps none
 }
 
 type modelSub struct {
@@ -180,6 +181,7 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 		q.createSub(s, txn.StartLatest, 0)
 	}
 	q.setRetention()
+	q.keepSizes()
 	want.Ops = []txn.OpResult{{ID: q.id}}
 }
 
@@ -243,6 +245,7 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		}
 		q.config = config
 		q.setRetention()
+		q.keepSizes()
 	case k < 10 && s != nil:
 		if m.isReserved(q, s.id) {
 			b.DeleteSubscription(q.id, s.id)
@@ -500,6 +503,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		}
 		require.Equal(t, want.next, alive)
 		want.checkDelayed(t, q)
+		want.checkBytes(t, q)
 		for _, ws := range want.subs {
 			ws.check(t, q.SubByName(ws.name), want.next)
 			want.checkLanes(t, ws, q.SubByName(ws.name))

@@ -99,16 +99,14 @@ func (q *Queue) Overflowing() (end uint64) {
 			if c == nil || c.group(w).alive() == 0 {
 				continue
 			}
-			n, size := uint64(0), uint64(0)
-			g := c.group(w)
+			part := c.part(w)
 			for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {
-				if q.fits(messages-n, bytes-size) {
+				if q.fits(messages-part.n, bytes-part.bytes) {
 					return wordFirst(chunk, w) + uint64(trailingZeros(alive))
 				}
-				n++
-				size = g.bytes() * n / g.alive()
+				part.add(trailingZeros(alive))
 			}
-			messages, bytes = messages-n, bytes-size
+			messages, bytes = messages-part.n, bytes-part.bytes
 		}
 	}
 	return q.nextSeq

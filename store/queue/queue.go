@@ -121,8 +121,9 @@ func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 // Messages is the number of messages that some subscription has still to acknowledge, or that are retained.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes of those messages, as stored. When messages of different sizes were acknowledged out of a group of 64, the
-// remaining ones are counted with the group's average.
+// Bytes of those messages, as stored. They are exact in a queue that keeps sizes, see txn.Config.ExactBytes. In other
+// queues, when messages of different sizes were acknowledged out of a group of 64, the remaining ones are counted with
+// the group's average.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
 // Digest is a rolling hash of everything that was ever applied to the queue.
@@ -345,7 +346,7 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 		c.died |= 1 << w
 	}
 	died := c.died != 0
-	share, empty := q.sizes.remove(&s.sizePool, chunk, w, n)
+	bytes, empty := q.sizes.remove(&s.sizePool, chunk, w, mask)
 	if empty {
 		if died {
 			q.markDied(chunk)
@@ -359,9 +360,9 @@ func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 		}
 	}
 	q.messages -= uint64(n)
-	q.bytes -= share
+	q.bytes -= bytes
 	s.messages -= uint64(n)
-	s.bytes -= share
+	s.bytes -= bytes
 	if first+63 < q.tail.first {
 		return
 	}

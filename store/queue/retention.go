@@ -121,15 +121,13 @@ func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 
 // retainIn looks for RetainFrom's answer in a group: the first message of it that can be kept.
 func (q *Queue) retainIn(chunk uint64, w int, floor uint64, fits func(n, size uint64) bool) (seq uint64, ok bool) {
-	g := q.sizes.chunk(chunk).group(w)
-	gone, size := uint64(0), uint64(0)
+	gone := q.sizes.chunk(chunk).part(w)
 	for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {
 		seq = wordFirst(chunk, w) + uint64(trailingZeros(alive))
-		if seq >= floor && fits(gone, size) {
+		if seq >= floor && fits(gone.n, gone.bytes) {
 			return seq, true
 		}
-		gone++
-		size = g.bytes() * gone / g.alive()
+		gone.add(trailingZeros(alive))
 	}
 	return 0, false
 }

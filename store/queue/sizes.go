@@ -11,13 +11,113 @@ import "math/bits"
 // of one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and
 // it is the same on both nodes.
 //
+// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: each group whose messages differ in size
+// has the size of each. Messages that were alive when the queue began to keep sizes have the average of their group.
+//
 // Most queues are small: there is memory only for the groups from the first one that was used to the last one.
 type sizeChunk struct {
 	groups []sizeGroup
+	exact  *exactGroups // nil if no group has the sizes of its messages
 	// died has a bit for each group in which messages died since the last Collect that were handed out.
 	died  uint64
 	n     uint16 // messages alive in the chunk
 	first uint8  // number of groups[0]
+}
+
+// exactGroups are the sizes of the messages of a chunk: nil for a group whose messages all have the average size.
+type exactGroups [chunkWords]*groupSizes
+
+// groupSizes are the sizes of the messages of a group that are alive, and 0 for the others.
+type groupSizes struct {
+	low  [64]uint16
+	high *[64]uint16 // upper bits; nil if all messages are smaller than 64 KiB
+}
+
+func (e *groupSizes) at(i int) uint64 {
+	size := uint64(e.low[i])
+	if e.high != nil {
+		size |= uint64(e.high[i]) << 16
+	}
+	return size
+}
+
+func (e *groupSizes) set(i int, size uint64) {
+	e.low[i] = uint16(size)
+	if size>>16 != 0 && e.high == nil {
+		e.high = new([64]uint16)
+	}
+	if e.high != nil {
+		e.high[i] = uint16(size >> 16)
+	}
+}
+
+// alive returns the bits of the messages that have a size.
+func (e *groupSizes) alive() (mask uint64) {
+	for i := range e.low {
+		mask |= b2u(e.at(i) != 0) << i
+	}
+	return mask
+}
+
+// sum returns the bytes of all messages.
+func (e *groupSizes) sum() (bytes uint64) {
+	for i := range e.low {
+		bytes += e.at(i)
+	}
+	return bytes
+}
+
+// take removes the sizes of messages that die and returns their sum.
+func (e *groupSizes) take(mask uint64) (bytes uint64) {
+	for ; mask != 0; mask &= mask - 1 {
+		i := trailingZeros(mask)
+		bytes += e.at(i)
+		e.set(i, 0)
+	}
+	return bytes
+}
+
+// sizePools keep the parts of sizeSets.
+type sizePools struct {
+	chunks pool[sizeChunk]
+	exact  pool[exactGroups]
+	groups pool[groupSizes]
+}
+
+// sizesOf returns the sizes of a group's messages; nil if all have the average size.
+func (c *sizeChunk) sizesOf(w int) *groupSizes {
+	if c.exact == nil {
+		return nil
+	}
+	return c.exact[w]
+}
+
+// setSizes sets the sizes of a group's messages.
+func (c *sizeChunk) setSizes(p *sizePools, w int, e *groupSizes) {
+	if c.exact == nil {
+		c.exact = p.exact.get()
+	}
+	c.exact[w] = e
+}
+
+// partSum adds up the bytes of messages of a group.
+type partSum struct {
+	group    sizeGroup
+	sizes    *groupSizes
+	n, bytes uint64
+}
+
+// part returns the sum of no message of a group.
+func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
+
+// add adds message i of the group, which is alive.
+func (s *partSum) add(i int) {
+	s.n++
+	if s.sizes != nil {
+		s.bytes += s.sizes.at(i)
+		return
+	}
+	s.bytes = s.group.bytes() * s.n / s.group.alive()
 }
 
 // sizeGroup is the count of a group's messages that are alive, and their bytes, in one number: 64 messages of at most
@@ -87,34 +187,87 @@ func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 }
 
 // add counts a message that was published.
-func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
+func (z *sizeSet) add(p *sizePools, seq, size uint64) {
 	s := z.ensure(seq >> chunkBits)
 	if s.c == nil {
-		s.c = p.get()
+		s.c = p.chunks.get()
 	}
 	s.dirty = true
 	*s.c.at(int(seq & chunkMask >> 6)) += oneAlive + sizeGroup(size)
 	s.c.n++
 }
 
-// remove takes away n messages of a group and gives their share of its bytes. empty tells that they were the last ones
-// of the chunk, which is dropped; then trim is to be called.
-func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) (share uint64, empty bool) {
-	s := z.slot(chunk)
+// keepsSizes reports whether the queue's bytes are exact.
+func (q *Queue) keepsSizes() bool {
+	return q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0
+}
+
+// keepSize keeps the size of the message that add is about to count, if it differs from others of its group.
+func (s *State) keepSize(q *Queue, size uint64) {
+	chunk, w := q.nextSeq>>chunkBits, int(q.nextSeq&chunkMask)>>6
+	c := q.sizes.chunk(chunk)
+	if c == nil {
+		return
+	}
+	e := c.sizesOf(w)
+	if e == nil {
+		g := c.group(w)
+		if g.alive() == 0 || g.bytes() == size*g.alive() {
+			return
+		}
+		e = s.sizePool.groups.get()
+		share, rest := g.bytes()/g.alive(), g.bytes()%g.alive()
+		for alive := published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w); alive != 0; alive &= alive - 1 {
+			e.set(trailingZeros(alive), share+rest)
+			rest = 0
+		}
+		c.setSizes(&s.sizePool, w, e)
+	}
+	e.set(int(q.nextSeq&63), size)
+}
+
+// forget removes the sizes of all messages; their groups keep the sums.
+func (z *sizeSet) forget(p *sizePools) {
+	for i := range z.slots {
+		slot := &z.slots[i]
+		if slot.c == nil || slot.c.exact == nil {
+			continue
+		}
+		for _, e := range slot.c.exact {
+			p.groups.put(e)
+		}
+		p.exact.put(slot.c.exact)
+		slot.c.exact, slot.dirty = nil, true
+	}
+}
+
+// remove removes messages of a group, all of them alive, and returns their bytes. empty reports that they were the last
+// ones of the chunk, which is dropped; then the caller must call trim.
+func (z *sizeSet) remove(p *sizePools, chunk uint64, w int, mask uint64) (bytes uint64, empty bool) {
+	s, n := z.slot(chunk), ones(mask)
 	g := s.c.at(w)
-	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
-	share = g.bytes() * uint64(n) / g.alive()
-	*g -= sizeGroup(n)*oneAlive + sizeGroup(share)
+	if e := s.c.sizesOf(w); e != nil {
+		bytes = e.take(mask)
+		if uint64(n) == g.alive() {
+			s.c.exact[w] = nil
+			p.groups.put(e)
+		}
+	} else {
+		// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
+		bytes = g.bytes() * uint64(n) / g.alive()
+	}
+	*g -= sizeGroup(n)*oneAlive + sizeGroup(bytes)
 	s.c.n -= uint16(n)
 	s.dirty = true
 	if s.c.n > 0 {
-		return share, false
+		return bytes, false
 	}
 	c, groups := s.c, s.c.groups[:0]
-	p.put(c)
+	p.exact.put(c.exact)
+	p.chunks.put(c)
 	c.groups = groups
 	s.c = nil
-	return share, true
+	return bytes, true
 }
 
 // trim forgets the slots before the first chunk that has something alive, and calls gone for those that are stored.

@@ -53,7 +53,7 @@ type State struct {
 	crc      *crc32.Table
 	sums     txn.RecordSums // of the publish that is being applied
 	ackPool  pool[ackChunk]
-	sizePool pool[sizeChunk]
+	sizePool sizePools
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult

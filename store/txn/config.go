@@ -49,6 +49,9 @@ type Config struct {
 	DeadLetterExpired uint64
 	// TemporaryGrace is how long after its last consumer has left a temporary queue is deleted; 0 means never.
 	TemporaryGrace uint64
+	// ExactBytes is 1 for a queue that keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
+	// count of bytes is exact. The active sets it together with one of them; clients do not see it.
+	ExactBytes uint64
 }
 
 // Overflow says what happens to a publish to a queue that is full.
@@ -86,6 +89,7 @@ const (
 	FieldExclusive
 	FieldDeadLetterExpired
 	FieldTemporaryGrace
+	FieldExactBytes
 
 	// PlainFields are those that releases before 0.2.0 know: they change all of them at once.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
@@ -93,7 +97,7 @@ const (
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
 	// AllFields are those of this version.
-	AllFields = FieldTemporaryGrace<<1 - 1
+	AllFields = FieldExactBytes<<1 - 1
 )
 
 // configField is one field of a Config: configFields has them in the order of their bits, and of their places in the
@@ -121,6 +125,7 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 	{func(c *Config) *uint64 { return &c.Exclusive }, 1},
 	{func(c *Config) *uint64 { return &c.DeadLetterExpired }, 1},
 	{func(c *Config) *uint64 { return &c.TemporaryGrace }, MaxTime},
+	{func(c *Config) *uint64 { return &c.ExactBytes }, 1},
 }
 
 const noLimit = 1<<64 - 1

@@ -36,9 +36,9 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 
 // Fingerprint continues a checksum over what a client asked for with an operation: of a publish the messages without
 // their times, which differ from attempt to attempt, of the others what they name, but for the numbers of queues and
-// subscriptions, which a client does not know. What the active adds (OpForward) does not count, and what an OpAccess
-// changes is known by the checksum of the request. The first operation of a transaction continues 0. table is
-// crc32.Castagnoli's.
+// subscriptions, which a client does not know. What the active adds (OpForward, Config.ExactBytes) does not count, and
+// what an OpAccess changes is known by the checksum of the request. The first operation of a transaction continues 0.
+// table is crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
@@ -48,13 +48,15 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	if o.Code == OpForward {
 		return sum
 	}
-	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target ^ o.Temporary, uint64(o.Mask)} {
+	asked := o.Mask &^ FieldExactBytes
+	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Target ^ o.Temporary, uint64(asked)} {
 		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 	}
 	if o.Code == OpCreateQueue || o.Code == OpAlterQueue {
-		for _, f := range configFields {
-			v := *f.of(&o.Config)
-			sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
+		for field, v := range o.Config.Values {
+			if field != FieldExactBytes {
+				sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
+			}
 		}
 	}
 	if o.Code == OpAccess {

@@ -173,3 +173,50 @@ func requireUsable(t *testing.T, k *client.Client) {
 		require.NoError(t, n.try(t, k), n.name)
 	}
 }
+
+// limitedBytes are the bodies that newLimited publishes.
+var limitedBytes = []int{10, 5000}
+
+// newLimited creates a queue with a limit of its bytes, with a small message and a large one.
+func newLimited(t *testing.T, k *client.Client, name string) {
+	t.Helper()
+	_, _, err := k.CreateQueue(limited(t), name, client.CreateQueueOptions{
+		Config: client.QueueConfig{MaxBytes: 1 << 20},
+	})
+	require.NoError(t, err)
+	for _, n := range limitedBytes {
+		_, err := k.Publish(limited(t), name, client.Message{Body: make([]byte, n)})
+		require.NoError(t, err)
+	}
+}
+
+// requireExactBytes: a queue with a limit that is created once both nodes are of this release counts its bytes exactly;
+// so does one that was created before, after its limit was set again.
+func requireExactBytes(t *testing.T, k *client.Client) {
+	t.Helper()
+	newLimited(t, k, "exact")
+	_, err := k.AlterQueue(limited(t), "limited-0", client.QueueConfig{MaxBytes: 1 << 20})
+	require.NoError(t, err)
+	_, err = k.PurgeQueue(limited(t), "limited-0", "")
+	require.NoError(t, err)
+	for _, n := range limitedBytes {
+		_, err := k.Publish(limited(t), "limited-0", client.Message{Body: make([]byte, n)})
+		require.NoError(t, err)
+	}
+	for _, name := range []string{"limited-0", "exact"} {
+		c, err := k.Consume(limited(t), name, client.ConsumerOptions{})
+		require.NoError(t, err)
+		for i := range limitedBytes {
+			d, err := c.Receive(limited(t))
+			require.NoError(t, err)
+			if i > 0 {
+				require.NoError(t, d.AckSync(limited(t)))
+			}
+		}
+		require.NoError(t, c.Close())
+		q, err := k.GetQueue(limited(t), name)
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), q.Messages, name)
+		require.Less(t, q.Bytes, uint64(100), name)
+	}
+}

@@ -5,6 +5,7 @@
 package chaos
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,8 +118,9 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	defer func() { require.NoError(t, k.Close()) }()
 	newQueue(t, p, describedQueue)
 	newQueue(t, p, describedDead)
-	for _, way := range ways {
+	for i, way := range ways {
 		from, to := way[0], way[1]
+		mixed := fmt.Sprintf("limited-%d", i)
 		first, second := inSync(t, p)
 		restart(second, to) // first is active, of the release `from`
 		restart(first, from)
@@ -126,6 +128,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
 		if to == binary {
 			requireRefused(t, k)
+			newLimited(t, k, mixed) // the release before understands it
 		}
 		restart(second, to)
 		active, _ = inSync(t, p)
@@ -137,6 +140,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	require.Equal(t, client.QueueConfig{}, q.Config, "of what was refused nothing is there")
 	require.Zero(t, q.Messages)
 	requireUsable(t, k)
+	requireExactBytes(t, k)
 	active, _ := inSync(t, p)
 	require.NoError(t, active.Kill())
 	inSyncAgain(t, p, active)

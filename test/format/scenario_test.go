@@ -264,6 +264,7 @@ func (w *writer) forwards() {
 	})
 	w.commit(nil, func(b *txn.Builder) { b.Seek(5, 1, 2) })
 	w.commit(nil, func(b *txn.Builder) { b.Trim(5, 2, &all) })
+	w.commit(nil, publish(5, "the sizes", "of these", "differ"))
 }
 
 // prepared prepares three transactions and decides over two of them.

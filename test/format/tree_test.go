@@ -100,14 +100,23 @@ func describeAcks(key, value *reader) string {
 
 func describeSizes(key, value *reader) string {
 	s := fmt.Sprintf("queue %d, chunk %d, from group %d:", key.be64(), key.be64(), value.u8())
-	groups, messages, bytes := 0, uint64(0), uint64(0)
+	groups, messages, bytes, exact := 0, uint64(0), uint64(0), ""
 	for ; len(value.b) > 0; groups++ {
-		if n := value.u8(); n > 0 {
-			messages += uint64(n)
+		n := value.u8()
+		messages += uint64(n &^ 128)
+		switch {
+		case n >= 128:
+			exact += fmt.Sprintf(", sizes of group %d:", groups)
+			for alive := value.u64(); alive != 0; alive &= alive - 1 {
+				size := value.uvarint()
+				bytes += size
+				exact += fmt.Sprintf(" %d has %d", bits.TrailingZeros64(alive), size)
+			}
+		case n > 0:
 			bytes += value.uvarint()
 		}
 	}
-	return s + fmt.Sprintf(" %d groups, %d messages, %d bytes", groups, messages, bytes)
+	return s + fmt.Sprintf(" %d groups, %d messages, %d bytes", groups, messages, bytes) + exact
 }
 
 func describeLanes(key, value *reader) string {
