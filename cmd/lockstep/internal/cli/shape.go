@@ -3,6 +3,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -10,11 +13,24 @@ import (
 )
 
 // ShapeFlags gives the flags of a command and of those below it their form: durations take days ("7d"), and the help
-// shows boolean flags without [=true|false].
+// shows boolean flags without [=true|false]. A wrong number of arguments is refused with the usage of the command.
 func ShapeFlags(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
 		set.VisitAll(shape)
+	}
+	if check := cmd.Args; check != nil && !cmd.HasSubCommands() {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			if err == nil || errors.Is(err, ErrUsage) {
+				return err
+			}
+			given := "no arguments"
+			if len(args) > 0 {
+				given = fmt.Sprintf("%q", args)
+			}
+			return Usage("expected %s, got %s", cmd.UseLine(), given)
+		}
 	}
 	for _, below := range cmd.Commands() {
 		ShapeFlags(below)
