@@ -465,7 +465,8 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()), formatNumber(len(which.sequences)),
+	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()),
+		formatNumber(len(which.sequences)),
 		cmp.Or(to, "where they come from"))
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())

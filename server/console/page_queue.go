@@ -197,7 +197,8 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 	if count == 1 {
 		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
 	}
-	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d on.", formatNumber(count), resp.GetFirstSequence())}, nil
+	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d on.", formatNumber(count),
+		resp.GetFirstSequence())}, nil
 }
 
 func alterQueue(ctx context.Context, v *View) (Done, error) {
@@ -303,6 +304,7 @@ func deleteQueue(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	return Done{
-		Message: fmt.Sprintf("Queue %s is deleted, with %s messages.", name, formatNumber(resp.GetMessages())), Goto: "/queues",
+		Message: fmt.Sprintf("Queue %s is deleted, with %s messages.", name, formatNumber(resp.GetMessages())),
+		Goto:    "/queues",
 	}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // configField is one field of the form of a queue's configuration.
@@ -125,7 +125,7 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	if text == "" {
 		return nil
 	}
-	d, err := time.ParseDuration(config.ExpandDays(text))
+	d, err := time.ParseDuration(units.ExpandDays(text))
 	if err != nil || d < 0 {
 		r.fail(name, text, "a duration such as 30s, 15m, 24h or 7d is possible")
 	}

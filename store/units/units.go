@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units formats counts, sizes, rates and ages for people: on the command line, in the console, in conditions and
-// in errors. Programs get plain numbers.
+// Package units formats counts, sizes, rates and ages for people: on the command line, in the console, in conditions
+// and in errors. Programs get plain numbers.
 package units
 
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -54,17 +55,20 @@ func Age(d time.Duration) string {
 	if d < 0 {
 		return "-" + Age(-d)
 	}
-	for _, u := range []struct {
-		large, small time.Duration
-		names        [2]string
-	}{{24 * time.Hour, time.Hour, [2]string{"d", "h"}}, {time.Hour, time.Minute, [2]string{"h", "m"}},
-		{time.Minute, time.Second, [2]string{"m", "s"}}} {
+	for _, u := range [...]struct {
+		large, small         time.Duration
+		nameLarge, nameSmall string
+	}{
+		{24 * time.Hour, time.Hour, "d", "h"},
+		{time.Hour, time.Minute, "h", "m"},
+		{time.Minute, time.Second, "m", "s"},
+	} {
 		if d < u.large {
 			continue
 		}
-		text := strconv.FormatInt(int64(d/u.large), 10) + u.names[0]
+		text := strconv.FormatInt(int64(d/u.large), 10) + u.nameLarge
 		if rest := d % u.large / u.small; rest > 0 {
-			text += strconv.FormatInt(int64(rest), 10) + u.names[1]
+			text += strconv.FormatInt(int64(rest), 10) + u.nameSmall
 		}
 		return text
 	}
@@ -72,4 +76,16 @@ func Age(d time.Duration) string {
 		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
 	}
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
+}
+
+// ExpandDays returns a duration with its days, of 24 hours, written as hours: "7d12h" is "168h12h". Anything else stays
+// as it is, for time.ParseDuration to refuse.
+func ExpandDays(text string) string {
+	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
+		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)
+		if err != nil {
+			return s
+		}
+		return strconv.FormatFloat(n*24, 'f', -1, 64) + "h"
+	})
 }

@@ -21,7 +21,8 @@ func TestBytes(t *testing.T) {
 
 func TestCount(t *testing.T) {
 	for n, want := range map[int64]string{
-		0: "0", 999: "999", 1000: "1,000", 1_234_567: "1,234,567", -1000: "-1,000", math.MinInt64: "-9,223,372,036,854,775,808",
+		0: "0", 999: "999", 1000: "1,000", 1_234_567: "1,234,567", -1000: "-1,000",
+		math.MinInt64: "-9,223,372,036,854,775,808",
 	} {
 		require.Equal(t, want, Count(n))
 	}

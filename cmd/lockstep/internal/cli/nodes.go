@@ -53,8 +53,8 @@ func NoAnswer(ctx context.Context, s nodes.Status) error {
 	return ErrNoAnswer
 }
 
-// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. Another protocol answers with bytes that
-// are no record of TLS, or ends the connection. No answer in time counts as TLS.
+// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. Another protocol answers with bytes
+// that are no record of TLS, or ends the connection. No answer in time counts as TLS.
 func speaksTLS(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

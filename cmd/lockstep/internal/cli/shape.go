@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // ShapeFlags gives the flags of a command and of those below it their form: durations take days ("7d"), and the help
@@ -58,7 +58,7 @@ type days struct{ pflag.Value }
 
 // Set implements pflag.Value.
 func (d *days) Set(text string) error {
-	return d.Value.Set(config.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
+	return d.Value.Set(units.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
 }
 
 // plain is the value of a boolean flag that is not shown as [=true|false]: without the method IsBoolFlag.
