@@ -45,7 +45,9 @@ func whyUnreachable(message string) (o obstacle, ok bool) {
 	case has("first record does not look like a TLS handshake"):
 		return disagreement("the node does not speak TLS, and this client does: leave the certificates away, or turn " +
 			"TLS on at the node. Or the port is not for clients, such as that of AMQP or the console"), true
-	case has("certificate required") || has("bad certificate"):
+	case has("certificate required"):
+		return disagreement("the node wants a client certificate, and none was shown"), true
+	case has("bad certificate"):
 		return disagreement("the node wants another client certificate: " + lastPart(cause)), true
 	case has("x509: ") || has("tls: "):
 		return disagreement("TLS: " + lastPart(cause)), true

@@ -70,7 +70,7 @@ func TestFailFast(t *testing.T) {
 		"no such host":      {"no-such-host.invalid:7420", nil, "there is no host of that name"},
 		"plain at TLS":      {secure, nil, "it speaks TLS, and this client does not"},
 		"TLS at plain":      {plain, trusting, "the node does not speak TLS"},
-		"no certificate":    {secure, trusting, "the node wants another client certificate"},
+		"no certificate":    {secure, trusting, "the node wants a client certificate, and none was shown"},
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -166,6 +166,10 @@ func TestRefusals(t *testing.T) {
 			file: "node:\n  nmae: a\n",
 			want: []string{"node.yaml:2: node.nmae is no setting; did you mean node.name?"},
 		},
+		"misspelt group": {
+			file: "acess: {mode: open}\n",
+			want: []string{"node.yaml:1: acess is no setting; did you mean access?"},
+		},
 		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is no setting"}},
 		"two at once": {
 			file: "synk: always\ndata: {dri: x}\n",

@@ -356,7 +356,11 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 			y.group(file, as+".", value)
 		} else {
 			text := fmt.Sprintf("%s: %s is no setting", place, as)
-			if n := y.loader.nearest(as); n != "" {
+			n := y.loader.nearest(as)
+			if value.Kind == yaml.MappingNode {
+				n = nearest(as, y.loader.groups())
+			}
+			if n != "" {
 				text += "; did you mean " + n + "?"
 			}
 			y.problems = append(y.problems, text)
@@ -381,6 +385,19 @@ func (l *loader) isGroup(name string) bool {
 		}
 	}
 	return false
+}
+
+// groups returns the names of all groups of settings.
+func (l *loader) groups() (names []string) {
+	for key := range l.keys {
+		for i, c := range key {
+			if c == '.' && !slices.Contains(names, key[:i]) {
+				names = append(names, key[:i])
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // nearest finds the setting that is meant by a mistyped name, or "".

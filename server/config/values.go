@@ -5,10 +5,11 @@ package config
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // Size is a number of bytes. Written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or a plain number of
@@ -75,21 +76,9 @@ func (s Size) Bytes() int64 { return int64(s) }
 // Duration is a time with a unit, written as "600ms", "5s", "1m30s" or "7d".
 type Duration time.Duration
 
-// ExpandDays returns a duration with its days, of 24 hours, written as hours: "7d12h" is "168h12h". Anything else stays
-// as it is, for time.ParseDuration to refuse.
-func ExpandDays(text string) string {
-	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
-		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)
-		if err != nil {
-			return s
-		}
-		return strconv.FormatFloat(n*24, 'f', -1, 64) + "h"
-	})
-}
-
 // ParseDuration reads a duration. A number without a unit is refused: it does not say whether it means seconds.
 func ParseDuration(text string) (Duration, error) {
-	d, err := time.ParseDuration(ExpandDays(strings.TrimSpace(text)))
+	d, err := time.ParseDuration(units.ExpandDays(strings.TrimSpace(text)))
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is not a duration; write a number and a unit, such as 600ms, 5s, 1m or 7d", text)
 	}

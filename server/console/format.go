@@ -9,7 +9,6 @@ import (
 	"html/template"
 	"math"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // functions are those that templates may use. docs of each: see the function.
@@ -48,35 +48,18 @@ func toFloat(v any) float64 {
 	return 0
 }
 
-// formatBytes writes a size with three digits.
-func formatBytes(v any) string {
-	n := toFloat(v)
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	i := 0
-	for math.Abs(n) >= 1024 && i < len(units)-1 {
-		n /= 1024
-		i++
-	}
-	if i == 0 || n >= 100 {
-		return fmt.Sprintf("%.0f %s", n, units[i])
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0") + " " + units[i]
-}
+// formatBytes writes a size.
+func formatBytes(v any) string { return units.Bytes(int64(math.Round(toFloat(v)))) }
 
-// formatNumber writes a number with its thousands apart.
+// formatNumber writes a count, or a number that is no integer with one decimal if it is small.
 func formatNumber(v any) string {
-	n := toFloat(v)
-	text := strconv.FormatFloat(math.Abs(n), 'f', 0, 64)
-	if f, is := v.(float64); is && math.Abs(f) < 10 && f != math.Trunc(f) {
-		return strconv.FormatFloat(f, 'f', 1, 64)
+	switch n := v.(type) {
+	case uint64:
+		return units.Count(n)
+	case float64:
+		return units.Rate(n)
 	}
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "\u202f" + text[i:]
-	}
-	if n < 0 {
-		text = "−" + text
-	}
-	return text
+	return units.Count(int64(toFloat(v)))
 }
 
 // percent is a part of a whole, between 0 and 100.
@@ -118,9 +101,9 @@ func ago(v any) string {
 	}
 	d := time.Since(t)
 	if d < 0 {
-		return "in " + span(-d)
+		return "in " + units.Age(-d)
 	}
-	return span(d) + " ago"
+	return units.Age(d) + " ago"
 }
 
 // took writes a duration.
@@ -128,27 +111,12 @@ func took(v any) string {
 	switch d := v.(type) {
 	case *durationpb.Duration:
 		if d != nil {
-			return span(d.AsDuration())
+			return units.Age(d.AsDuration())
 		}
 	case time.Duration:
-		return span(d)
+		return units.Age(d)
 	}
 	return "–"
-}
-
-// span writes a duration with its two largest units.
-func span(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
 // label is a word and the class that colours it.
@@ -240,7 +208,7 @@ func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
-	return strconv.Itoa(n) + " " + thing + "s"
+	return units.Count(n) + " " + thing + "s"
 }
 
 // short is the beginning of an identifier.

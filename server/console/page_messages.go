@@ -465,7 +465,8 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	text := fmt.Sprintf("Moved %d of %d messages to %s.", resp.GetMoved(), len(which.sequences),
+	text := fmt.Sprintf("Moved %s of %s messages to %s.", formatNumber(resp.GetMoved()),
+		formatNumber(len(which.sequences)),
 		cmp.Or(to, "where they come from"))
 	if resp.GetSkipped() > 0 {
 		text += fmt.Sprintf(" %d are not there any more, or stay.", resp.GetSkipped())
@@ -494,6 +495,7 @@ func removeChosen(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	return Done{
-		Message: fmt.Sprintf("Deleted %d of %d messages.", resp.GetRemoved(), len(which.sequences)), Goto: chosenFrom(v),
+		Message: fmt.Sprintf("Deleted %s of %s messages.", formatNumber(resp.GetRemoved()),
+			formatNumber(len(which.sequences))), Goto: chosenFrom(v),
 	}, nil
 }

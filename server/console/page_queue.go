@@ -197,7 +197,8 @@ func publishTest(ctx context.Context, v *View) (Done, error) {
 	if count == 1 {
 		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
 	}
-	return Done{Message: fmt.Sprintf("Published %d messages from sequence %d on.", count, resp.GetFirstSequence())}, nil
+	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d on.", formatNumber(count),
+		resp.GetFirstSequence())}, nil
 }
 
 func alterQueue(ctx context.Context, v *View) (Done, error) {
@@ -258,8 +259,8 @@ func seek(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("Subscription %s goes on at %d, with %d messages to read.",
-		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), resp.GetBacklog())}, nil
+	return Done{Message: fmt.Sprintf("Subscription %s goes on at %d, with %s messages to read.",
+		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), formatNumber(resp.GetBacklog()))}, nil
 }
 
 // confirmed checks that the name of the queue was typed.
@@ -284,7 +285,7 @@ func purgeQueue(ctx context.Context, v *View) (Done, error) {
 	if err != nil {
 		return Done{}, err
 	}
-	return Done{Message: fmt.Sprintf("Purged %d messages.", resp.GetMessages())}, nil
+	return Done{Message: fmt.Sprintf("Purged %s messages.", formatNumber(resp.GetMessages()))}, nil
 }
 
 func deleteQueue(ctx context.Context, v *View) (Done, error) {
@@ -303,6 +304,7 @@ func deleteQueue(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	return Done{
-		Message: fmt.Sprintf("Queue %s is deleted, with %d messages.", name, resp.GetMessages()), Goto: "/queues",
+		Message: fmt.Sprintf("Queue %s is deleted, with %s messages.", name, formatNumber(resp.GetMessages())),
+		Goto:    "/queues",
 	}, nil
 }

@@ -4,13 +4,13 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // queuesPerPage is how many queues one page of the table has.
@@ -165,7 +165,7 @@ func newQueueRow(q *pb.Queue) queueRow {
 		Acknowledged: rateText(a.AcknowledgedPerSecond), Oldest: "–",
 	}
 	if a.GetOldestAt() != nil {
-		row.Oldest = span(max(time.Since(a.GetOldestAt().AsTime()), 0))
+		row.Oldest = units.Age(max(time.Since(a.GetOldestAt().AsTime()), 0))
 	}
 	for _, s := range q.GetSubscriptions() {
 		row.Backlog = max(row.Backlog, s.GetBacklog())
@@ -175,14 +175,10 @@ func newQueueRow(q *pb.Queue) queueRow {
 
 // rateText writes something per second; a dash while it is not known.
 func rateText(perSecond *float64) string {
-	switch {
-	case perSecond == nil:
+	if perSecond == nil {
 		return "–"
-	case *perSecond > 0 && *perSecond < 10:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", *perSecond), ".0")
-	default:
-		return formatNumber(*perSecond)
 	}
+	return units.Rate(*perSecond)
 }
 
 // queueLink is the address of a page about a queue.

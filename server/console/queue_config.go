@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // configField is one field of the form of a queue's configuration.
@@ -64,7 +65,7 @@ func configFields(c *pb.QueueConfig) []configField {
 			Name: "redelivery_max_delay", Label: "… at most", Hint: "empty: no limit",
 			Value: duration(c.GetRedeliveryMaxDelay()),
 		},
-		{Name: "retention_age", Label: "Retain for", Hint: "such as 168h", Value: duration(c.GetRetentionAge())},
+		{Name: "retention_age", Label: "Retain for", Hint: "such as 7d", Value: duration(c.GetRetentionAge())},
 		{Name: "retention_bytes", Label: "Retain bytes", Hint: "such as 1GiB", Value: count(c.GetRetentionBytes())},
 		{Name: "retention_messages", Label: "Retain messages", Value: count(c.GetRetentionMessages())},
 		{
@@ -124,9 +125,9 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	if text == "" {
 		return nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := time.ParseDuration(units.ExpandDays(text))
 	if err != nil || d < 0 {
-		r.fail(name, text, "a duration such as 30s, 15m or 24h is possible")
+		r.fail(name, text, "a duration such as 30s, 15m, 24h or 7d is possible")
 	}
 	return durationpb.New(d)
 }

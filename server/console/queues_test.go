@@ -39,6 +39,9 @@ func testQueuePages(t *testing.T) {
 		require.Equal(t, "/queue", do("/queues/create", url.Values{"name": {name}, "max_bytes": {"1MiB"}}).at)
 	}
 	require.Contains(t, do("/queues/create", url.Values{"name": {"x"}, "ttl": {"soon"}}).body, "a duration such as")
+	require.Equal(t, "/queue", do("/queues/create", url.Values{"name": {"week"}, "retention_age": {"7d"}}).at)
+	require.Contains(t, b.get("/queue/configure?name=week").body, `value="168h0m0s"`)
+	require.Equal(t, "/queues", do("/queue/delete?name=week", url.Values{"confirm": {"week"}}).at)
 	require.Contains(t, do("/queues/create", url.Values{"name": {"a b"}}).body, "name")
 	require.Contains(t, do("/queues/create", url.Values{"name": {"orders"}}).body, "It exists already")
 	list := b.get("/queues?search=EU").body

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // autotuneName is what autotune claims, so that it runs once at a time. No job can have it.
@@ -109,10 +110,10 @@ func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) s
 	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space,
 		reads, minGain)
 	if kind == PlanCompact {
-		return fmt.Sprintf("compact: the page size of %d bytes is the best one, and packing the pages anew saves "+
-			"enough: %s", r.PageSize, gain)
+		return fmt.Sprintf("compact: the page size of %s is the best one, and packing the pages anew saves "+
+			"enough: %s", units.Bytes(r.PageSize), gain)
 	}
-	return fmt.Sprintf("resize from pages of %d bytes to %d: %s", r.PageSize, r.Recommended, gain)
+	return fmt.Sprintf("resize from pages of %s to %s: %s", units.Bytes(r.PageSize), units.Bytes(r.Recommended), gain)
 }
 
 // gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it

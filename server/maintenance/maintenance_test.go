@@ -418,11 +418,11 @@ func testRunMeetsSwitchover(t *testing.T) {
 // Autotune says which operation it begins, and why.
 func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 	r := checkpoint.ScanResult{PageSize: 2048, Recommended: 8192}
-	require.Equal(t, "resize from pages of 2048 bytes to 8192: 30 % of the space and 5 % of the reads are saved, and "+
+	require.Equal(t, "resize from pages of 2.0 KiB to 8.0 KiB: 30 % of the space and 5 % of the reads are saved, and "+
 		"20 % of either are asked for",
 		tuned(PlanResize, &r, 30, 5, 20))
 	r.Recommended = 2048
-	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2048 bytes is the best one")
+	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2.0 KiB is the best one")
 }
 
 // TestAutotune: once in each window, and only if it is worth it.

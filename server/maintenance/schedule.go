@@ -347,8 +347,9 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %s of %s", r.Messages, r.PageSize,
-			r.Recommended, units.Bytes(max(r.GainBytes, 0)), units.Bytes(r.FileBytes)), nil
+		return fmt.Sprintf("%s messages, page size %s, recommended %s, which saves %s of %s",
+			units.Count(r.Messages), units.Bytes(r.PageSize), units.Bytes(r.Recommended),
+			units.Bytes(max(r.GainBytes, 0)), units.Bytes(r.FileBytes)), nil
 	case JobShrink:
 		r, err := t.ops.Shrink(ctx, false)
 		if err != nil {

@@ -154,7 +154,7 @@ func (l *conditionMonitor) replication(f *findings, pair *failover.Status) {
 			if primary.End.LSN > standby.Durable.LSN {
 				lag = primary.End.LSN - standby.Durable.LSN
 			}
-			f.pair(!inSync, conditions.StandbyCatchingUp, "it is %d records behind", lag)
+			f.pair(!inSync, conditions.StandbyCatchingUp, "it is %s records behind", units.Count(lag))
 		}
 	}
 	if primary != nil {
@@ -220,8 +220,8 @@ func (l *conditionMonitor) disk(f *findings, pair *failover.Status) {
 func (l *conditionMonitor) content(f *findings) {
 	st := l.n.store.DamageStatus()
 	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
-		"%d messages cannot be read, %d of them are damaged on both nodes",
-		st.DamagedMessages, st.LostMessages)
+		"%s messages cannot be read, %s of them are damaged on both nodes",
+		units.Count(st.DamagedMessages), units.Count(st.LostMessages))
 	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
 	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d cannot be read", st.DamagedLogLSN)
 	differ := l.n.guard.Difference()

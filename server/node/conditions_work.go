@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 const (
@@ -173,9 +174,9 @@ func (l *conditionMonitor) archive(f *findings, now time.Time) {
 	}
 	switch {
 	case st.Err != nil:
-		f.node(true, conditions.ArchiveLag, "%d records behind: %v", st.Behind, st.Err)
+		f.node(true, conditions.ArchiveLag, "%s records behind: %v", units.Count(st.Behind), st.Err)
 	case now.Sub(l.work.archivedAt) > archiveStuckAfter:
-		f.node(true, conditions.ArchiveLag, "%d records behind, and none was archived since %s", st.Behind,
+		f.node(true, conditions.ArchiveLag, "%s records behind, and none was archived since %s", units.Count(st.Behind),
 			l.work.archivedAt.Format(time.RFC3339))
 	}
 }

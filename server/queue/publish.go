@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // Publish stores a batch of messages in one queue, all or none.
@@ -245,12 +246,12 @@ func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
 		return nil // what is in the queue may make room; what is in the log before this decides
 	}
 	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
-		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Queue,
-			q.Messages, c.MaxMessages)
+		return fmt.Errorf("%w: queue %q has %s messages, its max_messages is %s", txn.ErrQueueFull, q.Queue,
+			units.Count(q.Messages), units.Count(c.MaxMessages))
 	}
 	if c.MaxBytes > 0 && q.Bytes+uint64(sizeBytes) > c.MaxBytes {
-		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Queue, q.Bytes,
-			c.MaxBytes)
+		return fmt.Errorf("%w: queue %q has %s, its max_bytes is %s", txn.ErrQueueFull, q.Queue,
+			units.Bytes(q.Bytes), units.Bytes(c.MaxBytes))
 	}
 	return nil
 }

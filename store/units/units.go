@@ -1,20 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units puts sizes into words for people, as messages and reasons have them. Programs get them in bytes.
+// Package units formats counts, sizes, rates and ages for people: on the command line, in the console, in conditions
+// and in errors. Programs get plain numbers.
 package units
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
 
-// Bytes gives a size with one decimal and the largest unit that leaves at least one before it, such as "1.1 MiB".
-func Bytes[T ~int | ~int64 | ~uint64](n T) string {
+// Count returns a number with separators, such as "1,234,567".
+func Count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
+	s, sign := "", ""
+	if n < 0 {
+		s, sign = strconv.FormatInt(int64(n), 10)[1:], "-"
+	} else {
+		s = strconv.FormatUint(uint64(n), 10)
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// Bytes returns a size with one decimal and the largest unit that leaves at least one before it, such as "1.1 MiB".
+func Bytes[T ~int | ~int64 | ~uint32 | ~uint64](n T) string {
 	const units = "KMGTPE"
-	if n < 1024 {
+	v, i := float64(n)/1024, 0
+	if math.Abs(v) < 1 {
 		return fmt.Sprintf("%d B", n)
 	}
-	v, i := float64(n)/1024, 0
-	for v >= 1024 && i < len(units)-1 {
+	for math.Abs(v) >= 1024 && i < len(units)-1 {
 		v /= 1024
 		i++
 	}
 	return fmt.Sprintf("%.1f %ciB", v, units[i])
+}
+
+// Rate returns a number per second: with one decimal below 10, and a whole number with separators from there on.
+func Rate(perSecond float64) string {
+	if math.Abs(perSecond) < 9.95 {
+		return strings.TrimSuffix(strconv.FormatFloat(perSecond, 'f', 1, 64), ".0")
+	}
+	return Count(int64(math.Round(perSecond)))
+}
+
+// Age returns a duration with its two largest units, in the form that settings and flags accept: "250ms", "34s",
+// "7m39s", "2h5m", "3d4h".
+func Age(d time.Duration) string {
+	if d < 0 {
+		return "-" + Age(-d)
+	}
+	for _, u := range [...]struct {
+		large, small         time.Duration
+		nameLarge, nameSmall string
+	}{
+		{24 * time.Hour, time.Hour, "d", "h"},
+		{time.Hour, time.Minute, "h", "m"},
+		{time.Minute, time.Second, "m", "s"},
+	} {
+		if d < u.large {
+			continue
+		}
+		text := strconv.FormatInt(int64(d/u.large), 10) + u.nameLarge
+		if rest := d % u.large / u.small; rest > 0 {
+			text += strconv.FormatInt(int64(rest), 10) + u.nameSmall
+		}
+		return text
+	}
+	if 0 < d && d < time.Second {
+		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
+	}
+	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
+}
+
+// ExpandDays returns a duration with its days, of 24 hours, written as hours: "7d12h" is "168h12h". Anything else stays
+// as it is, for time.ParseDuration to refuse.
+func ExpandDays(text string) string {
+	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
+		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)
+		if err != nil {
+			return s
+		}
+		return strconv.FormatFloat(n*24, 'f', -1, 64) + "h"
+	})
 }

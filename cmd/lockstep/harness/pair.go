@@ -12,10 +12,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"google.golang.org/grpc/credentials"
 
@@ -93,6 +95,11 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	if err := p.lockDir(); err != nil {
 		return nil, err
 	}
+	for _, address := range o.Listen {
+		if err := checkListen(ctx, address); err != nil {
+			return nil, err
+		}
+	}
 	if p.o.Binary == "" {
 		if p.o.Binary, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
@@ -139,6 +146,28 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 
 // ErrInUse is returned when another pair runs in Options.Dir.
 var ErrInUse = errors.New("the directory is in use by another process that runs a pair in it")
+
+// ErrAddressInUse is returned when another process listens on one of Options.Listen: that process would answer in place
+// of the node.
+var ErrAddressInUse = errors.New("the address is in use by another process")
+
+// checkListen returns ErrAddressInUse if a node cannot listen on its address.
+func checkListen(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: %s", ErrAddressInUse, address)
+	case err != nil:
+		return fmt.Errorf("address of a node: %w", err)
+	}
+	if err := l.Close(); err != nil {
+		return fmt.Errorf("address of a node: %w", err)
+	}
+	return nil
+}
 
 // lockDir takes the lock of the pair's directory, so that a second pair in it fails at once: its etcd would wait for
 // the first one's file lock without end.

@@ -18,11 +18,23 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	cmd.SuggestionsMinimumDistance = 2
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		text += "; did you mean " + strings.Join(names, " or ") + "?"
+	} else {
+		text += "; its commands are " + strings.Join(subcommands(cmd), ", ")
 	}
 	return Usage("%s", text)
 }
 
-// NeedsSubcommand is run by a group that was called by itself.
+// NeedsSubcommand is run by a group that was called without a command.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
-	return Usage("%s needs one of its commands; see `%s --help`", cmd.CommandPath(), cmd.CommandPath())
+	return Usage("%s needs a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
+}
+
+// subcommands returns the names of the commands of a group.
+func subcommands(cmd *cobra.Command) (names []string) {
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() {
+			names = append(names, below.Name())
+		}
+	}
+	return names
 }

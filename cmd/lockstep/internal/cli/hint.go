@@ -82,6 +82,10 @@ func hint(err error) string {
 	case errors.Is(err, client.ErrUnavailable) && says("broken pipe", "connection reset"):
 		return "lockstep status tells which nodes answer; one that ends connections may want a certificate " +
 			"(--tls-cert, --tls-key): lockstep cert show HOST:PORT"
+	case errors.Is(err, client.ErrRefused) && says("set backup.path"):
+		return "--path names a directory of the node for backups, or s3://BUCKET/PREFIX"
+	case errors.Is(err, client.ErrRefused) && says("lockstep "):
+		return ""
 	case errors.Is(err, client.ErrRefused):
 		return "lockstep status tells what the nodes are and what is wrong, and what to do about it"
 	case errors.Is(err, ErrNoAnswer), errors.Is(err, client.ErrUnavailable) && says("connection refused", "no such host"):

@@ -7,7 +7,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -42,7 +44,7 @@ func NoAnswer(ctx context.Context, s nodes.Status) error {
 			return errNodeSpeaksTLS
 		case has("does not speak TLS, and this client does"):
 			return errNodeIsPlain
-		case has("TLS: "), has("wants another client certificate"):
+		case has("TLS: "), has("wants another client certificate"), has("wants a client certificate"):
 			return errCertificates
 		case has("broken pipe"), has("connection reset"):
 			return fmt.Errorf("%w (%s)", errEnds, n.Error)
@@ -51,8 +53,8 @@ func NoAnswer(ctx context.Context, s nodes.Status) error {
 	return ErrNoAnswer
 }
 
-// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. A connection that ends without an
-// answer counts as TLS: gRPC has said that it ended one without TLS.
+// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. Another protocol answers with bytes
+// that are no record of TLS, or ends the connection. No answer in time counts as TLS.
 func speaksTLS(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -64,7 +66,7 @@ func speaksTLS(ctx context.Context, address string) bool {
 		_ = conn.Close() // nothing was sent
 	}
 	var other tls.RecordHeaderError
-	return !errors.As(err, &other)
+	return !errors.As(err, &other) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET)
 }
 
 // probeTimeout bounds the handshake of speaksTLS.

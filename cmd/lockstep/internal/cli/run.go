@@ -29,14 +29,14 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return ExitOK
 	case !env.started, errors.Is(err, ErrUsage), errors.Is(err, config.ErrInvalid):
 		// Cobra found it, before any command began: an unknown command or flag, or a wrong number of arguments.
 		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
-		fmt.Fprintln(env.Stderr, "Try `lockstep --help`, or --help after the command.")
+		fmt.Fprintf(env.Stderr, "Try `%s --help`.\n", cmd.CommandPath())
 		return ExitUsage
 	case errors.Is(err, syscall.EPIPE): // the reader of the output is gone
 		return ExitError

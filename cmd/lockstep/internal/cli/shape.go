@@ -3,18 +3,34 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // ShapeFlags gives the flags of a command and of those below it their form: durations take days ("7d"), and the help
-// shows boolean flags without [=true|false].
+// shows boolean flags without [=true|false]. A wrong number of arguments is refused with the usage of the command.
 func ShapeFlags(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
 		set.VisitAll(shape)
+	}
+	if check := cmd.Args; check != nil && !cmd.HasSubCommands() {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			if err == nil || errors.Is(err, ErrUsage) {
+				return err
+			}
+			given := "no arguments"
+			if len(args) > 0 {
+				given = fmt.Sprintf("%q", args)
+			}
+			return Usage("expected %s, got %s", cmd.UseLine(), given)
+		}
 	}
 	for _, below := range cmd.Commands() {
 		ShapeFlags(below)
@@ -42,7 +58,7 @@ type days struct{ pflag.Value }
 
 // Set implements pflag.Value.
 func (d *days) Set(text string) error {
-	return d.Value.Set(config.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
+	return d.Value.Set(units.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
 }
 
 // plain is the value of a boolean flag that is not shown as [=true|false]: without the method IsBoolFlag.

@@ -35,6 +35,10 @@ func TestNextCommand(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "orders")
 	c.OK("publish", "orders", "one")
+	c.OK("queue", "create", "small", "--max-messages", "1")
+	_, stderr, code := c.Run("", "publish", "small", "one", "two", "three")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "refused, and nothing after them was sent")
 	dir := filepath.Join(p.Nodes[0].Dir, "data")
 	empty := t.TempDir()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,6 +59,7 @@ func TestNextCommand(t *testing.T) {
 		{c, "queue delete orders --if-empty", "lockstep queue show"},
 		{c, "txn commit nothing", "lockstep txn list"},
 		{c, "switchover", "lockstep status"},
+		{c, "store backup", "--path"},
 		{c, "store check --data-dir " + dir, "lockstep status"},
 		{c, "store check --data-dir " + empty, "lockstep doctor"},
 		{c, "store dump-meta --data-dir " + filepath.Join(empty, "none"), "lockstep doctor"},

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -125,17 +124,7 @@ func trimLines(s string) string {
 }
 
 // Count writes a number with separators: 1,234,567.
-func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string {
-	s := strconv.FormatInt(int64(n), 10)
-	sign := ""
-	if s[0] == '-' {
-		sign, s = "-", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return sign + s
-}
+func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string { return units.Count(n) }
 
 // Plural writes a number of things: "1 message", "2 messages", "0 messages". The plural is the thing with an s.
 func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {

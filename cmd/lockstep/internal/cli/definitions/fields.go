@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // The configuration of a queue is read and written field by field as client.QueueConfig has them, so that a field that
@@ -117,7 +118,7 @@ func (f configField) set(c *client.QueueConfig, text string) error {
 	v := f.of(c)
 	switch v.Interface().(type) {
 	case time.Duration:
-		d, err := time.ParseDuration(config.ExpandDays(text))
+		d, err := time.ParseDuration(units.ExpandDays(text))
 		if err != nil {
 			return fmt.Errorf("%w: %s is %q; write a duration, such as 30s, 24h or 7d", errValue, f.name, text)
 		}

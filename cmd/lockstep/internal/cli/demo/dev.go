@@ -62,7 +62,12 @@ A node that is killed is started again after 5 seconds.`,
 
 func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	p, err := harness.Start(ctx, o)
-	if err != nil {
+	switch {
+	case errors.Is(err, harness.ErrInUse):
+		return fmt.Errorf("%w; stop that one, or choose another directory with --dir", err)
+	case errors.Is(err, harness.ErrAddressInUse):
+		return fmt.Errorf("%w; stop the process, or choose other addresses with --listen-a and --listen-b", err)
+	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()

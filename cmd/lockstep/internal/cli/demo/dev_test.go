@@ -6,6 +6,7 @@ package demo
 
 import (
 	"context"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -44,6 +45,18 @@ func TestDevTwice(t *testing.T) {
 	first, err = harness.Start(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, first.Close())
+}
+
+// TestDevTakenAddress: a pair does not start where another process listens; that process would answer for its node.
+func TestDevTakenAddress(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	_, err = harness.Start(t.Context(), harness.Options{
+		Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes(), Listen: [2]string{l.Addr().String()},
+	})
+	require.ErrorIs(t, err, harness.ErrAddressInUse)
+	require.ErrorContains(t, err, l.Addr().String())
 }
 
 // TestDevRaftAgain: a pair with a witness starts again in its directory.

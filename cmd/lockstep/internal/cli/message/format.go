@@ -86,7 +86,8 @@ func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	}
 	var b bytes.Buffer
 	if err := f.template.Execute(&b, all); err != nil {
-		return fmt.Errorf("print message %d, which is not acknowledged: %w", m.Sequence, err)
+		return fmt.Errorf("print message %d, which is not acknowledged: %w; the names of fields are those of --output json",
+			m.Sequence, err)
 	}
 	b.WriteByte('\n')
 	return env.Print.Raw(b.Bytes())

@@ -267,7 +267,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		err = sourceErr
 	}
 	p.mu.Lock()
-	count, first, last, unknown := p.count, p.first, p.last, p.sent-p.count-p.refused
+	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
 		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were "+
@@ -275,6 +275,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
 			"publishing all of them again can "+
 			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
+	}
+	if err != nil && refused > 0 && count > 0 {
+		err = fmt.Errorf("%w\n%s refused, and nothing after them was sent", err, out.Plural(refused, "message"))
 	}
 	if count > 0 {
 		sequences := fmt.Sprintf("sequence %d", first)

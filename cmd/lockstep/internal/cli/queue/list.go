@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // ratesAfter is how long after the first look at the queues their rates are known.
@@ -177,14 +178,10 @@ func measured(ctx context.Context, c *client.Client, o client.ListOptions) (clie
 
 // rate of an activity; empty while it is not known.
 func rate(a *client.QueueActivity, perSecond float64) string {
-	switch {
-	case !a.Rates:
+	if !a.Rates {
 		return ""
-	case perSecond > 0 && perSecond < 10:
-		return fmt.Sprintf("%.1f", perSecond)
-	default:
-		return out.Count(uint64(perSecond + 0.5))
 	}
+	return units.Rate(perSecond)
 }
 
 // age of the oldest message; empty if there is none.
@@ -192,5 +189,5 @@ func age(at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return out.Span(max(time.Since(at), 0))
+	return units.Age(max(time.Since(at), 0))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
-	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // moved is where a subscription goes on, for programs.
@@ -82,7 +82,7 @@ func parsePlace(flag, text string) (client.Place, error) {
 		}
 		return client.AtSequence(sequence), nil
 	}
-	if ago, err := time.ParseDuration(config.ExpandDays(text)); err == nil {
+	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
 		if ago < 0 {
 			return client.Place{}, cli.Usage("%s %s has not come yet: it is how long ago", flag, text)
 		}

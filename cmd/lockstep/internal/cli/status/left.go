@@ -25,9 +25,12 @@ func printLeft(env *cli.Env, s nodes.Status) error {
 		var unused, cut []string
 		for _, l := range n.LeftBehind {
 			text := fmt.Sprintf("%s (%s)", l.Path, out.Bytes(l.Bytes))
-			if l.Kind == store.LeftCutLog {
+			switch l.Kind {
+			case store.LeftCutLog:
 				cut = append(cut, text)
-			} else {
+			case store.LeftOldPageFile:
+				unused = append(unused, text+", with lockstep store drop-old --node "+n.Name)
+			default:
 				unused = append(unused, text)
 			}
 		}

@@ -63,7 +63,7 @@ func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 			{Path: "/data/page.db_old", Kind: store.LeftOldPageFile},
 		}},
 	}})
-	require.Contains(t, string(text), "may be removed: /data/page.db_old (0 B)\n")
+	require.Contains(t, string(text), "may be removed: /data/page.db_old (0 B), with lockstep store drop-old --node a\n")
 	require.Contains(t, string(text), "not part of the pair are kept on a (lockstep store dump-log FILE --messages "+
 		"shows them): /data/cut-1.seg (0 B)\n")
 }

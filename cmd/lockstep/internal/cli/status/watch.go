@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // clearScreen takes everything off a terminal.
@@ -90,10 +91,10 @@ func rates(before, now *nodes.Status, passed time.Duration) string {
 			if old.NodeID != n.NodeID || nodes.BaseRole(old.Role) != nodes.Active || n.Commit < old.Commit {
 				continue
 			}
-			per := func(d float64) string { return fmt.Sprintf("%.0f/s", d/passed.Seconds()) }
+			per := func(d float64) string { return units.Rate(d/passed.Seconds()) + "/s" }
 			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
 				per(float64(n.Commit-old.Commit)),
-				fmt.Sprintf("%+.0f/s", (float64(n.Messages)-float64(old.Messages))/passed.Seconds()),
+				per(float64(n.Messages)-float64(old.Messages)),
 				out.Bytes(n.MessageBytes))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // What a terminal has to have at least.
@@ -150,7 +151,7 @@ func lagOf(n *nodes.Node) string {
 	}
 	text := out.Bytes(n.StandbyLagBytes)
 	if n.StandbyLagSeconds >= 1 {
-		text += " " + age(n.StandbyLagSeconds)
+		text += " " + units.Age(time.Duration(n.StandbyLagSeconds*float64(time.Second)))
 	}
 	return text
 }
@@ -240,8 +241,8 @@ func (m *model) rateLines() []string {
 	parts := []string{"published, delivered and acknowledged per second: not known yet"}
 	if r := m.status.rates; r != nil {
 		parts = []string{
-			"published " + perSecond(r.Published) + "/s", "delivered " + perSecond(r.Delivered) + "/s",
-			"acknowledged " + perSecond(r.Acknowledged) + "/s",
+			"published " + units.Rate(r.Published) + "/s", "delivered " + units.Rate(r.Delivered) + "/s",
+			"acknowledged " + units.Rate(r.Acknowledged) + "/s",
 		}
 		if r.CommitP99MS > 0 {
 			parts = append(parts, fmt.Sprintf("commit p50 %s p99 %s", milliseconds(r.CommitP50MS),
@@ -266,13 +267,6 @@ func (m *model) rateLines() []string {
 	return lines
 }
 
-func perSecond(rate float64) string {
-	if rate > 0 && rate < 10 {
-		return fmt.Sprintf("%.1f", rate)
-	}
-	return out.Count(uint64(rate + 0.5))
-}
-
 func milliseconds(ms float64) string {
 	switch {
 	case ms < 1:
@@ -283,22 +277,6 @@ func milliseconds(ms float64) string {
 		return fmt.Sprintf("%.0f ms", ms)
 	}
 	return fmt.Sprintf("%.0f s", ms/1000)
-}
-
-// age in its largest unit.
-func age(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	}
-	return fmt.Sprintf("%d d", int(d.Hours()/24))
 }
 
 // footHeight is how many lines foot has.

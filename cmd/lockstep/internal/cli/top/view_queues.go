@@ -5,8 +5,10 @@ package top
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
 )
 
 // rows is how many queues fit the screen.
@@ -100,8 +102,8 @@ func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
 		}
 		return write(*v)
 	}
-	return known(a.Published, perSecond), known(a.Delivered, perSecond), known(a.Acknowledged, perSecond),
-		known(a.OldestSeconds, age)
+	return known(a.Published, units.Rate), known(a.Delivered, units.Rate), known(a.Acknowledged, units.Rate),
+		known(a.OldestSeconds, func(s float64) string { return units.Age(time.Duration(s * float64(time.Second))) })
 }
 
 // queueLines are everything about one queue.
