@@ -196,6 +196,9 @@ func (s *State) dropped(before Status) (Code, bool) {
 	return s.act.cause.Code(), true
 }
 
+// roleChanged is the message of the log line.
+const roleChanged = "role changed"
+
 // wroteRecord reports whether this process has written the known record.
 func (s *State) wroteRecord() bool { return strings.HasPrefix(s.rec.OpID, s.process+"/") }
 
@@ -206,6 +209,12 @@ func (s Status) hasOther() bool {
 	}
 	_, ok := s.Record.Other(s.Self.ID)
 	return ok
+}
+
+// logStart logs the role that a process starts in.
+func (r *Runner) logStart(end uint64) {
+	r.log.Info(roleChanged, zap.Stringer("from", Role(0)), zap.Stringer("to", RoleRecovering),
+		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
 }
 
 // logChange logs a change of the role and a dropped standby: events that test/cluster waits for.
@@ -223,7 +232,7 @@ func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 		}, fields...)...)
 	}
 	if now.Role != before.Role {
-		r.log.Info("role changed", append([]zap.Field{
+		r.log.Info(roleChanged, append([]zap.Field{
 			zap.Stringer("from", before.Role), zap.Stringer("to", now.Role),
 			zap.String("code", string(s.roleCode(before))), zap.String("reason", now.Reason),
 		}, fields...)...)

@@ -194,7 +194,7 @@ func TestCodesAreDocumented(t *testing.T) {
 	require.NoError(t, err)
 	var codes []string
 	ast.Inspect(f, func(n ast.Node) bool {
-		if v, ok := n.(*ast.ValueSpec); ok {
+		if v, ok := n.(*ast.ValueSpec); ok && v.Type != nil {
 			code, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
 			require.NoError(t, err)
 			codes = append(codes, code)
