@@ -100,12 +100,12 @@ func (s *State) roleCode(before Status) Code {
 		return s.actingCode(role, before)
 	case RoleStandby:
 		return CodeInSync
-	case RoleSyncing:
-		return CodeCaughtUp
-	case RoleCatchingUp:
+	case RoleSyncing, RoleCatchingUp:
 		switch {
 		case before.Role == RoleStandby && !listed:
 			return CodeDropped
+		case role == RoleSyncing:
+			return CodeCaughtUp
 		case before.Role == RoleSyncing:
 			return s.follow.cause.Code()
 		}

@@ -90,14 +90,14 @@ func TestCodes(t *testing.T) {
 		{"the active lacks records", standbyOf, func(r *rig) { r.seeRecord(record(recordWith(0, 0), 6, 3), 101) },
 			[]string{"ACTIVATING longer-log"}},
 		{"dropped, and back", standbyOf, func(r *rig) {
-			r.seeRecord(record(recordWith(1, 1), 6, 2), 101)
 			r.report(FollowerRequired{})
+			r.seeRecord(record(recordWith(1, 1), 6, 2), 101)
 			r.report(FollowerLost{Cause: LostSlow})
 			r.report(FollowerConnected{Config: 6, Term: 2})
 			r.report(FollowerRequired{})
 			r.seeRecord(record(recordWith(1, 0, 1), 7, 2), 102)
 		}, []string{
-			"CATCHING_UP dropped", "SYNCING caught-up", "CATCHING_UP slow", "SYNCING caught-up", "STANDBY in-sync",
+			"SYNCING dropped", "CATCHING_UP slow", "SYNCING caught-up", "STANDBY in-sync",
 		}},
 		{"rolled back", standbyOf, func(r *rig) { r.report(FollowerLacks{Config: 5, Common: 3, Committed: 9}) },
 			[]string{"RECOVERING store-rolled-back"}},
