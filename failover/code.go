@@ -166,7 +166,7 @@ func (s *State) takenUp() Code {
 	}
 }
 
-// yielded is why the known record does not name this node active any more.
+// yielded is why the known record no longer names this node active.
 func (s *State) yielded() Code {
 	switch f := s.rec.Forced; {
 	case f != nil && f.Term > s.act.term && !f.Settled:
