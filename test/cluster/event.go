@@ -14,13 +14,15 @@ import (
 	"time"
 )
 
-// Events of failover. Both have the fields code (failover.Code), lsn (the end of the log) and, if the node knows the
+// Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node knows the
 // cluster record, config, term and in_sync.
 const (
 	// EventRole is a change of the node's role: from, to, reason.
 	EventRole = "role changed"
 	// EventDropped is a standby that left the in-sync set, logged by the active: standby.
 	EventDropped = "standby dropped"
+	// EventCondition is a condition that a node reports: condition.
+	EventCondition = "condition"
 )
 
 // eventColumns is between the columns of a line of the log, in the text format.
