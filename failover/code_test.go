@@ -67,14 +67,16 @@ func TestCodes(t *testing.T) {
 			r.won()
 			r.report(ActiveReady{})
 		}, []string{"CANDIDATE silence", "ACTIVATING silence", "ACTIVE_ALONE ready"}},
-		{"killed active", standbyOf, func(r *rig) { r.report(FollowerLost{Cause: LostRefused}) },
-			[]string{"CANDIDATE connection-refused"}},
+		{"killed active", standbyOf, func(r *rig) {
+			r.report(FollowerLost{Cause: LostRefused})
+		}, []string{"CANDIDATE connection-refused"}},
 		{"unreachable active", standbyOf, func(r *rig) {
 			r.report(FollowerLost{Cause: LostReset})
 			r.after(time.Second)
 		}, []string{"CANDIDATE connection-closed"}},
-		{"the active left", standbyOf, func(r *rig) { r.seeRecord(record(recordWith(1, 0), 6, 2), 101) },
-			[]string{"CANDIDATE active-left"}},
+		{"the active left", standbyOf, func(r *rig) {
+			r.seeRecord(record(recordWith(1, 0), 6, 2), 101)
+		}, []string{"CANDIDATE active-left"}},
 		{"takeover of unknown outcome", standbyOf, func(r *rig) {
 			next := effect[SwapRecord](r.t, r.report(FollowerLost{Cause: LostSilence})).Next
 			r.step(Swapped{OpID: r.s.swapping, Err: ErrUnknownOutcome})
@@ -85,10 +87,12 @@ func TestCodes(t *testing.T) {
 			r.seeRecord(record(recordWith(1, 0, 1), 6, 2), 101)
 			r.seeRecord(record(recordWith(0, 0, 1), 7, 3), 102)
 		}, []string{"CANDIDATE silence", "STANDBY in-sync", "ACTIVATING switchover"}},
-		{"switchover", standbyOf, func(r *rig) { r.seeRecord(record(recordWith(0, 0, 1), 6, 3), 101) },
-			[]string{"ACTIVATING switchover"}},
-		{"the active lacks records", standbyOf, func(r *rig) { r.seeRecord(record(recordWith(0, 0), 6, 3), 101) },
-			[]string{"ACTIVATING longer-log"}},
+		{"switchover", standbyOf, func(r *rig) {
+			r.seeRecord(record(recordWith(0, 0, 1), 6, 3), 101)
+		}, []string{"ACTIVATING switchover"}},
+		{"the active lacks records", standbyOf, func(r *rig) {
+			r.seeRecord(record(recordWith(0, 0), 6, 3), 101)
+		}, []string{"ACTIVATING longer-log"}},
 		{"dropped, and back", standbyOf, func(r *rig) {
 			r.report(FollowerRequired{})
 			r.seeRecord(record(recordWith(1, 1), 6, 2), 101)
@@ -99,8 +103,9 @@ func TestCodes(t *testing.T) {
 		}, []string{
 			"SYNCING dropped", "CATCHING_UP slow", "SYNCING caught-up", "STANDBY in-sync",
 		}},
-		{"rolled back", standbyOf, func(r *rig) { r.report(FollowerLacks{Config: 5, Common: 3, Committed: 9}) },
-			[]string{"RECOVERING store-rolled-back"}},
+		{"rolled back", standbyOf, func(r *rig) {
+			r.report(FollowerLacks{Config: 5, Common: 3, Committed: 9})
+		}, []string{"RECOVERING store-rolled-back"}},
 		{"forced", func(t *testing.T) *rig { t.Helper(); return left(t, Settings{}) }, func(r *rig) {
 			r.step(asked(r))
 			r.won()
@@ -118,8 +123,9 @@ func TestCodes(t *testing.T) {
 			r.report(lost(LostReset))
 			r.report(StandbyConnected{Member: memberOf(1)})
 		}, []string{"BLOCKED connection-closed", "ACTIVE unblocked"}},
-		{"the standby leaves", activeOf, func(r *rig) { r.seeRecord(record(recordWith(0, 0), 7, 3), 200) },
-			[]string{"dropped standby-left", "ACTIVE_ALONE standby-dropped"}},
+		{"the standby leaves", activeOf, func(r *rig) {
+			r.seeRecord(record(recordWith(0, 0), 7, 3), 200)
+		}, []string{"dropped standby-left", "ACTIVE_ALONE standby-dropped"}},
 		{"min-in-sync", func(t *testing.T) *rig {
 			t.Helper()
 			return fresh(activePair(t, Settings{MinInSync: 2}))

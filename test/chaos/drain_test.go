@@ -203,10 +203,10 @@ func drainCases() []drainCase {
 		require.NoError(t, err)
 	}
 	return []drainCase{
-		{name: "active", handedOver: true, pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
+		{name: "active", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
 			active, _ := inSync(t, p)
 			return active
-		}},
+		}, handedOver: true},
 		{name: "standby", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
 			_, standby := inSync(t, p)
 			return standby

@@ -125,7 +125,7 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 func pausesAreStrict() bool { return os.Getenv("LOCKSTEP_PAUSES") == "strict" }
 
 // TestPauses measures from the outside how long publishing pauses when the active is stopped (SIGTERM), gives its role
-// away, or is killed, and checks why the other node took the role. LOCKSTEP_ROUNDS is how often each is done, default 2.
+// away, or is killed, and checks why the other node took the role. LOCKSTEP_ROUNDS is the number of rounds, default 2.
 // LOCKSTEP_PAUSES=strict fails if a median is above its goal, or if the client sees an error at a stop or switchover: a
 // client without processor time learns too late that a node stops. Both are exact in simulated time: test/timing.
 func TestPauses(t *testing.T) {

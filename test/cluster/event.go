@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node knows the
-// cluster record, config, term and in_sync.
+// Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node
+// knows the cluster record, config, term and in_sync.
 const (
 	// EventRole is a change of the node's role: from, to, reason.
 	EventRole = "role changed"
