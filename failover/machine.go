@@ -64,6 +64,7 @@ type State struct {
 	fenced    bool   // it lost the role and has not found the new active yet
 	obeyed    Fence  // highest that an active welcomed this node under
 	why       string // what has led to the last change of mode, in words
+	change    change
 	occupied  string // why the role should stay here for now, although another node is preferred; empty if it need not
 	follow    following
 	act       acting

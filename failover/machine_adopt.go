@@ -144,6 +144,7 @@ func (m *machine) sendAdoption() {
 		return
 	}
 	if !m.known {
+		m.change = change{code: CodeAdopted, term: a.next.Term}
 		m.claim()
 		a.next.InSync = []Member{m.me()}
 		a.next.Mark = Mark{Pair: a.next.PairID, By: a.next.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}

@@ -5,7 +5,6 @@ package failover
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -35,7 +34,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 			m.needLoad = true
 		}
 		// The active may not have heard of the record that this node has written, with the generation of its run.
-		if e.Config == 0 || e.Config == m.rec.Config-1 && strings.HasPrefix(m.rec.OpID, m.process+"/") {
+		if e.Config == 0 || e.Config == m.rec.Config-1 && m.wroteRecord() {
 			f.lacks.Config = m.rec.Config
 		}
 	case FollowerRequired:
@@ -189,6 +188,7 @@ func (m *machine) stand() {
 	}
 	if !m.candidate {
 		m.candidate, m.why = true, m.standReason()
+		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
 	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence;
 	// then the swap. The fence shuts out the present config and term only: if the old active's swap wins, its next
@@ -226,6 +226,19 @@ func (s *State) standReason() string {
 		return fmt.Sprintf("the active %s is gone: %s", s.follow.active.Address, s.follow.cause)
 	default:
 		return fmt.Sprintf("the active %s does not answer", s.follow.active.Address)
+	}
+}
+
+// standCode is the code of standReason.
+func (s *State) standCode() Code {
+	_, activeInSync := s.rec.Member(s.rec.Active)
+	switch {
+	case s.rec.Active == s.self.ID:
+		return CodeRestart
+	case !activeInSync:
+		return CodeActiveLeft
+	default:
+		return s.follow.cause.Code()
 	}
 }
 

@@ -184,6 +184,7 @@ func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
 		m.candidate, m.why = true, "an operator makes this node active by force"
+		m.change = change{code: CodeForced, term: f.Term}
 		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what "+
 			"was acknowledged after LSN %d may be lost",
 			f.By, f.After)

@@ -22,6 +22,7 @@ func (m *machine) takeUp() {
 	// would, with a coordinator put back to an older state, accept the record before this one and use the term again
 	// (INV-9).
 	m.raiseFence(m.rec.Fence())
+	m.change.code = m.takenUp()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
 	m.usedTerm, m.run.grown = m.rec.Term, true
@@ -56,6 +57,7 @@ func (m *machine) yieldRole() {
 			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"),
 			cmp.Or(next.Name, f.Node.String()), f.After)
 	}
+	m.change = change{code: m.yielded()}
 	m.do(StopActive{Next: next})
 	m.mode, m.fenced = modeIdle, true
 	m.epoch++

@@ -129,6 +129,9 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	if !m.known && !m.wrote(rec) {
 		m.bootTerm = rec.Term
 	}
+	if !m.wrote(rec) {
+		m.change.term = 0
+	}
 	m.forgetFormerRun(rec)
 	wasEligible := m.known && m.eligible()
 	m.known, m.missing, m.trouble, m.refused = true, false, "", nil

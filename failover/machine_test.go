@@ -21,6 +21,8 @@ type rig struct {
 	read Loaded
 	// features that both nodes know.
 	features Features
+	// changes are the roles and dropped standbys that the Runner would log, with their codes.
+	changes []string
 }
 
 func memberOf(i int) Member {
@@ -55,8 +57,19 @@ func newRig(t *testing.T, set Settings) *rig {
 
 func (r *rig) step(ev Event) []Effect {
 	r.t.Helper()
+	before := Status{Role: r.s.Role(), Self: r.s.self}
+	if r.s.known {
+		rec := r.s.rec.Clone()
+		before.Record = &rec
+	}
 	s, effects := Step(r.s, r.now, ev)
 	r.s = s
+	if code, ok := r.s.dropped(before); ok {
+		r.changes = append(r.changes, "dropped "+string(code))
+	}
+	if role := r.s.Role(); role != before.Role {
+		r.changes = append(r.changes, role.String()+" "+string(r.s.roleCode(before)))
+	}
 	return effects
 }
 

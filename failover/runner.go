@@ -12,8 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
-
-	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // Options of a Runner.
@@ -281,27 +279,14 @@ func (r *Runner) publish(s *State) {
 	st.Since = old.Since
 	if st.Role != old.Role {
 		st.Since = time.Now()
-		r.logRole(old, st, end)
 	}
+	r.logChange(s, old, st, end.LSN)
 	if sameStatus(old, st) {
 		return
 	}
 	r.status = st
 	close(r.changed)
 	r.changed = make(chan struct{})
-}
-
-// logRole logs a change of the role: test/cluster waits for it as an event.
-func (r *Runner) logRole(old, now Status, end lsn.Position) {
-	fields := []zap.Field{
-		zap.Stringer("from", old.Role), zap.Stringer("to", now.Role),
-		zap.String("reason", now.Reason), zap.Uint64("lsn", end.LSN),
-	}
-	if now.Record != nil {
-		fields = append(fields, zap.Uint64("config", now.Record.Config), zap.Uint64("term", now.Record.Term),
-			zap.Int("in_sync", len(now.Record.InSync)))
-	}
-	r.log.Info("role changed", fields...)
 }
 
 func sameStatus(a, b Status) bool {

@@ -50,6 +50,7 @@ func (l *loop) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 
+	l.r.logStart(l.identity.End.LSN)
 	l.apply(ctx, Started{Identity: l.identity})
 	for !l.halted {
 		next := time.Hour

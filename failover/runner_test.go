@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -43,6 +44,8 @@ type pair struct {
 	connect func() failover.Coordinator
 	// features that the nodes say they know.
 	features failover.Features
+	// logger of the nodes; nil: that of the test.
+	logger *zap.Logger
 }
 
 func newPair(t *testing.T, connect func() failover.Coordinator) *pair {
@@ -71,9 +74,13 @@ func (p *pair) start(i int, set failover.Settings) {
 	n.plane.dead = false
 	p.hub.mu.Unlock()
 	n.coord = p.connect()
+	logger := p.logger
+	if logger == nil {
+		logger = zaptest.NewLogger(n.t)
+	}
 	var err error
 	n.run, err = failover.New(failover.Options{
-		Coordinator: n.coord, Data: n.plane, Settings: set, Logger: zaptest.NewLogger(n.t).Named(n.plane.addr),
+		Coordinator: n.coord, Data: n.plane, Settings: set, Logger: logger.Named(n.plane.addr),
 		Self: failover.NodeInfo{
 			ID: n.plane.id.Node, Name: n.plane.addr, Address: n.plane.addr, Features: p.features,
 		},

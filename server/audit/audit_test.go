@@ -133,7 +133,30 @@ func TestSlowDisk(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, time.Minute, time.Millisecond, "it is over")
 }
 
-func TestFullDisk(t *testing.T) {
+// TestCloseWritesTheQueue: what was observed before Close is written when it returns, on a disk that is slow.
+func TestCloseWritesTheQueue(t *testing.T) { synctest.Test(t, testCloseWritesTheQueue) }
+
+func testCloseWritesTheQueue(t *testing.T) {
+	const lines, each = 3, 500 * time.Millisecond
+	written := 0
+	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
+		time.Sleep(each) //nolint:forbidigo // simulated time
+		written++
+		return len(b), nil
+	}}})
+	for range lines {
+		l.Observe(context.Background(), call(paused, nil))
+	}
+	began := time.Now()
+	require.NoError(t, l.Close())
+	require.Equal(t, lines, written)
+	require.Equal(t, lines*each, time.Since(began))
+	require.Zero(t, l.Stats().Lost)
+}
+
+func TestFullDisk(t *testing.T) { synctest.Test(t, testFullDisk) }
+
+func testFullDisk(t *testing.T) {
 	full := true
 	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
 		if full {
@@ -142,12 +165,13 @@ func TestFullDisk(t *testing.T) {
 		return len(b), nil
 	}}})
 	l.Observe(context.Background(), call(paused, nil))
-	require.Eventually(t, func() bool { return l.Stats().Trouble != "" }, time.Minute, time.Millisecond)
-	require.EqualValues(t, 1, l.Stats().Lost, "it is counted before it is told")
+	synctest.Wait()
+	require.EqualValues(t, 1, l.Stats().Lost)
 	require.Contains(t, l.Stats().Trouble, "no space left")
 	full = false // the writer waits for the next line
 	l.Observe(context.Background(), call(paused, nil))
-	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, time.Minute, time.Millisecond)
+	synctest.Wait()
+	require.Empty(t, l.Stats().Trouble)
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 

@@ -70,13 +70,13 @@ func TestChaosAccess(t *testing.T) {
 			require.NoError(t, n.Kill())
 		}
 		if len(killed) == 1 {
-			ackedSince(t, w, since, active, ackBound)
+			ackedSince(t, w, since, active)
 		}
 		for _, n := range killed {
 			require.NoError(t, n.Start())
 		}
 		inSync(t, p)
-		acked(t, w, ackBound)
+		acked(t, w)
 		d.compare(limited(t))
 	}
 	stop()
@@ -128,7 +128,7 @@ func (d *door) until(ctx context.Context, call func(context.Context, *cluster.No
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)
 		if err == nil {
-			limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+			limited, cancel := context.WithTimeout(ctx, bound)
 			err = call(limited, n)
 			cancel()
 		}
@@ -223,7 +223,7 @@ func (d *door) knock(ctx context.Context) {
 		if err != nil || g.token == "" {
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+		limited, cancel := context.WithTimeout(ctx, bound)
 		_, err = pb.NewQueueServiceClient(n.Conn()).Publish(
 			metadata.AppendToOutgoingContext(limited, "authorization", "Bearer "+g.token),
 			&pb.PublishRequest{Queue: guestQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})

@@ -69,17 +69,17 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	active, _ := inSync(t, p)
 
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
-	acked(t, w, ackBound)
+	acked(t, w)
 	// A change of roles: the old copy is older than what both have obeyed.
 	require.NoError(t, active.Kill())
-	ackedSince(t, w, w.History().Now(), active, ackBound)
+	ackedSince(t, w, w.History().Now(), active)
 	require.NoError(t, active.Start())
 	active, standby := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
 	if alone {
 		require.NoError(t, standby.Kill())
 		require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-		acked(t, w, ackBound)
+		acked(t, w)
 	} else {
 		require.NoError(t, standby.Kill())
 	}
@@ -118,7 +118,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.Contains(t, out, "nothing is missing")
 
 	inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
 	verify(t, p, w)
 	require.NoError(t, p.WaitApplied(limited(t)))
 	digests, err := p.Digests(limited(t))
@@ -149,14 +149,14 @@ func TestAdoptWhileRunning(t *testing.T) {
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "running-", Seed: 1})
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, p.Wait(limited(t), "an active that misses the record", func(a, b *pb.GetStatusResponse) bool {
 		return strings.Contains(a.GetReason(), "vanished") && strings.Contains(b.GetReason(), "vanished")
 	}))
-	acked(t, w, ackBound)
+	acked(t, w)
 	out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 	require.Error(t, err)
 	require.Contains(t, out, "not the active one")
@@ -164,11 +164,11 @@ func TestAdoptWhileRunning(t *testing.T) {
 	require.NoError(t, err, out)
 	now, _ := inSync(t, p)
 	require.Equal(t, active, now)
-	acked(t, w, ackBound)
+	acked(t, w)
 	// The record is good: a failover works.
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
-	ackedSince(t, w, since, active, ackBound)
+	ackedSince(t, w, since, active)
 	require.NoError(t, active.Start())
 	verify(t, p, w)
 }
@@ -179,7 +179,7 @@ func TestAdoptWithoutOther(t *testing.T) {
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
-	acked(t, w, ackBound)
+	acked(t, w)
 	// first: a standby takes over within milliseconds, and then only it would hold everything
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
@@ -195,7 +195,7 @@ func TestAdoptWithoutOther(t *testing.T) {
 	out, err = command(t, "--addr", active.Address, "pair", "adopt", "--yes", "--without-other")
 	require.NoError(t, err, out)
 	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, standby.Start())
 	verify(t, p, w)
 }

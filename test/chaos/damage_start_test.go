@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/wal"
 	"github.com/lockstep-mq/lockstep/test/cluster"
@@ -145,7 +146,7 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	}
 	require.NoError(t, victim.Kill())
 	if peer == "up" {
-		acked(t, w, ackBound)
+		acked(t, w)
 	}
 	h.do(t, victim)
 	_, err := os.Stat(filepath.Join(victim.DataDir(), "log", wal.FirstSegment))
@@ -160,7 +161,7 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	if peer == "down" {
 		require.NoError(t, other.Start(), what)
 	}
-	acked(t, w, bound)
+	acked(t, w)
 	_, _, err = p.WaitInSync(limited(t))
 	require.NoError(t, err, what)
 }
@@ -193,24 +194,25 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	victim, other := inSync(t, p)
 	require.NoError(t, other.Kill())
 	require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, victim.Kill())
 	good := filepath.Join(t.TempDir(), "copy")
 	copyTo(t, victim.DataDir(), good)
 	h.do(t, victim)
+	waits, behind := eventsOf(t, victim), eventsOf(t, other)
 	require.NoError(t, victim.Start())
 	require.NoError(t, other.Start())
-	quiet(t, w)
-	for _, n := range p.Nodes() {
-		require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, statusOf(t, n).GetRole(),
-			h.name)
-	}
+	waits.role(failover.RoleRecovering, failover.CodeStart)
+	behind.role(failover.RoleCatchingUp, failover.CodeRecord)
 	require.Eventually(t, func() bool {
-		reason := statusOf(t, victim).GetReason()
-		return strings.Contains(reason, "damaged-") && strings.Contains(reason, strings.Fields(h.name)[0]) &&
+		s, err := victim.Status(limited(t)) // the first event is logged before the node listens
+		reason := s.GetReason()
+		return err == nil && strings.Contains(reason, "damaged-") && strings.Contains(reason, strings.Fields(h.name)[0]) &&
 			strings.Contains(reason, "docs/explanation/maintenance.md")
-	}, bound, 20*time.Millisecond, "%s: %s", h.name, statusOf(t, victim).GetReason())
+	}, bound, 20*time.Millisecond, h.name)
 	t.Logf("%s: %s", h.name, statusOf(t, victim).GetReason())
+	waits.never(logged(t, victim), activeRoles()...)
+	behind.never(logged(t, other), activeRoles()...)
 
 	// As docs/explanation/maintenance.md says: everything that was set aside goes back, and the damaged file is replaced.
 	require.NoError(t, victim.Stop())
@@ -227,7 +229,7 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	without(damaged)(t, victim)
 	copyTo(t, filepath.Join(good, damaged), filepath.Join(victim.DataDir(), damaged))
 	require.NoError(t, victim.Start())
-	acked(t, w, bound)
+	acked(t, w)
 	inSync(t, p)
 }
 

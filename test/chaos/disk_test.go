@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -71,12 +71,12 @@ func TestFailedSync(t *testing.T) {
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
 	for _, victim := range []*cluster.Node{standby, active} {
-		acked(t, w, ackBound)
+		acked(t, w)
 		since, marked := logged(t, victim), w.History().Now()
 		setDisk(t, victim, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 		diedBySelf(t, victim)
 		require.True(t, said(t, victim, "input/output error", since), "it has to say why")
-		ackedSince(t, w, marked, victim, ackBound)
+		ackedSince(t, w, marked, victim)
 		require.NoError(t, victim.Start())
 		inSync(t, p)
 	}
@@ -91,13 +91,14 @@ func TestStalledActive(t *testing.T) {
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	old, next := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
+	is := eventsOf(t, next)
 	since := w.History().Now()
 	setDisk(t, old, stalledDisk)
-	took := ackedSince(t, w, since, old, ackBound)
+	took := ackedSince(t, w, since, old)
 	t.Logf("stall of the active's disk to the next acknowledged publish, with disk.stall-timeout %v: %v", stallTimeout,
 		took)
-	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))
+	is.tookOver(silent()...)
 
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -119,11 +120,13 @@ func TestStalledStandby(t *testing.T) {
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": "1s"}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
+	leads := eventsOf(t, active)
 	setDisk(t, standby, stalledDisk)
-	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	leads.dropped(silent()...)
+	acked(t, w)
 	setDisk(t, standby, soundDisk)
+	leads.role(failover.RoleActive, failover.CodeStandbyInSync)
 	now, _ := inSync(t, p)
 	require.Equal(t, active.Name, now.Name, "the role was not to change")
 	verify(t, p, w)
@@ -142,7 +145,7 @@ func TestSlowDisk(t *testing.T) {
 		setDisk(t, slow, faultdisk.State{Rules: []faultdisk.Rule{{Delay: 50 * time.Millisecond}}})
 		until := time.Now().Add(1500 * time.Millisecond) // the fault's own length
 		for time.Now().Before(until) {
-			acked(t, w, bound)
+			acked(t, w)
 		}
 		struck(t, slow)
 		setDisk(t, slow, soundDisk)
@@ -171,14 +174,14 @@ func TestPowerCut(t *testing.T) {
 			setDisk(t, n, held)
 			n.StartWithDisk(held)
 		}
-		acked(t, w, ackBound)
+		acked(t, w)
 		<-time.After(time.Duration(300+200*round) * time.Millisecond) // any moment
 		require.NoError(t, active.LosePower())
 		require.NoError(t, standby.LosePower())
 		for _, n := range p.Nodes() {
 			require.NoError(t, n.Start())
 		}
-		acked(t, w, bound)
+		acked(t, w)
 	}
 	verify(t, p, w)
 }
@@ -230,9 +233,9 @@ func TestFlippedLog(t *testing.T) {
 		return hits[0] == 3
 	}, bound, 10*time.Millisecond)
 	setDisk(t, standby, soundDisk)
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, standby.Kill())
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, standby.Start())
 	now, _ := inSync(t, p)
 	require.Equal(t, active.Name, now.Name)

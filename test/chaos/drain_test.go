@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -176,6 +177,8 @@ type drainCase struct {
 	name string
 	// victim is stopped, with SIGTERM; prepare makes the state before.
 	prepare func(t *testing.T, p *cluster.Pair) (victim *cluster.Node)
+	// handedOver: the other node gets the role, by a switchover.
+	handedOver bool
 	// pause is what publishers may be without an answer, in the median; 0: until the node is back, however long.
 	pause time.Duration
 	// after mends what prepare did.
@@ -203,7 +206,7 @@ func drainCases() []drainCase {
 		{name: "active", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
 			active, _ := inSync(t, p)
 			return active
-		}},
+		}, handedOver: true},
 		{name: "standby", pause: 50 * time.Millisecond, prepare: func(t *testing.T, p *cluster.Pair) *cluster.Node {
 			_, standby := inSync(t, p)
 			return standby
@@ -258,10 +261,14 @@ func drainOften(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds
 	for range rounds {
 		victim := s.prepare(t, p)
 		c.waitUntilAll(time.Now(), 20)
+		other := eventsOf(t, p.Other(victim))
 		from := time.Now()
 		require.NoError(t, victim.Stop())
 		to := time.Now()
 		require.Less(t, to.Sub(from), stopWithin(), "%s: from SIGTERM to the end of the process", s.name)
+		if s.handedOver {
+			other.role(failover.RoleActivating, failover.CodeSwitchover)
+		}
 		if s.pause == 0 {
 			require.NoError(t, victim.Start())
 		}

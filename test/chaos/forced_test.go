@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -55,8 +56,10 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	require.NoError(t, err)
 	publish(t, c, "kept", 20)
 
+	was, is := eventsOf(t, old), eventsOf(t, next)
 	p.Cut()
-	require.NoError(t, p.WaitRole(limited(t), old, pb.Role_ROLE_ACTIVE_ALONE))
+	was.dropped(silent()...)
+	is.role(failover.RoleCatchingUp, append(silent(), failover.CodeDropped)...)
 	publish(t, c, "lost", 30)
 	refused(t, next, "--force", "--accept-data-loss", "--yes") // the active is there
 	require.NoError(t, lose(old))
@@ -69,7 +72,8 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 		return s.GetRole() == pb.Role_ROLE_CATCHING_UP && strings.Contains(s.GetReason(), "lockstep failover --dry-run")
 	}))
 	end := forceByCommand(t, p, next)
-	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))
+	leads := is.tookOver(failover.CodeForced)
+	is.role(failover.RoleActiveAlone, failover.CodeReady)
 	out, err := command(t, "--addr", next.Address, "status")
 	require.NoError(t, err)
 	require.Contains(t, out, "FORCED: node "+next.Name)
@@ -79,6 +83,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	require.NoError(t, back(old))
 	now, _ := inSync(t, p)
 	require.Equal(t, next, now)
+	require.Equal(t, leads.Number("term"), was.role(failover.RoleStandby, failover.CodeInSync).Number("term"))
 	out, err = command(t, "--addr", next.Address, "status")
 	require.NoError(t, err)
 	require.NotContains(t, out, "FORCED", "it is settled")

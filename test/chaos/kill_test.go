@@ -159,7 +159,7 @@ func (k *killer) round() {
 	t := k.t
 	t.Helper()
 	active, standby := inSync(t, k.p)
-	acked(t, k.w, ackBound)
+	acked(t, k.w)
 	k.pause(150 * time.Millisecond)
 	if k.rng.IntN(4) == 0 {
 		k.checkpoint(k.p.Nodes()[k.rng.IntN(2)])

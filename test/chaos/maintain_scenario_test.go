@@ -80,7 +80,7 @@ func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *
 			Prefix: strings.ReplaceAll(name, " ", "-") + "-", Seed: seed(t),
 			PerSecond: 300,
 		})
-		acked(t, w, ackBound)
+		acked(t, w)
 		inSync(t, r.p)
 		run(t, w)
 		for _, n := range slices.Clone(r.slow) {
@@ -185,7 +185,7 @@ func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 	now, _ := inSync(t, r.p)
 	require.Equal(t, active.Name, now.Name, "the role was to come back")
-	acked(t, w, ackBound)
+	acked(t, w)
 	for _, publish := range w.History().PublishesSoFar() {
 		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
 	}
@@ -198,7 +198,7 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	begun := logged(t, standby)
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
-	took := ackedSince(t, w, since, active, ackBound) // the rewrite would go on for minutes
+	took := ackedSince(t, w, since, active) // the rewrite would go on for minutes
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
 	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
 		"the standby was not rewriting any more: this test proves nothing")
@@ -220,7 +220,7 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
 		"the standby was not rewriting any more: this test proves nothing")
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, r.p.Wait(limited(t), "a plan that waits", func(a, b *pb.GetStatusResponse) bool {
 		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
 	}))
@@ -237,7 +237,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
 		"the standby was not rewriting any more: this test proves nothing")
-	acked(t, w, ackBound)
+	acked(t, w)
 	plan, err := r.stock.c.CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
@@ -260,7 +260,7 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	require.NoError(t, active.Start())
-	acked(t, w, bound)
+	acked(t, w)
 	r.done(t, plan, size)
 }
 
@@ -277,7 +277,7 @@ func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
 			return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() &&
 				!b.GetPair().GetCoordinatorReachable()
 		}))
-	acked(t, w, ackBound)
+	acked(t, w)
 	s, err := active.Status(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), s.GetReason())
@@ -318,7 +318,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, r.p.Wait(limited(t), "the rewrite to be dropped", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && a.GetMaintenance() == nil && b.GetMaintenance() == nil
 	}))
-	acked(t, w, ackBound)
+	acked(t, w)
 	now, _ := inSync(t, r.p)
 	require.Equal(t, active.Name, now.Name)
 	require.Equal(t, r.sizes[0], pageSize(t, standby))
@@ -355,7 +355,7 @@ func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, err)
 	r.done(t, plan, size)
 	require.True(t, said(t, standby, "a damaged page was repaired", since))
-	acked(t, w, ackBound)
+	acked(t, w)
 }
 
 // flipBit flips a bit wherever a file holds some bytes.
@@ -397,7 +397,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	require.NoError(t, err)
 	has := s.GetStore().GetLogEnd().GetLsn()
 	require.NoError(t, first.Kill())
-	acked(t, w, bound)
+	acked(t, w)
 	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node is done, too: this test proves nothing")
 	require.Eventually(t, func() bool {
 		_, err := pb.NewAdminServiceClient(other.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})

@@ -144,7 +144,7 @@ func onlyPageFile(t *testing.T, n *cluster.Node) {
 			}
 		}
 		return len(names) == 1 && names[0] == "page.db"
-	}, ackBound, 5*time.Millisecond, "node %s: page files", n.Name)
+	}, bound, 5*time.Millisecond, "node %s: page files", n.Name)
 }
 
 // checkOnline has a running node read its whole store.

@@ -121,7 +121,7 @@ func (m *maintainer) plan() {
 	t := m.t
 	t.Helper()
 	inSync(t, m.p)
-	acked(t, m.w, ackBound)
+	acked(t, m.w)
 	req := m.request()
 	plan, err := m.stock.c.StartPlan(limited(t), req)
 	require.NoError(t, err)

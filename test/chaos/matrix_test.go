@@ -214,14 +214,14 @@ func TestMatrix(t *testing.T) {
 func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	w := work(t, m.p, cluster.WorkloadOptions{Seed: m.rng.Uint64(), PerSecond: 500})
 	m.active, m.standby = inSync(t, m.p)
-	acked(t, w, ackBound)
+	acked(t, w)
 	ph.begin(m, t)
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
 	struck := f.strike(m, t)
 	m.mend(t)
 	require.True(t, struck, "the fault did not strike, so that nothing is proven about it")
 	m.struck.count(f.name)
-	acked(t, w, bound)
+	acked(t, w)
 	m.background.Wait()
 	verify(t, m.p, w)
 	require.NoError(t, w.Cleanup(limited(t)))

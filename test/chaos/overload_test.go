@@ -114,7 +114,7 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 			o.told.nothing++
 		}
 		<-time.After(time.Duration(1+o.rng.IntN(4)) * time.Second)
-		acked(o.t, w, ackBound)
+		acked(o.t, w)
 		o.longest[what] = max(o.longest[what], silence(w, since))
 		o.watch()
 	}

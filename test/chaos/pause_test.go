@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -28,29 +30,36 @@ func TestPaused(t *testing.T) {
 	require.NoError(t, p.Wait(limited(t), "both know", func(a, b *pb.GetStatusResponse) bool {
 		return a.GetPair().GetPaused().GetReason() == "a test" && b.GetPair().GetPaused() != nil
 	}))
-	acked(t, w, ackBound)
+	acked(t, w)
 
+	stays := eventsOf(t, standby)
 	require.NoError(t, active.Kill())
-	quiet(t, w)
+	stays.condition(conditions.ActiveUnreachable)
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.Role_ROLE_STANDBY.String(), s.GetRole().String(), s.GetReason())
 	require.Contains(t, s.GetReason(), "lockstep resume")
+	stays.never(logged(t, standby), activeRoles()...)
 	require.NoError(t, active.Start())
-	acked(t, w, bound)
+	acked(t, w)
 
 	now, _ := inSync(t, p)
 	require.Equal(t, active.Name, now.Name, "the role was not to change")
+	stays.never(logged(t, standby), activeRoles()...)
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	now, other := inSync(t, p)
 	require.Equal(t, standby.Name, now.Name)
-	acked(t, w, ackBound)
+	stays.role(failover.RoleActivating, failover.CodeSwitchover)
+	acked(t, w)
 
+	stays = eventsOf(t, other)
 	require.NoError(t, now.Kill())
-	quiet(t, w)
+	stays.condition(conditions.ActiveUnreachable)
+	stays.never(logged(t, other), activeRoles()...)
 	setPaused(other, false)
-	acked(t, w, ackBound)
+	stays.tookOver(gone()...)
+	acked(t, w)
 	require.NoError(t, now.Start())
 	verify(t, p, w)
 }

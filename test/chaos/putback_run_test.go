@@ -41,13 +41,13 @@ func (r *putbackRun) run(t *testing.T) {
 	r.active, r.standby = inSync(t, r.p)
 	r.w = work(t, r.p, cluster.WorkloadOptions{Seed: r.seed, PerSecond: 100, LargeBytes: 16 << 10})
 	r.pins = pin(t, r.w, "work-0", r.p.A, r.p.B)
-	acked(t, r.w, ackBound)
+	acked(t, r.w)
 	s, err := r.active.Status(limited(t))
 	require.NoError(t, err)
 	r.term = s.GetPair().GetTerm()
 
 	r.take(t)
-	acked(t, r.w, bound)
+	acked(t, r.w)
 	r.live(t)
 	switch r.c.where {
 	case "back":
@@ -57,7 +57,7 @@ func (r *putbackRun) run(t *testing.T) {
 	default:
 		r.atAThird(t)
 	}
-	acked(t, r.w, bound)
+	acked(t, r.w)
 	inSync(t, r.p)
 	r.pins.end()
 	r.requireTurns(t)
@@ -216,7 +216,7 @@ func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 		since := r.w.History().Now()
 		n := r.p.Other(other)
 		require.NoError(t, n.Kill())
-		ackedSince(t, r.w, since, n, ackBound)
+		ackedSince(t, r.w, since, n)
 		r.note(t, "%s was killed", n.Name)
 		return
 	}

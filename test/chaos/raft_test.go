@@ -13,7 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -47,21 +48,27 @@ func TestRaftWithoutWitness(t *testing.T) {
 
 	require.NoError(t, p.Witness.Kill())
 	for range 3 {
-		acked(t, w, ackBound) // the nodes are a quorum
+		acked(t, w) // the nodes are a quorum
 	}
+	leads := eventsOf(t, active)
 	require.NoError(t, standby.Kill())
-	quiet(t, w) // one of three voters: it cannot say that the standby is out
-	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_BLOCKED))
+	// One of three voters: it cannot drop the standby.
+	leads.role(failover.RoleBlocked, gone()...)
+	witnessless := logged(t, active)
 	require.NoError(t, p.Witness.Start())
-	acked(t, w, bound)
+	require.Greater(t, leads.dropped(gone()...).End, witnessless)
+	acked(t, w)
 	require.NoError(t, standby.Start())
 	inSync(t, p)
 
+	waits := eventsOf(t, standby)
 	require.NoError(t, p.Witness.Kill())
 	require.NoError(t, active.Kill())
-	quiet(t, w) // no node may take over
+	waits.condition(conditions.CoordinatorLost)
+	// It may be a candidate, if it does not know yet that the witness is gone.
+	waits.never(logged(t, standby), failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone)
 	require.NoError(t, active.Start())
-	acked(t, w, bound)
+	acked(t, w)
 	require.NoError(t, p.Witness.Start())
 	verify(t, p, w)
 }
@@ -71,7 +78,7 @@ func TestRaftAllKilled(t *testing.T) {
 	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
-	acked(t, w, ackBound)
+	acked(t, w)
 	all := []*cluster.Node{p.A, p.B, p.Witness}
 	for _, n := range all {
 		require.NoError(t, n.Kill())
@@ -79,7 +86,7 @@ func TestRaftAllKilled(t *testing.T) {
 	for _, n := range all {
 		require.NoError(t, n.Start())
 	}
-	acked(t, w, bound)
+	acked(t, w)
 	verify(t, p, w)
 }
 
@@ -89,19 +96,21 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, p.Witness.Kill())
 	require.NoError(t, os.RemoveAll(p.Witness.DataDir()))
 	require.NoError(t, p.Witness.Start())
-	acked(t, w, ackBound)
+	acked(t, w)
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters",
 		p.Voters())
 	require.NoError(t, err, "%s", out)
 	// Now it is one of three again: the active may die.
 	active, _ := inSync(t, p)
+	takes := eventsOf(t, p.Other(active))
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
-	ackedSince(t, w, since, active, bound)
+	takes.tookOver(gone()...)
+	ackedSince(t, w, since, active)
 	require.NoError(t, active.Start())
 	verify(t, p, w)
 	require.FileExists(t, filepath.Join(p.Witness.Dir, "node.log"))

@@ -159,7 +159,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	for _, n := range v.GetNodes() {
 		require.Empty(t, n.GetDamaged())
 	}
-	acked(t, w, ackBound)
+	acked(t, w)
 	verify(t, p, w)
 	stock.check(t)
 	checkOffline(t, p)
@@ -294,7 +294,7 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 		}, bound, 20*time.Millisecond, "round %d", round)
 		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound,
 			20*time.Millisecond, "round %d", round)
-		acked(t, w, ackBound)
+		acked(t, w)
 		now, _ := inSync(t, p)
 		if which == "active" {
 			require.NotEqual(t, victim.Name, now.Name, "it has handed over")
@@ -335,7 +335,7 @@ func TestDamagedAtStart(t *testing.T) {
 		active, _ := inSync(t, p)
 		since := logged(t, active)
 		require.NoError(t, active.Kill())
-		acked(t, w, ackBound)
+		acked(t, w)
 		damage(active)
 		require.NoError(t, active.Start())
 		inSync(t, p)

@@ -51,7 +51,7 @@ func TestRollingRestart(t *testing.T) {
 	old := copyFile(t, binary, program)
 	p := startWith(t, cluster.Options{Binary: program, Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 500})
-	acked(t, w, ackBound)
+	acked(t, w)
 	active, standby := inSync(t, p)
 	pids := map[string]int{}
 	for _, n := range p.Nodes() {
@@ -71,7 +71,7 @@ func TestRollingRestart(t *testing.T) {
 		require.True(t, os.SameFile(upgraded, runs(t, n)), "node %s runs the old program", n.Name)
 		require.Equal(t, pids[n.Name], n.PID())
 	}
-	acked(t, w, ackBound)
+	acked(t, w)
 	for _, publish := range w.History().PublishesSoFar() {
 		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
 	}
@@ -103,7 +103,7 @@ func TestRestartKilled(t *testing.T) {
 				require.NoError(t, n.Kill())
 			}
 			if len(killed) == 1 && killed[0] == standby {
-				acked(t, w, ackBound) // the other one serves meanwhile
+				acked(t, w) // the other one serves meanwhile
 			}
 			for _, n := range killed {
 				require.NoError(t, n.Start())
@@ -111,7 +111,7 @@ func TestRestartKilled(t *testing.T) {
 			plan = ended(t, p, plan.GetId())
 			require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
 			require.Len(t, plan.GetDoneNodes(), 2)
-			acked(t, w, ackBound)
+			acked(t, w)
 			verify(t, p, w)
 		})
 	}

@@ -20,7 +20,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -64,9 +66,10 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	for round := range 2 {
-		old, _ := inSync(t, p)
-		acked(t, w, ackBound)
+		old, next := inSync(t, p)
+		acked(t, w)
 		before := messages()
+		was, is := eventsOf(t, old), eventsOf(t, next)
 		since := w.History().Now()
 		require.NoError(t, old.Pause())
 		// These wait in the sockets of the sleeping process.
@@ -76,8 +79,9 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		for range cap(answers) / 2 {
 			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
 		}
-		failover := ackedSince(t, w, since, old, ackBound)
-		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, failover)
+		took := ackedSince(t, w, since, old)
+		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, took)
+		leads := is.tookOver(silent()...)
 		require.NoError(t, old.Wake())
 		// And these come when it is awake, before and while it finds out.
 		for range cap(answers) / 2 {
@@ -89,7 +93,8 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		for err := range answers {
 			require.Error(t, err, "the old active acknowledged a write after it was replaced")
 		}
-		require.NoError(t, p.WaitRole(limited(t), old, pb.Role_ROLE_STANDBY))
+		require.GreaterOrEqual(t, was.role(failover.RoleFenced, failover.CodeReplaced).Number("term"), leads.Number("term"))
+		was.role(failover.RoleStandby, failover.CodeInSync)
 		require.Equal(t, before, messages(), "a write that only the old active had is in the store")
 	}
 	verify(t, p, w)
@@ -101,11 +106,14 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
+	leads, follows := eventsOf(t, active), eventsOf(t, standby)
 	require.NoError(t, standby.Pause())
-	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	leads.dropped(silent()...)
+	acked(t, w)
 	require.NoError(t, standby.Wake())
+	follows.role(failover.RoleStandby, failover.CodeInSync)
+	leads.role(failover.RoleActive, failover.CodeStandbyInSync)
 	verify(t, p, w)
 }
 
@@ -122,7 +130,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
 	for range 3 {
 		active, _ := inSync(t, p)
-		acked(t, w, ackBound)
+		acked(t, w)
 		p.Cut()
 		// Less than the time after which the active drops its standby, and long for an active that does not wait for
 		// it.
@@ -130,7 +138,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 		since := w.History().Now()
 		require.NoError(t, active.Kill())
 		p.LoseCut()
-		ackedSince(t, w, since, active, ackBound)
+		ackedSince(t, w, since, active)
 		require.NoError(t, active.Start())
 	}
 	verify(t, p, w)
@@ -141,12 +149,15 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 func TestCutBetweenTheNodes(t *testing.T) {
 	p := start(t, cluster.Options{Links: true, Settings: dropsFirst()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
-	active, _ := inSync(t, p)
-	acked(t, w, ackBound)
+	active, standby := inSync(t, p)
+	acked(t, w)
+	leads, follows := eventsOf(t, active), eventsOf(t, standby)
 	p.Cut()
-	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	leads.dropped(silent()...)
+	acked(t, w)
 	p.Heal()
+	leads.role(failover.RoleActive, failover.CodeStandbyInSync)
+	follows.never(logged(t, standby), activeRoles()...)
 	verify(t, p, w)
 }
 
@@ -157,17 +168,19 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	messages := newQueue(t, p, "stray")
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	old, next := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
+	was, is := eventsOf(t, old), eventsOf(t, next)
 	p.CutFromEtcd(old)
 	p.Cut()
 	since := w.History().Now()
-	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))
-	ackedSince(t, w, since, old, ackBound)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that reaches no other acknowledged a write")
+	leads := is.tookOver(silent()...)
+	ackedSince(t, w, since, old)
+	err := stray{old, "stray"}.publish(limited(t))
+	require.Equal(t, codes.Unavailable, status.Code(err), "a node that reaches no other acknowledged a write: %v", err)
+	was.never(logged(t, old), failover.RoleActiveAlone)
 	p.Heal()
 	p.HealToEtcd(old)
+	require.Equal(t, leads.Number("term"), was.role(failover.RoleFenced, failover.CodeReplaced).Number("term"))
 	verify(t, p, w)
 	require.Zero(t, messages())
 }
@@ -178,7 +191,7 @@ func TestEtcdStopped(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, p.StopEtcd())
 	// Longer than every lease and timeout: the pair has to know, and to go on all the same.
 	require.NoError(t, p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
@@ -186,7 +199,7 @@ func TestEtcdStopped(t *testing.T) {
 	}))
 	until := time.Now().Add(4 * time.Second)
 	for time.Now().Before(until) {
-		acked(t, w, ackBound)
+		acked(t, w)
 	}
 	s, err := active.Status(limited(t))
 	require.NoError(t, err)
@@ -196,9 +209,10 @@ func TestEtcdStopped(t *testing.T) {
 		return a.GetPair().GetCoordinatorReachable() && b.GetPair().GetCoordinatorReachable()
 	}))
 	since := w.History().Now()
+	takes := eventsOf(t, standby)
 	require.NoError(t, active.Kill())
-	ackedSince(t, w, since, active, ackBound)
-	require.NoError(t, p.WaitRole(limited(t), standby, pb.Role_ROLE_ACTIVE_ALONE))
+	ackedSince(t, w, since, active)
+	takes.tookOver(gone()...)
 	require.NoError(t, active.Start())
 	verify(t, p, w)
 }
@@ -214,23 +228,25 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 			newQueue(t, p, "stray")
 			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 			active, standby := inSync(t, p)
-			acked(t, w, ackBound)
+			acked(t, w)
+			leads, follows := eventsOf(t, active), eventsOf(t, standby)
 			require.NoError(t, p.StopEtcd())
 			require.NoError(t, standby.Kill())
-			require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_BLOCKED))
+			leads.role(failover.RoleBlocked, gone()...)
 			err := stray{active, "stray"}.publish(limited(t))
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
-			quiet(t, w)
 			if back == "etcd" {
+				without := logged(t, active)
 				require.NoError(t, p.StartEtcd(limited(t)))
-				require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-				acked(t, w, bound)
+				require.Greater(t, leads.dropped(gone()...).End, without)
+				acked(t, w)
 				require.NoError(t, standby.Start())
 			} else {
 				require.NoError(t, standby.Start())
-				require.NoError(t, p.WaitRole(limited(t), standby, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_STANDBY))
+				follows.role(failover.RoleRecovering, failover.CodeStart)
+				leads.never(logged(t, active), failover.RoleActive, failover.RoleActiveAlone)
 				require.NoError(t, p.StartEtcd(limited(t)))
-				acked(t, w, bound)
+				acked(t, w)
 			}
 			verify(t, p, w)
 		})
@@ -242,14 +258,14 @@ func TestBothRestarted(t *testing.T) {
 	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
-	acked(t, w, ackBound)
+	acked(t, w)
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.Kill())
 	}
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.Start())
 	}
-	acked(t, w, bound)
+	acked(t, w)
 	inSync(t, p)
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.Stop())
@@ -257,7 +273,7 @@ func TestBothRestarted(t *testing.T) {
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.Start())
 	}
-	acked(t, w, bound)
+	acked(t, w)
 	verify(t, p, w)
 }
 
@@ -267,19 +283,23 @@ func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
+	leads, waits := eventsOf(t, active), eventsOf(t, standby)
 	require.NoError(t, standby.Kill())
-	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-	acked(t, w, ackBound)
+	leads.dropped(gone()...)
+	acked(t, w)
 	require.NoError(t, active.Kill())
 	require.NoError(t, standby.Start())
-	quiet(t, w)
+	waits.role(failover.RoleCatchingUp, failover.CodeRecord)
+	waits.condition(conditions.ActiveUnreachable)
+	waits.never(logged(t, standby), activeRoles()...)
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
-	require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, s.GetRole())
 	require.NotEmpty(t, s.GetReason(), "a node that waits has to say what for")
 	t.Logf("the one that waits says: %v: %s", s.GetRole(), s.GetReason())
 	require.NoError(t, active.Start())
-	acked(t, w, bound)
+	acked(t, w)
+	inSync(t, p)
+	waits.never(logged(t, standby), activeRoles()...)
 	verify(t, p, w)
 }
 
@@ -289,10 +309,15 @@ func TestSwitchover(t *testing.T) {
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	for range 4 {
 		active, standby := inSync(t, p)
-		acked(t, w, ackBound)
+		was, is := eventsOf(t, active), eventsOf(t, standby)
+		acked(t, w)
 		r, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 		require.NoError(t, err)
 		require.Equal(t, standby.Address, r.GetActiveAddress())
+		given := was.role(failover.RoleFenced, failover.CodeSwitchover)
+		taken := is.role(failover.RoleActivating, failover.CodeSwitchover)
+		require.Equal(t, given.Number("term"), taken.Number("term"))
+		is.role(failover.RoleActive)
 		t.Logf("pause: %v", r.GetPause().AsDuration())
 	}
 	verify(t, p, w)

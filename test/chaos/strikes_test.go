@@ -60,14 +60,14 @@ func strikes() []strike {
 func (k *killer) killActive(active, _ *cluster.Node) {
 	since := k.w.History().Now()
 	k.kill(active)
-	k.failover = append(k.failover, ackedSince(k.t, k.w, since, active, ackBound))
+	k.failover = append(k.failover, ackedSince(k.t, k.w, since, active))
 	k.pause(150 * time.Millisecond)
 	k.start(active)
 }
 
 func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.kill(standby)
-	acked(k.t, k.w, ackBound)
+	acked(k.t, k.w)
 	k.pause(150 * time.Millisecond)
 	k.start(standby)
 }
@@ -89,13 +89,13 @@ func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
 // become active again.
 func (k *killer) killBothInTurn(active, standby *cluster.Node) {
 	k.kill(active)
-	acked(k.t, k.w, ackBound)
+	acked(k.t, k.w)
 	k.start(active)
 	k.pause(300 * time.Millisecond)
 	k.kill(standby)
 	k.pause(100 * time.Millisecond)
 	k.start(standby)
-	acked(k.t, k.w, bound)
+	acked(k.t, k.w)
 }
 
 func (k *killer) killBoth(active, standby *cluster.Node) {
@@ -109,12 +109,12 @@ func (k *killer) killBoth(active, standby *cluster.Node) {
 	k.start(first)
 	k.pause(50 * time.Millisecond)
 	k.start(second)
-	acked(k.t, k.w, bound)
+	acked(k.t, k.w)
 }
 
 func (k *killer) killWitness(active, standby *cluster.Node) {
 	k.kill(k.p.Witness)
-	acked(k.t, k.w, ackBound)
+	acked(k.t, k.w)
 	k.start(k.p.Witness)
 	if k.rng.IntN(2) == 0 { // and at once one of the others: the roles change as soon as there is a quorum
 		n := active
@@ -123,7 +123,7 @@ func (k *killer) killWitness(active, standby *cluster.Node) {
 		}
 		k.kill(n)
 		k.start(n)
-		acked(k.t, k.w, bound)
+		acked(k.t, k.w)
 	}
 }
 
@@ -132,7 +132,7 @@ func (k *killer) freeze(n *cluster.Node) {
 	require.NoError(k.t, n.Pause())
 	k.pause(2 * faultTime)
 	require.NoError(k.t, n.Wake())
-	acked(k.t, k.w, bound)
+	acked(k.t, k.w)
 }
 
 func (k *killer) switchover(*cluster.Node) { handOver(k.t, k.p) }
@@ -141,7 +141,7 @@ func (k *killer) switchover(*cluster.Node) { handOver(k.t, k.p) }
 func (k *killer) failSync(n *cluster.Node) {
 	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 	diedBySelf(k.t, n)
-	acked(k.t, k.w, ackBound)
+	acked(k.t, k.w)
 	k.start(n)
 }
 
@@ -151,7 +151,7 @@ func (k *killer) stallDisk(n *cluster.Node) {
 	struck(k.t, n)
 	k.pause(2 * faultTime)
 	setDisk(k.t, n, soundDisk)
-	acked(k.t, k.w, bound)
+	acked(k.t, k.w)
 }
 
 func (k *killer) slowDisk(n *cluster.Node) {
@@ -179,7 +179,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 	require.NoError(k.t, standby.LosePower())
 	k.start(active)
 	k.start(standby)
-	acked(k.t, k.w, bound)
+	acked(k.t, k.w)
 }
 
 // jumps of a clock on the wall.
@@ -201,7 +201,7 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 			require.NoError(k.t, n.SetClock(offset))
 		}
 		k.pause(faultTime)
-		acked(k.t, k.w, ackBound)
+		acked(k.t, k.w)
 	}
 }
 
@@ -216,7 +216,7 @@ func (k *killer) putBack(n *cluster.Node) {
 	copyDir(t, n.DataDir(), image)
 	require.NoError(t, n.Wake())
 	k.w.History().Note("the directory of %s is copied", n.Name)
-	acked(t, k.w, bound)
+	acked(t, k.w)
 	inSync(t, k.p)
 	before := k.pins.acked()
 	<-time.After(putbackOld) // the age of the copy: nothing is waited for
@@ -241,7 +241,7 @@ func (k *killer) putBack(n *cluster.Node) {
 		k.start(x)
 		k.pause(putbackYoung)
 	}
-	acked(t, k.w, bound)
+	acked(t, k.w)
 	k.replaceVoter(n)
 }
 
@@ -263,5 +263,5 @@ func (k *killer) replaceVoter(n *cluster.Node) {
 		return err == nil
 	}, bound, 100*time.Millisecond, "the voter of %s is not replaced", n.Name)
 	t.Logf("the voter of %s was put back and is replaced: %s", n.Name, out)
-	acked(t, k.w, bound)
+	acked(t, k.w)
 }

@@ -64,12 +64,12 @@ func (u *unsynced) one() {
 	w := work(t, p, cluster.WorkloadOptions{Seed: u.seed})
 	for range 2 {
 		active, standby := inSync(t, p)
-		acked(t, w, ackBound)
+		acked(t, w)
 		for _, victim := range []*cluster.Node{active, standby} {
 			incarnation := incarnationOf(t, victim)
 			since := w.History().Now()
 			require.NoError(t, victim.LosePower())
-			ackedSince(t, w, since, victim, ackBound)
+			ackedSince(t, w, since, victim)
 			require.NoError(t, victim.Start())
 			inSync(t, p)
 			require.Greater(t, incarnationOf(t, victim), incarnation, "%s came back as if it had lost nothing",

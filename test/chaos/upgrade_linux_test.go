@@ -100,18 +100,18 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	o.Binary = program
 	p := startWith(t, o)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true, Plain: true})
-	acked(t, w, ackBound)
+	acked(t, w)
 
 	// restart kills a node, lets the pair do without it, and starts it with another program.
 	restart := func(n *cluster.Node, with string) {
 		installed := copyFile(t, with, program)
 		since := w.History().Now()
 		require.NoError(t, n.Kill())
-		ackedSince(t, w, since, n, ackBound)
+		ackedSince(t, w, since, n)
 		require.NoError(t, n.Start())
 		require.True(t, os.SameFile(installed, runs(t, n)))
 		inSync(t, p)
-		acked(t, w, ackBound)
+		acked(t, w)
 	}
 	k, err := p.NewClient(t.Context())
 	require.NoError(t, err)

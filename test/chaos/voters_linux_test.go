@@ -25,7 +25,7 @@ const (
 )
 
 // behindBound is how soon VoterBehind has to be told: it waits for 30 seconds first.
-const behindBound = conditionBound + 30*time.Second
+const behindBound = bound + 30*time.Second
 
 // TestVoterBehind freezes the file system under the witness, whose process goes on answering: it lags behind, and is
 // not missing. The pair goes on serving, both nodes tell, and what they told is over when the disk answers again.
@@ -43,7 +43,7 @@ func TestVoterBehind(t *testing.T) {
 	freeze()
 	toldWithin(t, p, conditions.VoterBehind, true, behindBound)
 	told(t, p, conditions.VoterMissing, false)
-	acked(t, w, ackBound)
+	acked(t, w)
 	thaw()
 	toldWithin(t, p, conditions.VoterBehind, false, behindBound)
 	inSync(t, p)

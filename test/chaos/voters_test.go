@@ -17,10 +17,6 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// conditionBound is how soon a condition of a voter has to be told, and to be over: VoterMissing and VoterWiped wait
-// for 10 seconds first.
-const conditionBound = 30 * time.Second
-
 // TestVoterConditions strikes the witness so that each condition of a voter has its real cause, follows the runbook out
 // of it, and sees the condition end. The pair goes on serving all the time.
 func TestVoterConditions(t *testing.T) {
@@ -34,7 +30,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.CopyFS(old, os.DirFS(dir)))
 	told(t, p, conditions.VoterMissing, true)
-	acked(t, w, ackBound)
+	acked(t, w)
 	require.NoError(t, p.Witness.Start())
 	told(t, p, conditions.VoterMissing, false)
 
@@ -48,7 +44,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, os.CopyFS(dir, os.DirFS(old)))
 	require.NoError(t, p.Witness.Start())
 	told(t, p, conditions.VoterPutBack, true)
-	acked(t, w, ackBound)
+	acked(t, w)
 
 	// As its action says: without its directory it is another voter, until an operator says that it takes the place.
 	require.NoError(t, p.Witness.Stop())
@@ -56,7 +52,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, p.Witness.Start())
 	told(t, p, conditions.VoterWiped, true)
 	told(t, p, conditions.VoterPutBack, false)
-	acked(t, w, ackBound)
+	acked(t, w)
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters", p.Voters())
 	require.NoError(t, err, "%s", out)
 	told(t, p, conditions.VoterWiped, false)
@@ -67,7 +63,7 @@ func TestVoterConditions(t *testing.T) {
 // told waits until both nodes tell of a condition, or neither does.
 func told(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	t.Helper()
-	toldWithin(t, p, kind, want, conditionBound)
+	toldWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped wait for 10 seconds first
 }
 
 // toldWithin is told with a bound of its own.

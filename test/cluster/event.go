@@ -14,9 +14,16 @@ import (
 	"time"
 )
 
-// EventRole is the event of a node whose role has changed. Its fields are from, to, reason, lsn (the end of the log)
-// and, if the node knows the record, config, term and in_sync.
-const EventRole = "role changed"
+// Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node
+// knows the cluster record, config, term and in_sync.
+const (
+	// EventRole is a change of the node's role: from, to, reason.
+	EventRole = "role changed"
+	// EventDropped is a standby that left the in-sync set, logged by the active: standby.
+	EventDropped = "standby dropped"
+	// EventCondition is a condition that a node reports: condition.
+	EventCondition = "condition"
+)
 
 // eventColumns is between the columns of a line of the log, in the text format.
 const eventColumns = "  "

@@ -17,9 +17,10 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	coordtest.Run(t, func(*testing.T) coordtest.Fixture {
-		s := memory.NewServer(time.Second)
+	coordtest.RunSimulated(t, func(*testing.T) coordtest.Fixture {
+		s := memory.NewServer(300 * time.Millisecond)
 		return coordtest.Fixture{
+			Exact:   true,
 			Connect: func(*testing.T) failover.Coordinator { return s.Connect() },
 			Stop:    func(*testing.T) { s.SetDown(true) },
 			Start:   func(*testing.T) { s.SetDown(false) },

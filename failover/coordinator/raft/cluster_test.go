@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
 // bound is the time within which anything has to happen.
@@ -36,6 +37,8 @@ type network struct {
 	holes map[string]bool // voters from and to which everything is lost
 	cut   map[[2]string]bool
 	links map[*link]struct{}
+
+	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 type link struct {
@@ -49,6 +52,9 @@ func newNetwork() *network {
 	return &network{
 		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool),
 		links: make(map[*link]struct{}),
+		dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		},
 	}
 }
 
@@ -64,7 +70,7 @@ func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn,
 		if !ok || cut {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		conn, err := n.dial(ctx, address)
 		if err != nil {
 			return nil, err
 		}
@@ -190,6 +196,23 @@ func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)
+	c.startAll()
+	return c
+}
+
+// startSimulated is startCluster in simulated time, in a bubble of testing/synctest.
+func startSimulated(t *testing.T) *cluster {
+	t.Helper()
+	voters := simnet.New(simnet.Options{Delay: time.Millisecond}).NewProcess("127.0.0.1")
+	c := newCluster(t, func(o *raft.Options) { o.Bind = voters.Listen })
+	c.net.dial = voters.Dial
+	c.startAll()
+	return c
+}
+
+func (c *cluster) startAll() {
+	t := c.t
+	t.Helper()
 	for _, name := range names() {
 		c.start(name)
 	}
@@ -204,7 +227,6 @@ func startCluster(t *testing.T) *cluster {
 		}
 		return true
 	}, bound, 2*time.Millisecond, "not all have the log")
-	return c
 }
 
 func (c *cluster) options(name string) raft.Options {

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"strings"
+
+	"go.uber.org/zap"
+)
+
+// Code is the cause of a role change, or of a standby that left the in-sync set. Codes are stable; docs/failover.md
+// lists them.
+type Code string
+
+// Codes of lost connections: see LostCause.
+const (
+	CodeSilence           Code = "silence"
+	CodeConnectionClosed  Code = "connection-closed"
+	CodeConnectionRefused Code = "connection-refused"
+	CodeNoConnection      Code = "no-connection" // never connected
+	CodeRejected          Code = "rejected"
+	CodeSlow              Code = "slow"
+	CodeFenceHigher       Code = "fence-higher"
+	CodeActiveBehind      Code = "active-behind"
+	CodeDiskFull          Code = "disk-full"
+)
+
+// Codes of a node that takes or loses the active role.
+const (
+	CodeActiveLeft Code = "active-left"
+	CodeRestart    Code = "restart"
+	CodeSwitchover Code = "switchover"
+	CodeForced     Code = "forced"
+	CodeAdopted    Code = "adopted"
+	CodeNewPair    Code = "new-pair"
+	CodeLongerLog  Code = "longer-log"
+	CodeReplaced   Code = "replaced"
+)
+
+// Codes of the active.
+const (
+	CodeReady           Code = "ready"
+	CodeUnblocked       Code = "unblocked"
+	CodeStandbyInSync   Code = "standby-in-sync"
+	CodeStandbyDropped  Code = "standby-dropped"
+	CodeStandbyLeft     Code = "standby-left"
+	CodeUnknownOutcome  Code = "unknown-outcome"
+	CodeHistoriesDiffer Code = "histories-differ"
+	CodeMinInSync       Code = "min-in-sync"
+)
+
+// Codes of a node that is not active.
+const (
+	CodeStart           Code = "start"
+	CodeRecord          Code = "record"
+	CodeCaughtUp        Code = "caught-up"
+	CodeInSync          Code = "in-sync"
+	CodeDropped         Code = "dropped"
+	CodeSuperseded      Code = "superseded"
+	CodeStoreRolledBack Code = "store-rolled-back"
+)
+
+// Code returns the code of a cause; CodeNoConnection for 0.
+func (c LostCause) Code() Code {
+	switch c {
+	case LostReset:
+		return CodeConnectionClosed
+	case LostRefused:
+		return CodeConnectionRefused
+	case LostSilence:
+		return CodeSilence
+	case LostRejected:
+		return CodeRejected
+	case LostSlow:
+		return CodeSlow
+	case LostAhead:
+		return CodeFenceHigher
+	case LostBehind:
+		return CodeActiveBehind
+	case LostNoRoom:
+		return CodeDiskFull
+	default:
+		return CodeNoConnection
+	}
+}
+
+// change is the cause of the last attempt to take the active role, or of its loss.
+type change struct {
+	code Code
+	term uint64 // that the attempt leads to; 0 if another record has decided
+}
+
+// roleCode returns why the node has its role, after another one with another record.
+func (s *State) roleCode(before Status) Code {
+	_, listed := s.rec.Member(s.self.ID)
+	switch role := s.Role(); role {
+	case RoleCandidate, RoleActivating, RoleFenced:
+		return s.change.code
+	case RoleActive, RoleBlocked, RoleActiveAlone:
+		return s.actingCode(role, before)
+	case RoleStandby:
+		return CodeInSync
+	case RoleSyncing, RoleCatchingUp:
+		switch {
+		case before.Role == RoleStandby && !listed:
+			return CodeDropped
+		case role == RoleSyncing:
+			return CodeCaughtUp
+		case before.Role == RoleSyncing:
+			return s.follow.cause.Code()
+		}
+		return CodeRecord
+	case RoleRecovering:
+		return s.idleCode()
+	default:
+		return CodeRecord
+	}
+}
+
+func (s *State) actingCode(role Role, before Status) Code {
+	switch {
+	case role == RoleBlocked && s.unknown:
+		return CodeUnknownOutcome
+	case role == RoleBlocked && s.act.ahead.end != 0:
+		return CodeHistoriesDiffer
+	case role == RoleBlocked && s.absent():
+		return s.act.cause.Code()
+	case role == RoleBlocked:
+		return CodeMinInSync
+	case before.Role == RoleActivating:
+		return CodeReady
+	case role == RoleActive && !before.hasOther():
+		return CodeStandbyInSync
+	case role == RoleActiveAlone && before.hasOther():
+		return CodeStandbyDropped
+	default:
+		return CodeUnblocked
+	}
+}
+
+func (s *State) idleCode() Code {
+	_, listed := s.rec.Member(s.self.ID)
+	switch {
+	case s.run.superseded != "":
+		return CodeSuperseded
+	case !s.known:
+		return CodeStart
+	case listed && s.run.putBack != "":
+		return CodeStoreRolledBack
+	default:
+		return CodeRecord
+	}
+}
+
+// takenUp is why the known record names this node active.
+func (s *State) takenUp() Code {
+	switch _, other := s.rec.Other(s.self.ID); {
+	case s.change.term == s.rec.Term:
+		return s.change.code
+	case s.rec.Config == 1:
+		return CodeNewPair
+	case other:
+		return CodeSwitchover
+	default:
+		return CodeLongerLog
+	}
+}
+
+// yielded is why the known record no longer names this node active.
+func (s *State) yielded() Code {
+	switch f := s.rec.Forced; {
+	case f != nil && f.Term > s.act.term && !f.Settled:
+		return CodeForced
+	case s.rec.Active == s.self.ID:
+		return CodeRecord
+	case s.act.ahead.end != 0 && s.act.ahead.member.Node == s.rec.Active:
+		return CodeLongerLog
+	case s.hand.phase == handSwapping && s.rec.Term == s.hand.term && s.wroteRecord():
+		return CodeSwitchover
+	default:
+		return CodeReplaced
+	}
+}
+
+// dropped reports whether the active has lost the standby that was in sync, and why.
+func (s *State) dropped(before Status) (Code, bool) {
+	if !before.Role.Acts() || !s.leads() || !before.hasOther() || before.Record.Term != s.rec.Term {
+		return "", false
+	}
+	if _, other := s.rec.Other(s.self.ID); other {
+		return "", false
+	}
+	if !s.wroteRecord() {
+		return CodeStandbyLeft, true
+	}
+	return s.act.cause.Code(), true
+}
+
+// roleChanged is the message of the log line.
+const roleChanged = "role changed"
+
+// wroteRecord reports whether this process has written the known record.
+func (s *State) wroteRecord() bool { return strings.HasPrefix(s.rec.OpID, s.process+"/") }
+
+// hasOther reports whether another node is in sync.
+func (s Status) hasOther() bool {
+	if s.Record == nil {
+		return false
+	}
+	_, ok := s.Record.Other(s.Self.ID)
+	return ok
+}
+
+// logStart logs the role that a process starts in.
+func (r *Runner) logStart(end uint64) {
+	r.log.Info(roleChanged, zap.Stringer("from", Role(0)), zap.Stringer("to", RoleRecovering),
+		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
+}
+
+// logChange logs a change of the role and a dropped standby: events that test/cluster waits for.
+func (r *Runner) logChange(s *State, before, now Status, end uint64) {
+	fields := []zap.Field{zap.Uint64("lsn", end)}
+	if now.Record != nil {
+		fields = append(fields, zap.Uint64("config", now.Record.Config), zap.Uint64("term", now.Record.Term),
+			zap.Int("in_sync", len(now.Record.InSync)))
+	}
+	if code, ok := s.dropped(before); ok {
+		other, _ := before.Record.Other(now.Self.ID)
+		node, _ := describeNode(*before.Record, now.Live, other.Node)
+		r.log.Warn("standby dropped", append([]zap.Field{
+			zap.String("code", string(code)), zap.String("standby", node.Name),
+		}, fields...)...)
+	}
+	if now.Role != before.Role {
+		r.log.Info(roleChanged, append([]zap.Field{
+			zap.Stringer("from", before.Role), zap.Stringer("to", now.Role),
+			zap.String("code", string(s.roleCode(before))), zap.String("reason", now.Reason),
+		}, fields...)...)
+	}
+}

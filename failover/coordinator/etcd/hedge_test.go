@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// endpoints answers requests in turn, each after its delay; a negative one never.
+type endpoints struct {
+	delays []time.Duration
+	calls  int
+}
+
+func (e *endpoints) call(ctx context.Context) (int, error) {
+	i := e.calls
+	e.calls++
+	d := e.delays[i%len(e.delays)]
+	if d < 0 {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	select {
+	case <-time.After(d):
+		return i, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// TestHedged compares the time until the answer, the number of requests, and whether the outcome of one of them is
+// unknown: only then may a conflict be the request's own write.
+func TestHedged(t *testing.T) {
+	const silent = -1
+	for _, tt := range []struct {
+		name   string
+		delays []time.Duration
+		took   time.Duration
+		calls  int
+		doubt  bool
+	}{
+		{"in time", []time.Duration{hedgeDelay - 1}, hedgeDelay - 1, 1, false},
+		{"late", []time.Duration{hedgeDelay + 1}, hedgeDelay + 1, 2, true},
+		{"one of two is silent", []time.Duration{silent, 0}, hedgeDelay, 2, true},
+		{"two of three are silent", []time.Duration{silent, silent, 0}, 2 * hedgeDelay, 3, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &endpoints{delays: tt.delays}
+				began := time.Now()
+				_, doubt, err := hedged(t.Context(), len(tt.delays)+laterAttempts, e.call)
+				require.NoError(t, err)
+				require.Equal(t, tt.took, time.Since(began))
+				require.Equal(t, tt.calls, e.calls)
+				require.Equal(t, tt.doubt, doubt)
+			})
+		})
+	}
+}
