@@ -115,6 +115,27 @@ func (t *transactions) end(s *session.Session) {
 	}
 }
 
+// acknowledges returns the messages of a consumer that open transactions acknowledge.
+func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
+	var sequences []uint64
+	for _, one := range t.open {
+		for _, o := range one.outcomes {
+			if o.consumer == s {
+				sequences = append(sequences, o.sequences...)
+			}
+		}
+	}
+	slices.Sort(sequences)
+	var list ranges
+	for _, sequence := range sequences {
+		list.add(sequence)
+	}
+	if len(list) > maxRanges { // what is between them counts as delivered, too
+		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
+	}
+	return list
+}
+
 // publish adds a message of a link. limit is how many bytes the open transactions of the connection may have.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
