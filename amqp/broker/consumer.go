@@ -59,16 +59,16 @@ type consumer struct {
 	answers   answers
 	confirms  uint64 // the last number that was asked for
 	confirmed uint64
-	waiting   []settling  // to be settled when they are confirmed
+	waiting   []settling // to be settled when they are confirmed
 	// rejects of the client that wait for room in the dead-letter queue, by sequence, until they are moved; without a
 	// count if the client has settled them
 	rejects map[uint64]settling
-	syncs     []syncing   // browsers that wait for that
-	drain     *drain      // the client waits until no more messages follow; nil if not
-	limit     *time.Timer // ends the stream if that does not end by itself; nil before finish
-	drains    uint64      // number of the last request to the node
-	gone      bool
-	unseen    *pb.Leave // of the last request; nil if what is not answered counts as delivered
+	syncs   []syncing   // browsers that wait for that
+	drain   *drain      // the client waits until no more messages follow; nil if not
+	limit   *time.Timer // ends the stream if that does not end by itself; nil before finish
+	drains  uint64      // number of the last request to the node
+	gone    bool
+	unseen  *pb.Leave // of the last request; nil if what is not answered counts as delivered
 }
 
 // settling are deliveries whose outcome the client is told when it is durable.

@@ -31,7 +31,7 @@ const (
 	maxOperations    = 1000
 	maxBatchMessages = 10_000
 	maxAckRanges     = 65_536
-	maxTaken         = 65_536
+	maxTaken         = 262_144
 	// commitLimit is how long the outcome of a commit is asked for while the node cannot tell it.
 	commitLimit = 30 * time.Second
 )

@@ -249,3 +249,32 @@ func testAMQPRejectsThatWait(t *testing.T) {
 	n.becomes("orders", 0)
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
+
+// TestAMQPManyAcknowledgements: a transaction may acknowledge more messages than one operation has ranges.
+func TestAMQPManyAcknowledgements(t *testing.T) { simulated(t, testAMQPManyAcknowledgements) }
+
+func testAMQPManyAcknowledgements(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	n.createQueue("q")
+	const count, batch = 70_000, 1000
+	for range count / (10 * batch) {
+		n.publishMany("q", 10*batch)
+	}
+	p := openAMQP(t, n)
+	require.Nil(t, p.sender(0, &wire.Coordinator{}))
+	p.raw(0, wire.AppendDeclare(nil, &wire.Declare{}), nil)
+	declared, ok := p.outcome().(*wire.Declared)
+	require.True(t, ok)
+	require.Nil(t, p.receiver(1, "r", &wire.Source{Address: "q"}))
+	p.credit(1, count)
+	accepted := &wire.TransactionalState{TxnID: declared.TxnID, Outcome: wire.Accepted{}}
+	for i := range uint32(count) {
+		p.receive()
+		if (i+1)%batch == 0 {
+			p.send(&wire.Disposition{Role: wire.RoleReceiver, First: i + 1 - batch, Last: i, Settled: true, State: accepted})
+		}
+	}
+	p.raw(0, wire.AppendDischarge(nil, &wire.Discharge{TxnID: declared.TxnID}), nil)
+	require.Equal(t, wire.Accepted{}, p.outcome())
+	n.eventually("q", isEmpty)
+}

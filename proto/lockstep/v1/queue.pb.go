@@ -1952,7 +1952,7 @@ type AckOperation struct {
 	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	// Refuse the whole transaction, with ALREADY_ACKNOWLEDGED or MESSAGE_RESERVED, when one of the messages is acknowledged, or held by a prepared
 	// transaction: what is published in a transaction beside a `required` ack is published once for each message, however often the message was
-	// delivered, and to however many consumers. At most 65,536 messages in a transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair is
+	// delivered, and to however many consumers. At most 262,144 messages in a transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair is
 	// of release 0.1.0; such an active ignores the field.
 	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
 	unknownFields protoimpl.UnknownFields
