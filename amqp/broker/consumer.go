@@ -68,7 +68,7 @@ type consumer struct {
 	limit   *time.Timer // ends the stream if that does not end by itself; nil before finish
 	drains  uint64      // number of the last request to the node
 	gone    bool
-	unseen  *pb.Leave // of the last request; nil if what is not answered counts as delivered
+	unseen  *pb.Leave // of the last request; nil: unanswered messages count as delivered
 }
 
 // settling are deliveries whose outcome the client is told when it is durable.
@@ -440,8 +440,8 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *r
 	return list
 }
 
-// detached ends the link when the outcomes that the client has reported are durable. What it has not answered is
-// delivered again; it counts as delivered unless the client has ended the link without an error. mu is held.
+// detached ends the link when the outcomes that the client has reported are durable. Unanswered messages are
+// delivered again; they count as delivered unless the client has ended the link without an error. mu is held.
 func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
 	s.finish()

@@ -130,7 +130,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	for _, sequence := range sequences {
 		list.add(sequence)
 	}
-	if len(list) > maxRanges { // what is between them counts as delivered, too
+	if len(list) > maxRanges { // messages between them count as delivered, too
 		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
 	}
 	return list

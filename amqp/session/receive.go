@@ -25,7 +25,7 @@ type receiver struct {
 }
 
 // keptBuffer is how large a buffer a link keeps for the next message of more than one frame. A larger message is kept in
-// chunks of that size until it is whole: a buffer that grows is copied again and again, and leaves a multiple of the
+// chunks of that size until it is whole: a buffer that grows is copied many times, and leaves a multiple of the
 // message as garbage.
 const keptBuffer = 256 << 10
 
