@@ -17,7 +17,7 @@ import (
 // Prepare is the first phase of the transaction: it is checked, made durable on every in-sync node, and kept where no
 // consumer sees it, until Client.CommitPrepared or Client.RollbackPrepared decides over it. xid names it: 1 to 128
 // bytes of printable UTF-8, another one for each transaction. What it acknowledges is out of delivery, and is
-// acknowledged on the condition that Transaction describes. It may publish and acknowledge, up to 16 MiB and 65,536
+// acknowledged on the condition that Transaction describes. It may publish and acknowledge, up to 16 MiB and 262,144
 // messages.
 //
 // Errors, after which nothing was prepared unless ErrOutcomeUnknown is there, too: those of Commit; ErrProcessed;

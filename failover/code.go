@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Code is the cause of a role change, or of a standby that left the in-sync set. Codes are stable; docs/failover.md
-// lists them.
+// Code is the cause of a role change, or of a standby that left the in-sync set. Codes are stable;
+// docs/explanation/failover.md lists them.
 type Code string
 
 // Codes of lost connections: see LostCause.

@@ -194,7 +194,7 @@ func standbyOf(t *testing.T) *rig {
 	return fresh(standbyPair(t, Settings{}))
 }
 
-// TestCodesAreDocumented: the table of docs/failover.md has each code, and no others.
+// TestCodesAreDocumented: the table of docs/explanation/failover.md has each code, and no others.
 func TestCodesAreDocumented(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "code.go", nil, parser.SkipObjectResolution)
 	require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestCodesAreDocumented(t *testing.T) {
 		return true
 	})
 	require.NotEmpty(t, codes)
-	page, err := os.ReadFile("../docs/failover.md")
+	page, err := os.ReadFile("../docs/explanation/failover.md")
 	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(page), "| code |")
 	require.True(t, ok)

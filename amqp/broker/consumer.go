@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,20 +59,25 @@ type consumer struct {
 	answers   answers
 	confirms  uint64 // the last number that was asked for
 	confirmed uint64
-	waiting   []settling  // to be settled when they are confirmed
-	syncs     []syncing   // browsers that wait for that
-	drain     *drain      // the client waits until no more messages follow; nil if not
-	limit     *time.Timer // ends the stream if that does not end by itself; nil before finish
-	drains    uint64      // number of the last request to the node
-	gone      bool
+	waiting   []settling // to be settled when they are confirmed
+	// rejects of the client that wait for room in the dead-letter queue, by sequence, until they are moved; without a
+	// count if the client has settled them
+	rejects map[uint64]settling
+	syncs   []syncing   // browsers that wait for that
+	drain   *drain      // the client waits until no more messages follow; nil if not
+	limit   *time.Timer // ends the stream if that does not end by itself; nil before finish
+	drains  uint64      // number of the last request to the node
+	gone    bool
+	unseen  *pb.Leave // of the last request; nil: unanswered messages count as delivered
 }
 
 // settling are deliveries whose outcome the client is told when it is durable.
 type settling struct {
-	confirm uint64
-	first   uint32
-	count   uint32
-	state   wire.DeliveryState
+	confirm   uint64
+	first     uint32
+	count     uint32
+	state     wire.DeliveryState
+	sequences []uint64 // of rejects
 }
 
 func newConsumer(c *conn, l *session.Link, queue string) *consumer {
@@ -157,6 +163,7 @@ func (s *consumer) stream() error {
 	}
 	if err := stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{
 		Queue: s.queue, Subscription: s.subscription, Filter: s.filter, MaxResponseBytes: uint32(limit),
+		HearsWaiting: true,
 	}}); err != nil {
 		_, err = stream.Recv()
 		return err //nolint:wrapcheck // failed reads it
@@ -233,6 +240,9 @@ func (s *consumer) request() *pb.ConsumeRequest {
 	}
 	if confirm && s.answers.empty() {
 		req.Confirm, s.answers.confirm = s.confirms, s.confirms
+		if s.gone {
+			req.Leave = s.unseen
+		}
 	}
 	return req
 }
@@ -256,9 +266,10 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	if cap(s.encoded.b) > 4*passBytes {
 		s.encoded.b = nil
 	}
-	if resp.GetConfirmed() != 0 || resp.GetDrained() != 0 {
+	if resp.GetConfirmed() != 0 || resp.GetDrained() != 0 || len(resp.GetWaiting()) > 0 || len(resp.GetMoved()) > 0 {
 		s.c.mu.Lock()
 		defer s.c.mu.Unlock()
+		s.rejected(resp.GetWaiting(), resp.GetMoved())
 		if resp.GetConfirmed() != 0 {
 			s.confirm(resp.GetConfirmed())
 		}
@@ -311,6 +322,38 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	return true
 }
 
+// rejected notes rejects that wait for room in the dead-letter queue, and settles those that were moved. mu is held.
+func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
+	if s.rejects == nil && len(waiting) > 0 {
+		s.rejects = make(map[uint64]settling)
+	}
+	for _, r := range waiting {
+		for sequence := r.GetFirst(); sequence <= r.GetLast(); sequence++ {
+			s.rejects[sequence] = settling{}
+		}
+	}
+	for _, r := range moved {
+		for sequence := r.GetFirst(); sequence <= r.GetLast(); sequence++ {
+			if w := s.rejects[sequence]; w.count > 0 {
+				s.link.Settle(w.first, w.state)
+			}
+			delete(s.rejects, sequence)
+		}
+	}
+}
+
+// waitsToMove reports whether delivery i of w is a reject that waits, and keeps it until it is moved. mu is held.
+func (s *consumer) waitsToMove(w *settling, i uint32) bool {
+	if len(w.sequences) == 0 {
+		return false
+	}
+	_, waits := s.rejects[w.sequences[i]]
+	if waits {
+		s.rejects[w.sequences[i]] = settling{first: w.first + i, count: 1, state: w.state}
+	}
+	return waits
+}
+
 // confirm tells the client of outcomes that are durable. mu is held.
 func (s *consumer) confirm(number uint64) {
 	s.confirmed = max(s.confirmed, number)
@@ -318,7 +361,9 @@ func (s *consumer) confirm(number uint64) {
 	for ; n < len(s.waiting) && s.waiting[n].confirm <= s.confirmed; n++ {
 		w := &s.waiting[n]
 		for i := range w.count {
-			s.link.Settle(w.first+i, w.state)
+			if !s.waitsToMove(w, i) {
+				s.link.Settle(w.first+i, w.state)
+			}
 		}
 	}
 	s.waiting = s.waiting[n:]
@@ -364,19 +409,21 @@ func (s *consumer) disposed(e *session.Disposed) {
 	if _, ok := state.(*wire.Received); ok {
 		return
 	}
-	s.answer(state, e.Refs)
+	list := s.answer(state, e.Refs)
 	if !e.Settled {
 		s.confirms++
-		s.waiting = append(s.waiting, settling{
-			confirm: s.confirms, first: e.First, count: uint32(len(e.Refs)), state: e.State,
-		})
+		w := settling{confirm: s.confirms, first: e.First, count: uint32(len(e.Refs)), state: e.State}
+		if list == &s.answers.reject {
+			w.sequences = slices.Clone(e.Refs)
+		}
+		s.waiting = append(s.waiting, w)
 	}
 	s.signal()
 }
 
-// answer notes the outcome of messages. mu is held.
-func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) {
-	list := &s.answers.release
+// answer notes the outcome of messages, and returns the list that they were added to. mu is held.
+func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *ranges) {
+	list = &s.answers.release
 	switch state := state.(type) {
 	case wire.Accepted, *wire.Accepted:
 		list = &s.answers.ack
@@ -390,10 +437,11 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) {
 	for _, sequence := range sequences {
 		list.add(sequence)
 	}
+	return list
 }
 
-// detached ends the link when the outcomes that the client has reported are durable. What it has not answered is
-// delivered again. mu is held.
+// detached ends the link when the outcomes that the client has reported are durable. Unanswered messages are
+// delivered again; they count as delivered unless the client has ended the link without an error. mu is held.
 func (s *consumer) detached(closed bool) (wait func()) {
 	was := s.gone
 	s.finish()
@@ -406,14 +454,15 @@ func (s *consumer) detached(closed bool) (wait func()) {
 	}
 }
 
-// finish has the stream end when the node has confirmed all answers, or after a while: rejected messages stay
-// unconfirmed while their dead-letter queue is full. mu is held.
+// finish has the stream end when the node has confirmed all answers, or after a while. mu is held.
 func (s *consumer) finish() {
 	if s.gone {
 		return
 	}
 	s.gone = true
-	s.drain = nil
+	if s.drain = nil; s.link.Left() {
+		s.unseen = &pb.Leave{Seen: s.c.txns.acknowledges(s)}
+	}
 	s.answers.giveBack(s.link.Recall())
 	s.confirms++
 	s.limit = time.AfterFunc(finishLimit, s.cancel)

@@ -15,7 +15,7 @@ const (
 	// then the next one; the others wait.
 	maxHeld = 128 << 20
 	// stallLimit is how long the one that is read may take for stallBytes of its message while others wait.
-	stallLimit = 3 * time.Second
+	stallLimit = 10 * time.Second
 	stallBytes = 3 << 20
 )
 

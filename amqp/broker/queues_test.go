@@ -116,7 +116,7 @@ func TestLargeTransaction(t *testing.T) {
 // TestManyAcknowledgements: a transaction that acknowledges more than the node takes is refused with the limit.
 func TestManyAcknowledgements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, count := range []int{maxTaken, maxTaken + 1} {
+		for _, count := range []int{100_000, maxTaken + 1} {
 			n := newStore().open()
 			n.queues["q"] = numbered(count)
 			s, _, stop := serveFor(t, n, inMemory)
@@ -132,7 +132,7 @@ func TestManyAcknowledgements(t *testing.T) {
 			}
 			p.accept(uint32(count-count%1024), uint32(count-1), id)
 			outcome := p.discharged(0, 1, id)
-			if count == maxTaken {
+			if count <= maxTaken {
 				require.Equal(t, wire.Accepted{}, outcome)
 				require.Len(t, n.commits[0].GetOperations()[0].GetAck().GetRanges(), 1)
 			} else {

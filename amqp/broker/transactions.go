@@ -31,7 +31,7 @@ const (
 	maxOperations    = 1000
 	maxBatchMessages = 10_000
 	maxAckRanges     = 65_536
-	maxTaken         = 65_536
+	maxTaken         = 262_144
 	// commitLimit is how long the outcome of a commit is asked for while the node cannot tell it.
 	commitLimit = 30 * time.Second
 )
@@ -113,6 +113,27 @@ func (t *transactions) end(s *session.Session) {
 			one.rollback()
 		}
 	}
+}
+
+// acknowledges returns the messages of a consumer that open transactions acknowledge.
+func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
+	var sequences []uint64
+	for _, one := range t.open {
+		for _, o := range one.outcomes {
+			if o.consumer == s {
+				sequences = append(sequences, o.sequences...)
+			}
+		}
+	}
+	slices.Sort(sequences)
+	var list ranges
+	for _, sequence := range sequences {
+		list.add(sequence)
+	}
+	if len(list) > maxRanges { // messages between them count as delivered, too
+		list = ranges{{First: list[0].GetFirst(), Last: list[len(list)-1].GetLast()}}
+	}
+	return list
 }
 
 // publish adds a message of a link. limit is how many bytes the open transactions of the connection may have.

@@ -4,6 +4,7 @@ package session
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,6 +90,44 @@ func TestAllocationsOfSent(t *testing.T) {
 	require.Equal(t, measured+1, messages)
 	t.Logf("%.2f allocations per message", allocs)
 	require.LessOrEqual(t, allocs, maxAllocs)
+}
+
+// TestMemoryOfLargeMessage: a message of many frames takes its length twice, in chunks and as a whole.
+func TestMemoryOfLargeMessage(t *testing.T) {
+	const sizeBytes, frameBytes = 32 << 20, 64 << 10
+	p := opened(t, Options{}).manual()
+	p.sender("in", 0).Window(1)
+	p.take()
+	var frames []byte
+	for sent := 0; sent < sizeBytes; sent += frameBytes {
+		tr := &wire.Transfer{DeliveryTag: []byte("tag"), More: sent+frameBytes < sizeBytes}
+		if sent == 0 {
+			tr.DeliveryID, tr.MessageFormat = some(0), some(0)
+		}
+		frames = wire.AppendFrame(frames, 0, tr, bytes.Repeat([]byte{byte(sent / frameBytes)}, frameBytes))
+	}
+	r := wire.NewReader(bytes.NewReader(frames), 1<<20)
+	var f wire.Frame
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var d *Delivery
+	for d == nil {
+		require.NoError(t, r.Next(&f))
+		require.NoError(t, p.c.Receive(&f, p.now))
+		for e, ok := p.c.Next(); ok; e, ok = p.c.Next() {
+			d, _ = e.(*Delivery)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	require.True(t, d.Owned)
+	require.Len(t, d.Payload, sizeBytes)
+	for i := range sizeBytes / frameBytes {
+		require.Equal(t, byte(i), d.Payload[i*frameBytes])
+		require.Equal(t, byte(i), d.Payload[(i+1)*frameBytes-1])
+	}
+	require.Zero(t, p.c.Partial())
+	allocated := after.TotalAlloc - before.TotalAlloc
+	require.Less(t, allocated, uint64(2*sizeBytes+(4<<20)), "%d MiB", allocated>>20)
 }
 
 // BenchmarkReceive and BenchmarkSend are the same with the time that they take.

@@ -18,6 +18,7 @@ type Conn struct {
 	err  error      // why it was closed here
 
 	opened, closed, peerClosed bool // Open and Close were sent; Close was received
+	left                       bool // the peer has closed it without an error
 
 	now, lastRead, lastWrite time.Time
 	beat                     time.Duration // the longest time without a frame that the peer is spared; 0: any
@@ -74,7 +75,7 @@ func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 		if c.peer == nil {
 			return c.fail(IllegalState, "a close came before an open")
 		}
-		c.peerClosed = true
+		c.peerClosed, c.left = true, body.Error == nil
 		c.giveBack()
 		c.events.push(&Closed{Err: body.Error})
 		return nil

@@ -20,6 +20,7 @@ type Link struct {
 	answered, accepted     bool // an Attach was sent; it was one that accepts
 	detached, peerDetached bool // a Detach was sent; one was received
 	peerClosed             bool // the received one closes the link
+	left                   bool // the received one has no error
 	gone                   bool // no event of it follows
 
 	credit        uint32
@@ -57,6 +58,9 @@ func (l *Link) Peer() *wire.Attach { return l.peer }
 
 // Gone tells that the link takes no messages any more: a Detached event has come, or the caller has ended it.
 func (l *Link) Gone() bool { return l.gone }
+
+// Left reports whether the peer has detached the link, or ended its session or connection, without an error.
+func (l *Link) Left() bool { return l.left || l.session.left || l.session.conn.left }
 
 // Credit is how many messages more the peer may send, or takes. Those that wait (Unsent) are within it.
 func (l *Link) Credit() uint32 { return l.credit }
@@ -244,7 +248,7 @@ func (s *Session) receiveDetach(d *wire.Detach) {
 		return
 	}
 	delete(s.handles, d.Handle)
-	l.peerDetached, l.peerClosed = true, d.Closed
+	l.peerDetached, l.peerClosed, l.left = true, d.Closed, d.Error == nil
 	if l.detached {
 		l.finish()
 		return

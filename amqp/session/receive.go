@@ -18,12 +18,40 @@ type receiver struct {
 
 	partial bool     // a delivery has begun, and not all of its frames have come
 	begun   Delivery // that one
-	buf     []byte   // its payload; the memory is used again
+	chunks  [][]byte // its payload but for the end
+	buf     []byte   // the end of its payload; the memory is used again
+	size    int      // of both
 	tag     []byte
 }
 
-// keptBuffer is how large a buffer a link keeps for the next message of more than one frame.
+// keptBuffer is how large a buffer a link keeps for the next message of more than one frame. A larger message is kept in
+// chunks of that size until it is whole: a buffer that grows is copied many times, and leaves a multiple of the
+// message as garbage.
 const keptBuffer = 256 << 10
+
+// add appends to the payload of a delivery that has come in part.
+func (r *receiver) add(payload []byte) {
+	r.size += len(payload)
+	for len(payload) > 0 {
+		if len(r.buf) == keptBuffer {
+			r.chunks, r.buf = append(r.chunks, r.buf), make([]byte, 0, keptBuffer)
+		}
+		n := min(len(payload), keptBuffer-len(r.buf))
+		r.buf, payload = append(r.buf, payload[:n]...), payload[n:]
+	}
+}
+
+// payload returns the payload of a delivery that is whole, and whether the caller owns its memory.
+func (r *receiver) payload() (payload []byte, owned bool) {
+	if len(r.chunks) == 0 {
+		return r.buf, false
+	}
+	payload = make([]byte, 0, r.size)
+	for i, chunk := range r.chunks {
+		payload, r.chunks[i] = append(payload, chunk...), nil
+	}
+	return append(payload, r.buf...), true
+}
 
 // Grant lets the peer send so many messages from now on, in place of what it could send until now; 0 stops it. It is
 // the way of a caller that decides for itself; others use Window.
@@ -144,7 +172,7 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	r.partial, r.begun = true, d
 	r.tag = append(r.tag[:0], d.Tag...)
 	r.begun.Tag, r.begun.Payload, r.begun.State = r.tag, nil, cloned(t.State)
-	r.buf = append(r.buf[:0], payload...)
+	r.add(payload)
 	s.conn.partial += len(payload)
 }
 
@@ -169,10 +197,10 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 		l.refill()
 		return
 	}
-	if !l.bounded(len(r.buf), len(payload), true) {
+	if !l.bounded(r.size, len(payload), true) {
 		return
 	}
-	r.buf = append(r.buf, payload...)
+	r.add(payload)
 	s.conn.partial += len(payload)
 	r.begun.Settled = r.begun.Settled || t.Settled.Value
 	if t.State != nil {
@@ -182,7 +210,7 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 		return
 	}
 	d := r.begun
-	d.Payload, d.Owned = r.buf, cap(r.buf) > keptBuffer
+	d.Payload, d.Owned = r.payload()
 	r.drop(s.conn) // the memory stays as it is until the next frame comes
 	l.deliver(&d)
 }
@@ -217,13 +245,10 @@ func cloned(state wire.DeliveryState) wire.DeliveryState {
 // drop forgets a delivery that has come in part.
 func (r *receiver) drop(c *Conn) {
 	if r.partial {
-		c.partial -= len(r.buf)
+		c.partial -= r.size
 	}
 	r.partial, r.begun = false, Delivery{}
-	r.buf = r.buf[:0]
-	if cap(r.buf) > keptBuffer {
-		r.buf = nil
-	}
+	r.chunks, r.buf, r.size = nil, r.buf[:0], 0
 }
 
 func (l *Link) deliver(d *Delivery) {

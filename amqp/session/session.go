@@ -15,6 +15,7 @@ type Session struct {
 	remote  uint16 // the peer's
 
 	ended, peerEnded bool // End was sent; End was received
+	left             bool // the peer has ended it without an error
 	told             bool // the caller knows that it is gone
 	count            int  // links of which not both sides have sent a detach
 
@@ -123,7 +124,7 @@ func (s *Session) receive(f *wire.Frame) {
 	case *wire.Detach:
 		s.receiveDetach(body)
 	case *wire.End:
-		s.peerEnded = true
+		s.peerEnded, s.left = true, body.Error == nil
 		delete(s.conn.remote, s.remote)
 		s.giveBack(body.Error)
 	default:

@@ -33,8 +33,9 @@ type Consumer struct {
 	groups      int           // that are with it
 	aside       [lanes]uint64 // by lane, below which it was asked about everything that is set aside
 	// hearsWaiting: it understands Event.Waiting. waiting are rejects that it is to be told of.
-	hearsWaiting bool
-	waiting      []uint64
+	// moved are those of them that were moved since.
+	hearsWaiting   bool
+	waiting, moved []uint64
 	// accepts tells whether it wants a message; nil: all of them.
 	accepts func(m *Message) bool
 	// from says where it comes from. firstSince is since when no other one has been attached for longer; the zero value
@@ -60,6 +61,8 @@ type Event struct {
 	// queue: Confirmed does not speak of them. They are moved when there is room; if the active is replaced before, they
 	// are delivered again. Only for a consumer for which HearWaiting was called.
 	Waiting []uint64
+	// Moved are messages of an earlier Waiting that no longer wait.
+	Moved []uint64
 }
 
 // HearWaiting has Next return Event.Waiting. Without it, a reject that waits holds back all confirmations that were
@@ -231,7 +234,7 @@ func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
 		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 ||
-			len(event.Waiting) > 0 {
+			len(event.Waiting) > 0 || len(event.Moved) > 0 {
 			return event, err
 		}
 		select {
@@ -255,6 +258,7 @@ func (c *Consumer) take() (Event, error) {
 	}
 	var event Event
 	event.Waiting, c.waiting = c.waiting, nil
+	event.Moved, c.moved = c.moved, nil
 	if c.confirmed > c.told {
 		event.Confirmed, c.told = c.confirmed, c.confirmed
 	}

@@ -123,8 +123,11 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 			why = full
 			if !full.Never {
 				waiting = append(waiting, rest...)
-				break
 			}
+		}
+		d.reportMoved(left[:len(left)-len(rest)], stay)
+		if full != nil && !full.Never {
+			break
 		}
 		left = rest
 	}
@@ -136,6 +139,18 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 		d.mu.Unlock()
 	}
 	return nil
+}
+
+// reportMoved reports to the consumers that have rejected messages that these no longer wait, except those that stay.
+func (d *dispatcher) reportMoved(list []dying, stay []uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range list {
+		if _, stays := slices.BinarySearch(stay, m.sequence); m.told && !stays {
+			m.by.moved = append(m.by.moved, m.sequence)
+			signal(m.by.notify)
+		}
+	}
 }
 
 // only returns the elements of list that have one of the sequences. Both are rising.

@@ -552,7 +552,8 @@ type maker struct{ bytes int }
 func (maker) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{
 		Messages: []*pb.StoredMessage{{Sequence: 5}}, Confirmed: 4, Attached: true, QueueId: 3,
-		Waiting: []*pb.SequenceRange{{First: 1, Last: 2}}, Drained: 7, DrainedCredit: 8,
+		Waiting: []*pb.SequenceRange{{First: 1, Last: 2}}, Moved: []*pb.SequenceRange{{First: 3, Last: 4}},
+		Drained: 7, DrainedCredit: 8,
 	}
 }
 

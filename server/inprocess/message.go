@@ -105,7 +105,7 @@ func (i *item) into(v any, limit int) error {
 			to.Messages, to.Confirmed, to.Attached, to.QueueId = from.GetMessages(), from.GetConfirmed(),
 				from.GetAttached(), from.GetQueueId()
 			to.Drained, to.DrainedCredit = from.GetDrained(), from.GetDrainedCredit()
-			to.Waiting = from.GetWaiting()
+			to.Waiting, to.Moved = from.GetWaiting(), from.GetMoved()
 			return nil
 		}
 	}

@@ -153,3 +153,128 @@ func testAMQPManyInATransaction(t *testing.T) {
 		n.eventually(queue, func(q *pb.Queue) bool { return q.GetMessages() == count/2 })
 	}
 }
+
+// TestAMQPShortConsumers: messages that a client has not answered when it detaches its link, ends its session or closes
+// its connection do not count as delivered; those of a connection that breaks do.
+func TestAMQPShortConsumers(t *testing.T) { simulated(t, testAMQPShortConsumers) }
+
+func testAMQPShortConsumers(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	const count = 100
+	for name, c := range map[string]struct {
+		end  func(p *amqpPeer)
+		dead int
+	}{
+		"detach": {func(p *amqpPeer) {
+			p.send(&wire.Detach{Handle: 0, Closed: true})
+			expect[*wire.Detach](p)
+		}, 0},
+		"end": {func(p *amqpPeer) {
+			p.send(&wire.End{})
+			expect[*wire.End](p)
+		}, 0},
+		"close": {func(p *amqpPeer) {
+			p.send(&wire.Close{})
+			expect[*wire.Close](p)
+		}, 0},
+		"error": {func(p *amqpPeer) {
+			p.send(&wire.Detach{Handle: 0, Closed: true, Error: &wire.Error{Condition: "amqp:decode-error"}})
+			expect[*wire.Detach](p)
+		}, count - 3},
+		"break": {func(p *amqpPeer) { require.NoError(p.t, p.conn.Close()) }, count - 3},
+	} {
+		section(t, name, func(t *testing.T) {
+			dead, queue := "dead-"+name, "orders-"+name
+			require.NoError(t, n.createWith(dead, &pb.QueueConfig{}))
+			require.NoError(t, n.createWith(queue, &pb.QueueConfig{DeadLetter: dead, MaxDeliveries: 3}))
+			n.publishMany(queue, count)
+			for range 3 {
+				p := openAMQP(t, n)
+				require.Nil(t, p.receiver(0, "r", &wire.Source{Address: queue}))
+				p.credit(0, 2*count)
+				got := p.receive()
+				for range len(n.browse(queue)) - 1 {
+					p.receive()
+				}
+				p.dispose(got.id, wire.Accepted{})
+				c.end(p)
+				n.eventually(queue, func(q *pb.Queue) bool { return q.GetSubscriptions()[0].GetConsumers() == 0 })
+			}
+			n.becomes(dead, c.dead)
+			n.becomes(queue, count-3-c.dead)
+		})
+	}
+}
+
+// TestAMQPRejectsThatWait: a reject that waits for room in the dead-letter queue is settled when it is moved, and
+// answers after it are settled before.
+func TestAMQPRejectsThatWait(t *testing.T) { simulated(t, testAMQPRejectsThatWait) }
+
+func testAMQPRejectsThatWait(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
+	n.publish("dead", "full")
+	n.publishMany("orders", 5)
+	p := openAMQP(t, n)
+	require.Nil(t, p.receiver(0, "r", &wire.Source{Address: "orders"}))
+	p.credit(0, 5)
+	answer := func(state wire.DeliveryState, first, last uint32) {
+		p.send(&wire.Disposition{Role: wire.RoleReceiver, First: first, Last: last, State: state})
+	}
+	settled := func(first, last uint32) {
+		t.Helper()
+		d := expect[*wire.Disposition](p)
+		require.True(t, d.Settled)
+		require.Equal(t, []uint32{first, last}, []uint32{d.First, d.Last})
+	}
+	for range 5 {
+		p.receive()
+	}
+	answer(&wire.Rejected{}, 0, 1)
+	answer(wire.Accepted{}, 2, 2)
+	settled(2, 2)
+	answer(wire.Accepted{}, 3, 3)
+	settled(3, 3)
+	for id := range uint32(2) {
+		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
+		require.NoError(t, err)
+		settled(id, id)
+	}
+	answer(&wire.Rejected{}, 4, 4) // waits when the link is detached
+	p.send(&wire.Detach{Handle: 0, Closed: true})
+	expect[*wire.Detach](p)
+	require.Equal(t, []string{"5"}, n.bodiesIn("orders"))
+	_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
+	require.NoError(t, err)
+	n.becomes("orders", 0)
+	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
+}
+
+// TestAMQPManyAcknowledgements: a transaction may acknowledge more messages than one operation has ranges.
+func TestAMQPManyAcknowledgements(t *testing.T) { simulated(t, testAMQPManyAcknowledgements) }
+
+func testAMQPManyAcknowledgements(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	n.createQueue("q")
+	const count, batch = 70_000, 1000
+	for range count / (10 * batch) {
+		n.publishMany("q", 10*batch)
+	}
+	p := openAMQP(t, n)
+	require.Nil(t, p.sender(0, &wire.Coordinator{}))
+	p.raw(0, wire.AppendDeclare(nil, &wire.Declare{}), nil)
+	declared, ok := p.outcome().(*wire.Declared)
+	require.True(t, ok)
+	require.Nil(t, p.receiver(1, "r", &wire.Source{Address: "q"}))
+	p.credit(1, count)
+	accepted := &wire.TransactionalState{TxnID: declared.TxnID, Outcome: wire.Accepted{}}
+	for i := range uint32(count) {
+		p.receive()
+		if (i+1)%batch == 0 {
+			p.send(&wire.Disposition{Role: wire.RoleReceiver, First: i + 1 - batch, Last: i, Settled: true, State: accepted})
+		}
+	}
+	p.raw(0, wire.AppendDischarge(nil, &wire.Discharge{TxnID: declared.TxnID}), nil)
+	require.Equal(t, wire.Accepted{}, p.outcome())
+	n.eventually("q", isEmpty)
+}

@@ -83,3 +83,22 @@ func testAMQPStolen(t *testing.T) {
 	require.Equal(t, "two", q.receive().body)
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 1 && q.GetMessages() == 1 })
 }
+
+// TestAMQPSameNameOnAQueue: links to a queue keep their messages although a link of another connection of the container
+// has the same name, as Proton's have that are named by container and address.
+func TestAMQPSameNameOnAQueue(t *testing.T) { simulated(t, testAMQPSameNameOnAQueue) }
+
+func testAMQPSameNameOnAQueue(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	n.createQueue("q")
+	n.publish("q", "one", "two")
+	peers := []*amqpPeer{openAMQP(t, n), openAMQP(t, n)}
+	for _, p := range peers {
+		require.Nil(t, p.receiver(0, "client-q", &wire.Source{Address: "q"}))
+	}
+	for _, p := range peers {
+		p.credit(0, 1)
+		p.dispose(p.receive().id, wire.Accepted{})
+	}
+	n.eventually("q", isEmpty)
+}

@@ -125,6 +125,39 @@ func testLargeDeadLetterWaitsAlone(t *testing.T) {
 	require.Len(t, n.browse("orders"), 1)
 }
 
+// TestWaitingRejects: a consumer is notified of its rejects that wait, also if it has asked for no confirmation, and
+// again when they are moved.
+func TestWaitingRejects(t *testing.T) { simulated(t, testWaitingRejects) }
+
+func testWaitingRejects(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{MaxMessages: 1}, &pb.QueueConfig{})
+	n.publishMany("orders", 3)
+	c := n.consumeWaiting("orders", 3)
+	c.take(3)
+	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 3}}}))
+	sequences := func(ranges []*pb.SequenceRange) (list []uint64) {
+		for _, r := range ranges {
+			for s := r.GetFirst(); s <= r.GetLast(); s++ {
+				list = append(list, s)
+			}
+		}
+		return list
+	}
+	resp, err := c.stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, []uint64{2, 3}, sequences(resp.GetWaiting()))
+	for sequence := uint64(2); sequence <= 3; sequence++ {
+		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
+		require.NoError(t, err)
+		resp, err := c.stream.Recv()
+		require.NoError(t, err)
+		require.Empty(t, resp.GetWaiting())
+		require.Equal(t, []uint64{sequence}, sequences(resp.GetMoved()))
+		require.Equal(t, []string{fmt.Sprint(sequence)}, n.bodiesIn("dead"))
+	}
+}
+
 // TestExpiredInPortions: expired messages go to a ring, all of them, and to a full dead-letter queue as many as fit.
 func TestExpiredInPortions(t *testing.T) { simulated(t, testExpiredInPortions) }
 

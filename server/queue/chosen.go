@@ -26,7 +26,7 @@ const (
 	// maxChosen is how many sequences one request may name.
 	maxChosen = 10_000
 	// maxTaken is how many acknowledgements a transaction may require.
-	maxTaken = 65_536
+	maxTaken = 262_144
 	// maxDecisions is how often it is decided anew which messages are moved, while consumers acknowledge some of them.
 	maxDecisions = 16
 )

@@ -261,9 +261,10 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 
 // send sends an event, in as many responses as the consumer's limit makes of it.
 func (c *consumeStream) send(event dispatch.Event) error {
-	if len(event.Waiting) > 0 { // before the confirmation of the request that rejected them
-		if err := c.stream.Send(&pb.ConsumeResponse{Waiting: toRanges(event.Waiting)}); err != nil {
-			return fmt.Errorf("send the rejects that wait: %w", err)
+	if len(event.Waiting) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
+		resp := &pb.ConsumeResponse{Waiting: toRanges(event.Waiting), Moved: toRanges(event.Moved)}
+		if err := c.stream.Send(resp); err != nil {
+			return fmt.Errorf("send the rejects that wait or were moved: %w", err)
 		}
 	}
 	if event.Confirmed != 0 || len(event.Messages) > 0 {

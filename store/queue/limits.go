@@ -21,7 +21,7 @@ const (
 	MaxPreparedBytes = 256 << 20
 	// MaxTaken is the greatest number of messages that one transaction may acknowledge on the condition that they are
 	// not acknowledged, as each one that is prepared does.
-	MaxTaken = 65_536
+	MaxTaken = 262_144
 	// PreparedOutcomes is the number of transactions that are remembered after they were decided.
 	PreparedOutcomes = 10_000
 

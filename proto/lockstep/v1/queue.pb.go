@@ -1952,7 +1952,7 @@ type AckOperation struct {
 	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	// Refuse the whole transaction, with ALREADY_ACKNOWLEDGED or MESSAGE_RESERVED, when one of the messages is acknowledged, or held by a prepared
 	// transaction: what is published in a transaction beside a `required` ack is published once for each message, however often the message was
-	// delivered, and to however many consumers. At most 65,536 messages in a transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair is
+	// delivered, and to however many consumers. At most 262,144 messages in a transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair is
 	// of release 0.1.0; such an active ignores the field.
 	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2515,7 +2515,9 @@ type ConsumeResponse struct {
 	// Messages that the consumer has rejected and that were not moved, since the dead-letter queue has no room for them; `confirmed` does not
 	// speak of them. They stay in their queue, with no consumer, and are moved when there is room. When the active is replaced before, they are
 	// delivered again. Only for a consumer with Attach.hears_waiting. It comes before the `confirmed` of the request that rejected them.
-	Waiting       []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// Messages of an earlier `waiting` that are moved now, or that were removed from the subscription in the meantime.
+	Moved         []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2595,6 +2597,13 @@ func (x *ConsumeResponse) GetDrainedCredit() uint32 {
 func (x *ConsumeResponse) GetWaiting() []*SequenceRange {
 	if x != nil {
 		return x.Waiting
+	}
+	return nil
+}
+
+func (x *ConsumeResponse) GetMoved() []*SequenceRange {
+	if x != nil {
+		return x.Moved
 	}
 	return nil
 }
@@ -4226,7 +4235,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
 	"\x06filter\x18\x05 \x01(\tR\x06filter\x12#\n" +
-	"\rhears_waiting\x18\x06 \x01(\bR\fhearsWaiting\"\x95\x02\n" +
+	"\rhears_waiting\x18\x06 \x01(\bR\fhearsWaiting\"\xc7\x02\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
@@ -4234,7 +4243,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x18\n" +
 	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
 	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\x124\n" +
-	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\"\xb7\x01\n" +
+	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\x120\n" +
+	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\"\xb7\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
@@ -4503,71 +4513,72 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	67, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
 	69, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
 	67, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	67, // 48: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	67, // 49: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	69, // 50: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	62, // 51: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	63, // 52: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	59, // 53: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 54: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	59, // 55: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 56: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 57: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	59, // 58: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	56, // 59: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	63, // 60: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	57, // 61: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 62: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 63: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 64: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 65: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 66: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 67: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 68: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 69: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 70: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 71: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 72: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 73: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 74: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 75: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 76: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 77: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 78: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 79: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 80: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	48, // 81: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	50, // 82: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	52, // 83: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	54, // 84: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 85: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 86: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 87: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 88: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 89: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 90: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 91: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 92: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 93: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 94: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 95: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 96: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 97: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 98: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 99: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 100: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 101: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 102: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 103: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	49, // 104: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	51, // 105: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	53, // 106: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	55, // 107: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	85, // [85:108] is the sub-list for method output_type
-	62, // [62:85] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	67, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	67, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	67, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	69, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	62, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	63, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	59, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	70, // 55: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	59, // 56: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	60, // 57: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 58: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	59, // 59: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	56, // 60: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	63, // 61: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	57, // 62: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 63: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 64: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 65: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 66: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 67: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 68: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 69: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 70: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 71: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 72: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 73: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 74: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 75: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	36, // 76: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	38, // 77: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	40, // 78: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	42, // 79: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	44, // 80: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	46, // 81: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	48, // 82: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	50, // 83: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	52, // 84: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	54, // 85: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 86: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 87: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 88: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 89: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 90: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 91: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 92: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 93: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 94: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 95: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 96: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 97: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	35, // 98: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	37, // 99: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	39, // 100: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	41, // 101: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	43, // 102: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	45, // 103: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	47, // 104: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	49, // 105: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	51, // 106: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	53, // 107: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	55, // 108: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	86, // [86:109] is the sub-list for method output_type
+	63, // [63:86] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }

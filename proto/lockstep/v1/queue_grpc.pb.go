@@ -138,7 +138,7 @@ type QueueServiceClient interface {
 	//
 	// XID_IN_USE when the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared transactions
 	// (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED when a message was processed elsewhere; INVALID_ARGUMENT for more than
-	// 16 MiB or 65,536 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
+	// 16 MiB or 262,144 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
 	// is of release 0.1.0. Nothing is stored then.
 	Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error)
 	// CommitPrepared carries a prepared transaction out: its messages are published now, with the present time, and what it acknowledges is
@@ -496,7 +496,7 @@ type QueueServiceServer interface {
 	//
 	// XID_IN_USE when the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared transactions
 	// (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED when a message was processed elsewhere; INVALID_ARGUMENT for more than
-	// 16 MiB or 65,536 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
+	// 16 MiB or 262,144 acknowledged messages (TOO_LARGE) and an xid that is not possible (INVALID_NAME); FEATURE_MISSING while a node of the pair
 	// is of release 0.1.0. Nothing is stored then.
 	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
 	// CommitPrepared carries a prepared transaction out: its messages are published now, with the present time, and what it acknowledges is

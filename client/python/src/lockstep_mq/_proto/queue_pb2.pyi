@@ -404,7 +404,7 @@ class Attach(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., hears_waiting: bool = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting")
+    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -412,6 +412,7 @@ class ConsumeResponse(_message.Message):
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     DRAINED_CREDIT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
     confirmed: int
     attached: bool
@@ -419,7 +420,8 @@ class ConsumeResponse(_message.Message):
     drained: int
     drained_credit: int
     waiting: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
+    moved: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class ReplayDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter")
