@@ -39,24 +39,24 @@ type Target struct {
 // latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.
 const maxLatency = 5 * time.Minute
 
-func newHistogram() *hdrhistogram.Histogram {
+func NewHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxLatency.Microseconds(), 3)
 }
 
-func record(h *hdrhistogram.Histogram, d time.Duration) {
+func Record(h *hdrhistogram.Histogram, d time.Duration) {
 	// Within these bounds it cannot fail.
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))
 }
 
-// body makes a message that does not compress.
-func body(sizeBytes int) []byte {
+// Body makes a message that does not compress.
+func Body(sizeBytes int) []byte {
 	b := make([]byte, sizeBytes)
 	_, _ = rand.Read(b) // never fails: it would end the process
 	return b
 }
 
-// queueNames are the queues of one run.
-func queueNames(n int) []string {
+// QueueNames are the queues of one run.
+func QueueNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
 		out[i] = fmt.Sprintf("bench-%d", i)
@@ -64,8 +64,8 @@ func queueNames(n int) []string {
 	return out
 }
 
-// withQueues is withConfigured for plain queues.
-func withQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
+// WithQueues is withConfigured for plain queues.
+func WithQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
 	return withConfigured(ctx, c, names, client.QueueConfig{}, fn)
 }
 
@@ -74,7 +74,7 @@ func withConfigured(ctx context.Context, c *client.Client, names []string, confi
 	fn func() error,
 ) (err error) {
 	for _, name := range names {
-		if _, err := c.DeleteQueue(ctx, name, false); err != nil && !isNotFound(err) {
+		if _, err := c.DeleteQueue(ctx, name, false); err != nil && !IsNotFound(err) {
 			return err
 		}
 		if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{Config: config}); err != nil {

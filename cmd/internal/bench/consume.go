@@ -37,35 +37,35 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 		Workload: "consume", Phase: "drain", Setup: t.Setup, Sync: t.Sync,
 		SizeBytes: o.SizeBytes, Queues: o.Queues, Consumers: o.Consumers, Prefetch: o.Prefetch,
 	}
-	names := queueNames(o.Queues)
+	names := QueueNames(o.Queues)
 	err := withConfigured(ctx, t.Client, names, o.config(), func() error {
-		if err := fill(ctx, t.Client, names, o); err != nil {
+		if err := Fill(ctx, t.Client, names, o); err != nil {
 			return err
 		}
-		return drainQueues(ctx, t, names, o, &r)
+		return DrainQueues(ctx, t, names, o, &r)
 	})
 	return r, err
 }
 
-// drainQueues has o.Consumers drain the queues, and measures how long that takes and what it costs.
-func drainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
-	m, start := newMeter(t.Processes, t.Dir), time.Now()
-	consumers, end, err := newConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
+// DrainQueues has o.Consumers drain the queues, and measures how long that takes and what it costs.
+func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
+	m, start := NewMeter(t.Processes, t.Dir), time.Now()
+	consumers, end, err := NewConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
 	defer func() { err = errors.Join(err, end()) }()
 	if err != nil {
 		return err
 	}
-	h, err := drain(ctx, consumers, o.Messages)
+	h, err := Drain(ctx, consumers, o.Messages)
 	if err != nil {
 		return err
 	}
-	r.took(time.Since(start), o.Messages, h)
-	r.cost(m)
+	r.Took(time.Since(start), o.Messages, h)
+	r.Cost(m)
 	return nil
 }
 
-// newConsumers makes n consumers that the queues share, in turn. end closes those that there are, also after an error.
-func newConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
+// NewConsumers makes n consumers that the queues share, in turn. end closes those that there are, also after an error.
+func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
 ) (consumers []*client.Consumer, end func() error, err error) {
 	end = func() (err error) {
 		for _, c := range consumers {
@@ -83,18 +83,18 @@ func newConsumers(ctx context.Context, c *client.Client, queues []string, n, pre
 	return consumers, end, nil
 }
 
-// fill publishes what is to be consumed.
-func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
+// Fill publishes what is to be consumed.
+func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
 	const window = 4096
 	p := PublishOptions{
 		SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window,
 		Queues: len(queues), Order: o.Order,
 	}
-	producers, err := newProducers(ctx, c, p.Producers)
+	producers, err := NewProducers(ctx, c, p.Producers)
 	if err != nil {
 		return err
 	}
-	if _, err := publishAll(ctx, producers, queues, p); err != nil {
+	if _, err := PublishAll(ctx, producers, queues, p); err != nil {
 		return err
 	}
 	for _, p := range producers {
@@ -105,8 +105,8 @@ func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 	return nil
 }
 
-// drain receives and acknowledges until the last message was received, and waits for the confirmations.
-func drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
+// Drain receives and acknowledges until the last message was received, and waits for the confirmations.
+func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
 	receive, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	finished := fmt.Errorf("all %d messages received", messages)
@@ -114,7 +114,7 @@ func drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hd
 	var wg sync.WaitGroup
 	histograms := make([]*hdrhistogram.Histogram, len(consumers))
 	for i, c := range consumers {
-		h := newHistogram()
+		h := NewHistogram()
 		histograms[i] = h
 		wg.Go(func() {
 			for {
@@ -124,7 +124,7 @@ func drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hd
 					stop(err)
 					break
 				}
-				record(h, time.Since(start))
+				Record(h, time.Since(start))
 				d.Ack()
 				if received.Add(1) == int64(messages) {
 					stop(finished)

@@ -50,7 +50,7 @@ type ack struct {
 
 func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 	c := t.Client
-	m := client.Message{Body: body(512)}
+	m := client.Message{Body: Body(512)}
 	for ctx.Err() == nil {
 		r, err := c.Publish(ctx, queue, m)
 		if err != nil {
@@ -108,20 +108,20 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
 		Producers: 1, Window: 1, Note: o.Coordinator,
 	}
-	names := queueNames(1)
-	err := withQueues(ctx, t.Client, names, func() error {
+	names := QueueNames(1)
+	err := WithQueues(ctx, t.Client, names, func() error {
 		runCtx, stop := context.WithCancel(ctx)
 		defer stop()
 		p := &publisher{arrived: make(chan struct{}, 1)}
 		ended := make(chan error, 1)
 		go func() { ended <- p.run(runCtx, t, names[0]) }()
-		h, start := newHistogram(), time.Now()
+		h, start := NewHistogram(), time.Now()
 		for range o.Times {
 			d, err := failOnce(ctx, t, p, o)
 			if err != nil {
 				return err
 			}
-			record(h, d)
+			Record(h, d)
 		}
 		stop()
 		if err := <-ended; err != nil {
@@ -135,7 +135,7 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 
 // tookFaults fills in what follows from the pauses; a rate means nothing here.
 func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
-	r.took(d, times, h)
+	r.Took(d, times, h)
 	r.Rate, r.MB = 0, 0
 }
 
@@ -154,7 +154,7 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 	if _, err := p.next(limit, time.Now(), ""); err != nil {
 		return 0, err
 	}
-	active, err := activeNode(limit, t)
+	active, err := ActiveNode(limit, t)
 	if err != nil {
 		return 0, err
 	}
@@ -224,8 +224,8 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 	}
 }
 
-// activeNode finds the node that serves.
-func activeNode(ctx context.Context, t Target) (*harness.Node, error) {
+// ActiveNode finds the node that serves.
+func ActiveNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
 		s, err := n.Status(ctx)
 		if err == nil && s.GetNode().GetActive() {

@@ -33,45 +33,45 @@ type Usage struct {
 // clientName is this process among the others.
 const clientName = "client"
 
-// meter reads what processes used since it was made. Where the system does not tell, all is 0.
-type meter struct {
+// Meter reads what processes used since it was made. Where the system does not tell, all is 0.
+type Meter struct {
 	pids    map[string]int
-	begin   map[string]Usage
+	Begin   map[string]Usage
 	dir     string
 	written float64
 }
 
-// newMeter begins to measure the processes, this one, and the disk that holds dir, if that is not empty.
-func newMeter(processes map[string]int, dir string) *meter {
-	m := &meter{pids: maps.Clone(processes), begin: make(map[string]Usage), dir: dir, written: deviceWritten(dir)}
+// NewMeter begins to measure the processes, this one, and the disk that holds dir, if that is not empty.
+func NewMeter(processes map[string]int, dir string) *Meter {
+	m := &Meter{pids: maps.Clone(processes), Begin: make(map[string]Usage), dir: dir, written: DeviceWritten(dir)}
 	if m.pids == nil {
 		m.pids = make(map[string]int)
 	}
 	m.pids[clientName] = os.Getpid()
 	for name, pid := range m.pids {
-		m.begin[name] = readUsage(pid)
+		m.Begin[name] = readUsage(pid)
 	}
 	return m
 }
 
-// self is this process, for resetPeaks.
-func self() map[string]int { return map[string]int{clientName: os.Getpid()} }
+// Self is this process, for resetPeaks.
+func Self() map[string]int { return map[string]int{clientName: os.Getpid()} }
 
-// resetPeaks makes the peaks of the processes begin now.
-func resetPeaks(processes map[string]int) {
+// ResetPeaks makes the peaks of the processes begin now.
+func ResetPeaks(processes map[string]int) {
 	for _, pid := range processes {
 		resetPeak(pid)
 	}
 }
 
 // diskWritten returns what was written to the disk, by whomever, in MB.
-func (m *meter) diskWritten() float64 { return deviceWritten(m.dir) - m.written }
+func (m *Meter) diskWritten() float64 { return DeviceWritten(m.dir) - m.written }
 
-// used returns the usage of each process, by name.
-func (m *meter) used() []Usage {
+// Used returns the usage of each process, by name.
+func (m *Meter) Used() []Usage {
 	var out []Usage
 	for _, name := range slices.Sorted(maps.Keys(m.pids)) {
-		u, before := readUsage(m.pids[name]), m.begin[name]
+		u, before := readUsage(m.pids[name]), m.Begin[name]
 		u.Name = name
 		u.CPU -= before.CPU
 		u.Dirtied -= before.Dirtied

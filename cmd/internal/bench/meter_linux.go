@@ -41,8 +41,8 @@ func resetPeak(pid int) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
 }
 
-// deviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.
-func deviceWritten(dir string) float64 {
+// DeviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.
+func DeviceWritten(dir string) float64 {
 	var st unix.Stat_t
 	if dir == "" || unix.Stat(dir, &st) != nil {
 		return 0
@@ -59,23 +59,15 @@ func deviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
-// syncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted
+// SyncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted
 // where it was caused.
-func syncDisk(dir string) {
+func SyncDisk(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return
 	}
 	_ = unix.Syncfs(int(f.Fd())) // then it is counted later
 	_ = f.Close()                // it was only read
-}
-
-// adviseDontNeed drops the file from the page cache; what is dirty stays.
-func adviseDontNeed(f *os.File) error {
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return fmt.Errorf("drop %s from the page cache: %w", f.Name(), err)
-	}
-	return nil
 }
 
 // field returns the number after a key at the beginning of a line.

@@ -4,22 +4,13 @@
 
 package bench
 
-import (
-	"errors"
-	"os"
-)
-
-// readUsage: only Linux tells it in a way that this package knows.
+// readUsage is implemented for Linux only.
 func readUsage(int) Usage { return Usage{} }
 
 func resetPeak(int) {}
 
-func deviceWritten(string) float64 { return 0 }
+// DeviceWritten is implemented for Linux only.
+func DeviceWritten(string) float64 { return 0 }
 
-func syncDisk(string) {}
-
-func adviseDontNeed(*os.File) error { return nil }
-
-func limitMemory(int64) (leave func() error, err error) {
-	return nil, errors.New("only Linux has memory cgroups")
-}
+// SyncDisk is implemented for Linux only.
+func SyncDisk(string) {}

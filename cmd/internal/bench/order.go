@@ -37,12 +37,12 @@ func (o *Order) label(m *client.Message, n int64) {
 // partProperty is the property that Order.Parts is about.
 const partProperty = "part"
 
-// partFilter is the filter that messages of one part match, and partSize how many of messages 1 to n do.
-func (o *Order) partFilter(i int) string {
+// PartFilter is the filter that messages of one part match, and partSize how many of messages 1 to n do.
+func (o *Order) PartFilter(i int) string {
 	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
 }
 
-func (o *Order) partSize(i, n int) (size int) {
+func (o *Order) PartSize(i, n int) (size int) {
 	for k := 1; k <= n; k++ {
 		if k%o.Parts == i%o.Parts {
 			size++

@@ -19,15 +19,15 @@ func TestParts(t *testing.T) {
 		var m client.Message
 		o.label(&m, int64(n))
 		for i := range counted {
-			if o.partFilter(i) == `properties.part == "`+m.Properties[partProperty]+`"` {
+			if o.PartFilter(i) == `properties.part == "`+m.Properties[partProperty]+`"` {
 				counted[i]++
 			}
 		}
 	}
 	sum := 0
 	for i, n := range counted {
-		require.Equal(t, n, o.partSize(i, messages), i)
-		require.Equal(t, n, o.partSize(i+o.Parts, messages), "subscriptions share parts when there are more of them")
+		require.Equal(t, n, o.PartSize(i, messages), i)
+		require.Equal(t, n, o.PartSize(i+o.Parts, messages), "subscriptions share parts when there are more of them")
 		sum += n
 	}
 	require.Equal(t, messages, sum)

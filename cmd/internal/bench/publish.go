@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-func isNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
+func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
 
 // PublishOptions say what to publish.
 type PublishOptions struct {
@@ -76,7 +76,7 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 		}
 		m, ok := made[size]
 		if !ok {
-			m = client.Message{Body: body(size), ExpiresAt: o.ExpiresAt}
+			m = client.Message{Body: Body(size), ExpiresAt: o.ExpiresAt}
 			made[size] = m
 		}
 		o.label(&m, n)
@@ -84,8 +84,8 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 	}
 }
 
-// newProducers makes producers for a benchmark.
-func newProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
+// NewProducers makes producers for a benchmark.
+func NewProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
 	producers := make([]*client.Producer, n)
 	for i := range producers {
 		var err error
@@ -98,11 +98,11 @@ func newProducers(ctx context.Context, c *client.Client, n int) ([]*client.Produ
 
 // Publish measures publishing. A latency is the time from the call to the acknowledgement.
 func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
-	return publishInto(ctx, t, o, func(*Result) error { return nil })
+	return PublishInto(ctx, t, o, func(*Result) error { return nil })
 }
 
-// publishInto publishes to fresh queues; after is called when it is measured, while they are still there.
-func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
+// PublishInto publishes to fresh queues; after is called when it is measured, while they are still there.
+func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
 		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Publishers: o.Publishers, Window: o.Window,
@@ -110,25 +110,25 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 	if o.Window == 1 {
 		r.Phase = "synchronous"
 	}
-	names := queueNames(o.Queues)
+	names := QueueNames(o.Queues)
 	err := withConfigured(ctx, t.Client, names, o.config(), func() error {
-		producers, err := newProducers(ctx, t.Client, o.Producers)
+		producers, err := NewProducers(ctx, t.Client, o.Producers)
 		if err != nil {
 			return err
 		}
 		for i := range producers { // the first message connects
 			if _, err := producers[i].Publish(ctx, names[i%o.Queues],
-				client.Message{Body: body(o.SizeBytes)}); err != nil {
+				client.Message{Body: Body(o.SizeBytes)}); err != nil {
 				return err
 			}
 		}
-		m, start := newMeter(t.Processes, t.Dir), time.Now()
-		h, err := publishAll(ctx, producers, names, o)
+		m, start := NewMeter(t.Processes, t.Dir), time.Now()
+		h, err := PublishAll(ctx, producers, names, o)
 		if err != nil {
 			return err
 		}
-		r.took(time.Since(start), int(h.TotalCount()), h)
-		r.cost(m)
+		r.Took(time.Since(start), int(h.TotalCount()), h)
+		r.Cost(m)
 		if err := after(&r); err != nil {
 			return err
 		}
@@ -142,8 +142,8 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 	return r, err
 }
 
-// publishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
-func publishAll(
+// PublishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
+func PublishAll(
 	ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions,
 ) (*hdrhistogram.Histogram, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -153,7 +153,7 @@ func publishAll(
 	pace := o.pace()
 	histograms := make([]*hdrhistogram.Histogram, max(o.Publishers, len(producers)))
 	for i := range histograms {
-		p, h := producers[i%len(producers)], newHistogram()
+		p, h := producers[i%len(producers)], NewHistogram()
 		own := queues[i%len(producers)%len(queues)]
 		queue := func(n int64) string {
 			if o.EachToNext {
@@ -199,7 +199,7 @@ func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64
 		if _, err := p.Publish(ctx, queue(n), m); err != nil {
 			return err
 		}
-		record(h, time.Since(start))
+		Record(h, time.Since(start))
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 			return err
 		}
 		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
-			record(h, time.Since(start))
+			Record(h, time.Since(start))
 			if err != nil {
 				select {
 				case failed <- err:

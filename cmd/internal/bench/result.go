@@ -84,8 +84,8 @@ type Result struct {
 	Processes   []Usage `json:"processes,omitempty"`
 }
 
-// took fills in what follows from the time, the number of messages and the latencies.
-func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
+// Took fills in what follows from the time, the number of messages and the latencies.
+func (r *Result) Took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
 	r.Messages, r.Seconds = messages, d.Seconds()
 	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
 	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
@@ -94,9 +94,9 @@ func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 		ms(h.Max())
 }
 
-// cost fills in what it took.
-func (r *Result) cost(m *meter) {
-	r.Processes, r.DiskWritten = m.used(), m.diskWritten()
+// Cost fills in what it took.
+func (r *Result) Cost(m *Meter) {
+	r.Processes, r.DiskWritten = m.Used(), m.diskWritten()
 	r.CPU, r.RSS, r.PeakRSS, r.VirtualMB = 0, 0, 0, 0
 	for _, u := range r.Processes {
 		r.CPU += u.CPU

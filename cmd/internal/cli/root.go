@@ -41,21 +41,8 @@ Start with one of:
   lockstep publish orders "first message"
   lockstep consume orders
   lockstep status`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := cmd.ValidateFlagGroups(); err != nil { // cobra does it only after this
-				return fmt.Errorf("%w: %w", ErrUsage, err)
-			}
-			if env.Print, err = out.New(env.Stdout, env.output); err != nil {
-				return fmt.Errorf("%w: %w", ErrUsage, err)
-			}
-			env.patient = cmd.Flags().Changed("timeout")
-			env.started = true
-			return nil
-		},
 	}
-	globalFlags(env, root)
+	Globals(env, root)
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run:"},
 		&cobra.Group{ID: "use", Title: "Use:"},
@@ -63,6 +50,23 @@ Start with one of:
 	)
 	root.AddCommand(commands...)
 	return root
+}
+
+// Globals makes root the root of a program: it adds the global flags, which fill env before a command runs.
+func Globals(env *Env, root *cobra.Command) {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if err := cmd.ValidateFlagGroups(); err != nil { // cobra does it only after this
+			return fmt.Errorf("%w: %w", ErrUsage, err)
+		}
+		if env.Print, err = out.New(env.Stdout, env.output); err != nil {
+			return fmt.Errorf("%w: %w", ErrUsage, err)
+		}
+		env.patient = cmd.Flags().Changed("timeout")
+		env.started = true
+		return nil
+	}
+	globalFlags(env, root)
 }
 
 // globalFlags gives root the flags of all commands; they fill env.

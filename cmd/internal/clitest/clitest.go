@@ -27,11 +27,17 @@ import (
 // asProgram makes the test binary be the lockstep command: pair runs nodes by starting its own executable again.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
+// Program runs one command line of a program and returns the exit code.
+type Program func(ctx context.Context, args []string, process cli.Process) int
+
 // Main is the TestMain of a package whose tests start nodes.
-func Main(m *testing.M) {
+func Main(m *testing.M) { MainOf(m, commands.Run) }
+
+// MainOf is Main for another program than lockstep.
+func MainOf(m *testing.M, program Program) {
 	if os.Getenv(asProgram) != "" && !fuzzes() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		code := commands.Run(ctx, os.Args[1:], cli.Process{
+		code := program(ctx, os.Args[1:], cli.Process{
 			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
 		})
 		stop()
@@ -53,6 +59,8 @@ type CLI struct {
 	Addr string
 	// Env are further variables of the environment.
 	Env map[string]string
+	// Program is what runs; nil: lockstep.
+	Program Program
 }
 
 // Run runs one command line and returns what it printed, and its exit code.
@@ -61,7 +69,11 @@ func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int)
 	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
 	defer cancel()
 	var out, err bytes.Buffer
-	code = commands.Run(ctx, args, c.Process(strings.NewReader(stdin), &out, &err))
+	program := c.Program
+	if program == nil {
+		program = commands.Run
+	}
+	code = program(ctx, args, c.Process(strings.NewReader(stdin), &out, &err))
 	return out.String(), err.String(), code
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/access"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/audit"
-	"github.com/lockstep-mq/lockstep/cmd/internal/cli/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/cert"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/connection"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/definitions"
@@ -59,7 +59,7 @@ func Root(env *cli.Env) *cobra.Command {
 		settings.Command(env),
 		cert.Command(env),
 		audit.Command(env), connection.Command(env),
-		bench.Command(env), versionCommand(env),
+		benchcli.Command(env), versionCommand(env),
 	)
 	completion.Add(env, root)
 	cli.ShapeFlags(root)
