@@ -90,13 +90,17 @@ buf: ## Lint the .proto files, and check that they break no client since the las
 	$(BUF) lint
 	.ci/run buf-breaking
 
+.PHONY: lab
+lab: ## bin/lockstep-lab, the benchmarks
+	$(GO) build -trimpath -o bin/lockstep-lab ./cmd/lockstep-lab
+
 .PHONY: bench
-bench: build ## All measurements in a short form; PEERS=DIR has the benchmarks of other products (docs/reference/benchmarks.md)
-	bin/lockstep bench all $(if $(PEERS),--peers $(PEERS))
+bench: lab ## All benchmarks in a short form; PEERS=DIR has the benchmarks of other products (docs/reference/benchmarks.md)
+	bin/lockstep-lab all $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: bench-long
-bench-long: build ## The same with the counts and rounds of docs/reference/benchmarks.md: hours
-	bin/lockstep bench all --long $(if $(PEERS),--peers $(PEERS))
+bench-long: lab ## The same with the counts and rounds of docs/reference/benchmarks.md: hours
+	bin/lockstep-lab all --long $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: demo-soak
 demo-soak: build ## The demo N times in a row (N=20); prints median and maximum of kill-to-next-ack

@@ -37,7 +37,7 @@ files=$stage/files
 mkdir -p "$files/doc" "$files/examples" "$stage/scripts"
 
 # As the release is built, so that nothing is compiled twice.
-CGO_ENABLED=0 go run -trimpath -buildvcs=false ./cmd/lockstep/internal/manual "$files" "$version"
+CGO_ENABLED=0 go run -trimpath -buildvcs=false ./cmd/internal/manual "$files" "$version"
 for unit in lockstep lockstep-witness; do
   # A package belongs into /usr; the unit in the sources is for a program that was put there by hand.
   sed -e 's,/usr/local/bin/,/usr/bin/,' -e '/^\[Unit\]/,$!d' "deploy/$unit.service" >"$files/$unit.service"

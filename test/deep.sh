@@ -11,7 +11,7 @@ suites=(
   "./test/simulation 60m"
   "./test/guard 60m"
   "./test/ratios 15m"
-  "./cmd/lockstep/internal/cli/bench 30m"
+  "./cmd/lockstep-lab/internal/lab 30m"
   "./failover/coordinator/etcd 15m"
   "./test/conformance 30m"
   "./test/amqp 60m"

@@ -12,8 +12,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/commands"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 )
 
 // version is set by the linker: -X main.version=v1.2.3.

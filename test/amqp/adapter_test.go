@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // bound is how long any answer may take that should come. Generous: the machine may be busy with other tests.

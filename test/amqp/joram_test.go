@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // TestJoram runs Joram's JMS tests against a pair through Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java,

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // drainQueue is what the clients of a drain test share.

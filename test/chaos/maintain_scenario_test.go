@@ -22,9 +22,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -187,7 +187,7 @@ func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	require.Equal(t, active.Name, now.Name, "the role was to come back")
 	acked(t, w)
 	for _, publish := range w.History().PublishesSoFar() {
-		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
+		require.Equal(t, historycheck.Acked, publish.Outcome, publish.Error)
 	}
 }
 
@@ -345,7 +345,7 @@ func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	_, standby := inSync(t, r.p)
 	require.NoError(t, standby.Stop())
 	name := filepath.Join(standby.DataDir(), "page.db")
-	flipBit(t, name, audit.Body(audit.ID{Producer: stockProducer, N: r.stock.messages / 2}, 20)[:16])
+	flipBit(t, name, historycheck.Body(historycheck.ID{Producer: stockProducer, N: r.stock.messages / 2}, 20)[:16])
 	require.NoError(t, standby.Start())
 	inSync(t, r.p)
 	since := logged(t, standby)

@@ -18,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -62,7 +62,7 @@ func fillStock(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *stock {
 	ctx := limited(t)
 	for s.bytes < uint64(bytes) {
 		s.messages++
-		body := audit.Body(audit.ID{Producer: stockProducer, N: s.messages}, stockSize(rng))
+		body := historycheck.Body(historycheck.ID{Producer: stockProducer, N: s.messages}, stockSize(rng))
 		s.bytes += uint64(len(body))
 		err := producer.PublishAsync(ctx, stockQueue, client.Message{Body: body}, func(_ client.Receipt, err error) {
 			if err != nil {
@@ -103,9 +103,9 @@ func (s *stock) check(t *testing.T) {
 	for m, err := range s.c.Browse(limited(t), stockQueue, client.BrowseOptions{}) {
 		require.NoError(t, err, "message %d of the stock", n+1)
 		n++
-		id, err := audit.ParseBody(m.Body)
+		id, err := historycheck.ParseBody(m.Body)
 		require.NoError(t, err, "message %d of the stock", n)
-		require.Equal(t, audit.ID{Producer: stockProducer, N: n}, id, "order of the stock")
+		require.Equal(t, historycheck.ID{Producer: stockProducer, N: n}, id, "order of the stock")
 		require.Equal(t, n, m.Sequence)
 	}
 	require.Equal(t, s.messages, n, "messages of the stock")

@@ -16,9 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // overloadFactor is how many times more programs want to run than there are processors, without the pair's own.
@@ -124,7 +124,7 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 func silence(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	var at []time.Duration
 	for _, p := range w.History().PublishesSoFar() {
-		if p.Outcome == audit.Acked && p.Done > since {
+		if p.Outcome == historycheck.Acked && p.Done > since {
 			at = append(at, p.Done)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // of a failover. What they are told is in the history of a workload, so that the checker holds it against the queues as
 // everything else.
 type pins struct {
-	h     *audit.History
+	h     *historycheck.History
 	queue string
 	next  uint32 // number of the next producer
 
@@ -97,20 +97,20 @@ func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 			return
 		case <-pace:
 		}
-		record := audit.Publish{
-			ID: audit.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(),
+		record := historycheck.Publish{
+			ID: historycheck.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(),
 			Address: n.Address,
 		}
 		process := fmt.Sprintf("%s/%d", n.Address, n.PID())
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedPatience)
 		resp, err := pb.NewQueueServiceClient(n.Conn()).Publish(ctx, &pb.PublishRequest{
-			Queue: s.queue, Messages: []*pb.Message{{Body: audit.Body(record.ID, 0)}},
+			Queue: s.queue, Messages: []*pb.Message{{Body: historycheck.Body(record.ID, 0)}},
 			Producer: &pb.Producer{Id: id, Epoch: 1, Sequence: sequence},
 		})
 		cancel()
-		record.Done, record.Outcome = s.h.Now(), audit.Acked
+		record.Done, record.Outcome = s.h.Now(), historycheck.Acked
 		if err != nil {
-			record.Outcome, record.Error = audit.Unknown, err.Error()
+			record.Outcome, record.Error = historycheck.Unknown, err.Error()
 		}
 		record.Sequence, record.LSN = resp.GetFirstSequence(), resp.GetLsn()
 		s.h.AddPublish(record)

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -50,7 +50,7 @@ func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	raw, err := os.ReadFile(name)
 	require.NoError(t, err)
 	for _, m := range messages {
-		want := audit.Body(audit.ID{Producer: stockProducer, N: m}, 20)[:16]
+		want := historycheck.Body(historycheck.ID{Producer: stockProducer, N: m}, 20)[:16]
 		found := 0
 		for from := 0; ; found++ {
 			at := bytes.Index(raw[from:], want)
@@ -267,7 +267,7 @@ func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
 	defer func() { _ = producer.Close() }()
 	s.messages++
 	r, err := producer.Publish(limited(t), stockQueue,
-		client.Message{Body: audit.Body(audit.ID{Producer: stockProducer, N: s.messages}, size)})
+		client.Message{Body: historycheck.Body(historycheck.ID{Producer: stockProducer, N: s.messages}, size)})
 	return r.Sequence, err
 }
 

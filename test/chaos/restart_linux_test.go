@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // copyFile makes a copy under a new name and puts it in the place of an old file, as an upgrade does.
@@ -73,7 +73,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 	acked(t, w)
 	for _, publish := range w.History().PublishesSoFar() {
-		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
+		require.Equal(t, historycheck.Acked, publish.Outcome, publish.Error)
 	}
 	verify(t, p, w)
 }

@@ -19,11 +19,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // stray publishes to one node directly, whatever its role, with the bare stub: the way in which a client that does not
@@ -322,7 +322,7 @@ func TestSwitchover(t *testing.T) {
 	}
 	verify(t, p, w)
 	for _, publish := range w.History().Publishes {
-		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
+		require.Equal(t, historycheck.Acked, publish.Outcome, publish.Error)
 	}
 }
 

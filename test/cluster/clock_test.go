@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // clockProgram prints the time on the wall, each time that it is asked, and how long ago it was started.

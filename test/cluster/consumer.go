@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -104,7 +104,7 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
 	drop := c.rng.IntN(rawDrop) == 0
 	for _, m := range messages {
-		c.w.delivered(audit.Delivery{
+		c.w.delivered(historycheck.Delivery{
 			Queue: c.queue, Sub: c.sub, Sequence: m.GetSequence(), Stream: s.number, Repeated: m.GetDeliveryCount() > 0,
 		}, fromProto(m.GetMessage()))
 		r := &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()}
@@ -123,7 +123,7 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 // sent records the acknowledgements that are about to be sent: they may arrive, whatever becomes of the stream.
 func (s *rawStream) sent(answer *pb.ConsumeRequest) {
 	for _, r := range answer.GetAck() {
-		s.c.w.history.AddAckSent(audit.Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: r.GetFirst()})
+		s.c.w.history.AddAckSent(historycheck.Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: r.GetFirst()})
 	}
 }
 
@@ -131,7 +131,7 @@ func (s *rawStream) sent(answer *pb.ConsumeRequest) {
 func (s *rawStream) confirmed(upTo uint64) {
 	for ; s.seen < upTo; s.seen++ {
 		for _, sequence := range s.unconfirmed[s.seen+1] {
-			s.c.w.history.AddAck(audit.Ack{
+			s.c.w.history.AddAck(historycheck.Ack{
 				Queue: s.c.queue, Sub: s.c.sub, Sequence: sequence,
 				Confirmed: s.c.w.history.Now(),
 			})
@@ -188,14 +188,14 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 			// The first message is waited for; of the others, what is there is taken.
 			time.AfterFunc(time.Millisecond, cancel)
 		}
-		c.w.delivered(audit.Delivery{
+		c.w.delivered(historycheck.Delivery{
 			Queue: c.queue, Sub: c.sub, Sequence: d.Sequence, Stream: number, Repeated: d.DeliveryCount > 0,
 		}, d.Message)
 		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {
 			d.Nack()
 			continue
 		}
-		c.w.history.AddAckSent(audit.Ack{Queue: c.queue, Sub: c.sub, Sequence: d.Sequence})
+		c.w.history.AddAckSent(historycheck.Ack{Queue: c.queue, Sub: c.sub, Sequence: d.Sequence})
 		d.Ack()
 		acked = append(acked, d.Sequence)
 	}
@@ -203,7 +203,7 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 		return fmt.Errorf("acknowledge: %w", err)
 	}
 	for _, sequence := range acked {
-		c.w.history.AddAck(audit.Ack{Queue: c.queue, Sub: c.sub, Sequence: sequence, Confirmed: c.w.history.Now()})
+		c.w.history.AddAck(historycheck.Ack{Queue: c.queue, Sub: c.sub, Sequence: sequence, Confirmed: c.w.history.Now()})
 	}
 	return nil
 }

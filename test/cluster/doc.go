@@ -8,7 +8,7 @@
 // The pieces, each usable without the others:
 //
 //   - Build compiles the binary once for a test process.
-//   - Pair is that of cmd/lockstep/harness, which `lockstep demo` and `bench` use, too: it starts, kills (SIGKILL),
+//   - Pair is that of test/harness, which `lockstep demo` and `bench` use, too: it starts, kills (SIGKILL),
 //     pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. What is added here
 //     breaks disks, clocks and networks, for which a program is built specially.
 //   - Proxy is a TCP relay whose link can be cut (silence) or reset.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
@@ -46,15 +46,15 @@ type feature struct {
 	rng *rand.Rand
 
 	mu   sync.Mutex // guards what is below
-	sent map[audit.ID]sentMessage
-	got  map[string]map[audit.ID]int // how often, by queue and subscription
+	sent map[historycheck.ID]sentMessage
+	got  map[string]map[historycheck.ID]int // how often, by queue and subscription
 }
 
 // sentMessage is what was published, and what its publisher was told.
 type sentMessage struct {
 	client.Message
 
-	outcome audit.Outcome
+	outcome historycheck.Outcome
 	err     error
 }
 
@@ -95,7 +95,7 @@ func (w *Workload) startFeatures(ctx context.Context) (_ *features, err error) {
 		f := &feature{
 			features: all, featureKind: kind, id: firstFeature + uint32(i),
 			rng:  rand.New(rand.NewPCG(w.opts.Seed, 5000+uint64(i))),
-			sent: map[audit.ID]sentMessage{}, got: map[string]map[audit.ID]int{},
+			sent: map[historycheck.ID]sentMessage{}, got: map[string]map[historycheck.ID]int{},
 		}
 		if err := f.create(ctx); err != nil {
 			return nil, fmt.Errorf("feature %s: %w", f.name, err)
@@ -154,8 +154,8 @@ func (f *feature) publishAll(ctx context.Context) {
 // publishOne publishes a message once. An unknown outcome stays unknown: publishing it again could double it.
 func (f *feature) publishOne(m client.Message) {
 	f.n++
-	id := audit.ID{Producer: f.id, N: f.n}
-	m.Body = audit.Body(id, f.rng.IntN(300))
+	id := historycheck.ID{Producer: f.id, N: f.n}
+	m.Body = historycheck.Body(id, f.rng.IntN(300))
 	ctx, cancel := context.WithTimeout(context.Background(), featurePublish)
 	defer cancel()
 	_, err := f.client.Publish(ctx, f.queue(f.into), m)
@@ -194,35 +194,35 @@ func (f *feature) consumeOnce(ctx context.Context, queue, sub string) error {
 }
 
 func (f *feature) delivered(queue, sub string, body []byte) {
-	id, err := audit.ParseBody(body)
+	id, err := historycheck.ParseBody(body)
 	if err != nil {
-		f.broken(audit.RuleBody, "%s/%s: %v", queue, sub, err)
+		f.broken(historycheck.RuleBody, "%s/%s: %v", queue, sub, err)
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := queue + "/" + sub
 	if f.got[key] == nil {
-		f.got[key] = map[audit.ID]int{}
+		f.got[key] = map[historycheck.ID]int{}
 	}
 	f.got[key][id]++
 }
 
 // broken reports what must not be.
-func (f *feature) broken(rule audit.Rule, format string, args ...any) {
-	f.w.history.AddBroken(audit.Violation{Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...)})
+func (f *feature) broken(rule historycheck.Rule, format string, args ...any) {
+	f.w.history.AddBroken(historycheck.Violation{Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...)})
 }
 
 // stored reads how often each message is in a queue.
-func (f *feature) stored(ctx context.Context, queue string) (map[audit.ID]int, error) {
-	all := map[audit.ID]int{}
+func (f *feature) stored(ctx context.Context, queue string) (map[historycheck.ID]int, error) {
+	all := map[historycheck.ID]int{}
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil {
 			return nil, fmt.Errorf("feature %s: read %s: %w", f.name, queue, err)
 		}
-		id, err := audit.ParseBody(m.Body)
+		id, err := historycheck.ParseBody(m.Body)
 		if err != nil {
-			f.broken(audit.RuleBody, "%s sequence %d: %v", queue, m.Sequence, err)
+			f.broken(historycheck.RuleBody, "%s sequence %d: %v", queue, m.Sequence, err)
 			continue
 		}
 		all[id]++
@@ -243,7 +243,7 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 			}
 		}
 		if wait(ctx, pollInterval); ctx.Err() != nil {
-			f.broken(audit.RuleUndelivered, "%s/%s is not drained: %+v", queue, sub, q.Subscriptions)
+			f.broken(historycheck.RuleUndelivered, "%s/%s is not drained: %+v", queue, sub, q.Subscriptions)
 			return fmt.Errorf("feature %s: drain %s/%s: %w", f.name, queue, sub, ctx.Err())
 		}
 	}
@@ -282,7 +282,7 @@ func (all *features) finish(ctx context.Context) error {
 		if err := f.check(ctx, f); err != nil {
 			return err
 		}
-		f.w.history.Edit(func(h *audit.History) { h.Calls["feature "+f.name] += len(f.sent) })
+		f.w.history.Edit(func(h *historycheck.History) { h.Calls["feature "+f.name] += len(f.sent) })
 	}
 	return nil
 }

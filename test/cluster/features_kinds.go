@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // featureKinds are all of them.
@@ -24,15 +24,15 @@ func subscribed(config client.QueueConfig, subs ...string) client.CreateQueueOpt
 
 // once holds how often a message is somewhere against what its publisher was told: 1 if it was acknowledged, 0 if it
 // was refused, and either if that is not known.
-func (f *feature) once(where string, id audit.ID, times int) {
+func (f *feature) once(where string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {
 	case times > 1:
-		f.broken(audit.RuleDoubled, "message %v is %d times in %s", id, times, where)
-	case times == 0 && m.outcome == audit.Acked:
-		f.broken(audit.RuleLost, "message %v was acknowledged, and is not in %s", id, where)
-	case times > 0 && m.outcome == audit.Refused:
-		f.broken(audit.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, where)
+		f.broken(historycheck.RuleDoubled, "message %v is %d times in %s", id, times, where)
+	case times == 0 && m.outcome == historycheck.Acked:
+		f.broken(historycheck.RuleLost, "message %v was acknowledged, and is not in %s", id, where)
+	case times > 0 && m.outcome == historycheck.Refused:
+		f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, where)
 	}
 }
 
@@ -58,7 +58,7 @@ func forwardKind() featureKind {
 }
 
 func checkForwards(ctx context.Context, f *feature) error {
-	var in [3]map[audit.ID]int
+	var in [3]map[historycheck.ID]int
 	for i, name := range []string{"in", "copy", "gone"} {
 		var err error
 		if in[i], err = f.stored(ctx, name); err != nil {
@@ -72,7 +72,7 @@ func checkForwards(ctx context.Context, f *feature) error {
 			stays, goes = goes, stays
 		}
 		if in[0][id] != stays || in[2][id] != goes {
-			f.broken(audit.RulePartly, "message %v (%s) is %d times in its queue, %d times copied and %d times moved", id,
+			f.broken(historycheck.RulePartly, "message %v (%s) is %d times in its queue, %d times copied and %d times moved", id,
 				m.Subject, in[0][id], in[1][id], in[2][id])
 		}
 	}
@@ -104,7 +104,7 @@ func siftKind() featureKind {
 				f.once("the queue", id, all[id])
 				matches, got := m.Subject == "even" && m.Values["n"].(int64) > 0, f.got["in/even"][id] > 0
 				if got != (matches && all[id] > 0) {
-					f.broken(audit.RuleUndelivered, "message %v: stored %d times, matches: %v, delivered: %v", id, all[id],
+					f.broken(historycheck.RuleUndelivered, "message %v: stored %d times, matches: %v, delivered: %v", id, all[id],
 						matches, got)
 				}
 			}
@@ -132,7 +132,7 @@ func rankedKind() featureKind {
 			for id := range f.sent {
 				f.once("the queue", id, all[id])
 				if all[id] > 0 && f.got["in/"+SubWork][id] == 0 {
-					f.broken(audit.RuleUndelivered, "message %v was not delivered", id)
+					f.broken(historycheck.RuleUndelivered, "message %v was not delivered", id)
 				}
 			}
 			return checkRanks(ctx, f, len(all))
@@ -156,11 +156,11 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 		}
 		switch p := *d.Priority; {
 		case p > last:
-			f.broken(audit.RuleOrder, "priority %d (sequence %d) after %d (sequence %d)", p, d.Sequence, last, sequence)
+			f.broken(historycheck.RuleOrder, "priority %d (sequence %d) after %d (sequence %d)", p, d.Sequence, last, sequence)
 		case p < last:
 			last, sequence = p, d.Sequence
 		case d.Sequence <= sequence:
-			f.broken(audit.RuleOrder, "sequence %d after %d, both of priority %d", d.Sequence, sequence, p)
+			f.broken(historycheck.RuleOrder, "sequence %d after %d, both of priority %d", d.Sequence, sequence, p)
 		default:
 			sequence = d.Sequence
 		}
@@ -191,7 +191,7 @@ func keptKind() featureKind {
 }
 
 // checkReplay goes back to the beginning and consumes everything once more.
-func checkReplay(ctx context.Context, f *feature, all map[audit.ID]int) error {
+func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) error {
 	if _, err := f.client.Seek(ctx, f.queue("in"), SubWork, client.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
 	}
@@ -207,12 +207,12 @@ func checkReplay(ctx context.Context, f *feature, all map[audit.ID]int) error {
 			return fmt.Errorf("feature %s: replay: %w", f.name, err)
 		}
 		if d.Sequence <= last {
-			f.broken(audit.RuleOrder, "replay: sequence %d after %d", d.Sequence, last)
+			f.broken(historycheck.RuleOrder, "replay: sequence %d after %d", d.Sequence, last)
 		}
 		last = d.Sequence
-		id, err := audit.ParseBody(d.Body)
+		id, err := historycheck.ParseBody(d.Body)
 		if err != nil || all[id] == 0 {
-			f.broken(audit.RulePhantom, "replay: sequence %d: message %v: %v", d.Sequence, id, err)
+			f.broken(historycheck.RulePhantom, "replay: sequence %d: message %v: %v", d.Sequence, id, err)
 		}
 	}
 	return nil
@@ -248,14 +248,14 @@ func laterKind() featureKind {
 				got := f.got["in/"+SubWork][id] + waiting[id]
 				switch {
 				case dead[id] > 1:
-					f.broken(audit.RuleDoubled, "message %v is %d times a dead letter", id, dead[id])
+					f.broken(historycheck.RuleDoubled, "message %v is %d times a dead letter", id, dead[id])
 				case dead[id] > 0 && m.TTL == 0:
-					f.broken(audit.RulePhantom, "message %v never expires, and is a dead letter", id)
-				case dead[id]+got == 0 && m.outcome == audit.Acked:
-					f.broken(audit.RuleLost, "message %v (delay %v, ttl %v) was neither delivered nor has it expired", id,
+					f.broken(historycheck.RulePhantom, "message %v never expires, and is a dead letter", id)
+				case dead[id]+got == 0 && m.outcome == historycheck.Acked:
+					f.broken(historycheck.RuleLost, "message %v (delay %v, ttl %v) was neither delivered nor has it expired", id,
 						m.Delay, m.TTL)
-				case dead[id]+got > 0 && m.outcome == audit.Refused:
-					f.broken(audit.RuleRefused, "message %v was refused (%v), and is there", id, m.err)
+				case dead[id]+got > 0 && m.outcome == historycheck.Refused:
+					f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is there", id, m.err)
 				}
 			}
 			return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // preparedKind moves messages from one queue to another one in two phases, as the coordinator of a transaction that
@@ -39,7 +39,7 @@ func preparedKind() featureKind {
 					return fmt.Errorf("feature %s: %w", f.name, err)
 				}
 				if p.begun[t.XID] {
-					f.broken(audit.RuleEffects, "transaction %s was decided, and is still prepared", t.XID)
+					f.broken(historycheck.RuleEffects, "transaction %s was decided, and is still prepared", t.XID)
 				}
 			}
 			return nil
@@ -140,9 +140,9 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		p.last = err
 		return false
 	case err != nil:
-		f.broken(audit.RuleMeaning, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
+		f.broken(historycheck.RuleMeaning, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
 	case decided.Heuristic:
-		f.broken(audit.RuleMeaning, "%s was decided by an operator, and there is none", u.xid)
+		f.broken(historycheck.RuleMeaning, "%s was decided by an operator, and there is none", u.xid)
 	}
 	return true
 }
@@ -191,7 +191,7 @@ func (p *coordinator) settle(ctx context.Context, f *feature) error {
 			break
 		}
 		if ctx.Err() != nil {
-			f.broken(audit.RuleUndelivered, "%d messages are left, and %d decisions not answered: %v", q.Messages,
+			f.broken(historycheck.RuleUndelivered, "%d messages are left, and %d decisions not answered: %v", q.Messages,
 				len(p.open), err)
 			return fmt.Errorf("feature %s: %w; %d messages are left, and %d decisions not answered: %w", f.name, ctx.Err(),
 				q.Messages, len(p.open), errors.Join(err, p.last))

@@ -9,8 +9,8 @@ import (
 	"reflect"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // describedEvery: one of so many messages of a producer has standard fields and typed properties.
@@ -24,18 +24,18 @@ const (
 )
 
 // message makes message id with a body of sizeBytes. All of it follows from id and size, as in Body.
-func (w *Workload) message(id audit.ID, sizeBytes int) client.Message {
+func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
-	m.Body = audit.Body(id, sizeBytes)
+	m.Body = historycheck.Body(id, sizeBytes)
 	return m
 }
 
 // fields are what message id has beside its body.
-func (w *Workload) fields(id audit.ID) client.Message {
+func (w *Workload) fields(id historycheck.ID) client.Message {
 	switch {
 	case w.opts.Plain || id.Producer >= firstStray:
 		return client.Message{}
-	case id.N%describedEvery == groupedAt && id.Producer < audit.FirstApplication:
+	case id.N%describedEvery == groupedAt && id.Producer < historycheck.FirstApplication:
 		return client.Message{Group: fmt.Sprintf("group %d", id.N/describedEvery%groupsPerQueue)}
 	case id.N%describedEvery != 0:
 		return client.Message{}
@@ -50,14 +50,14 @@ func (w *Workload) fields(id audit.ID) client.Message {
 }
 
 // parse tells whose message m is. It returns ErrBody unless all of it is as message made it.
-func (w *Workload) parse(m client.Message) (audit.ID, error) {
-	id, err := audit.ParseBody(m.Body)
+func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
+	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
 		return id, err
 	}
 	m.Body = nil
 	if want := w.fields(id); !reflect.DeepEqual(m, want) {
-		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", audit.ErrBody, id, m,
+		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", historycheck.ErrBody, id, m,
 			want)
 	}
 	return id, nil

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // TestMessage: what a message lost on its way, got or had changed is noticed, also beside its body.
 func TestMessage(t *testing.T) {
 	w := &Workload{}
-	id := audit.ID{Producer: 1, N: describedEvery}
+	id := historycheck.ID{Producer: 1, N: describedEvery}
 	good := w.message(id, 100)
 	require.NotEmpty(t, good.Values)
 	got, err := w.parse(good)
@@ -31,16 +31,16 @@ func TestMessage(t *testing.T) {
 		bad := w.message(id, 100)
 		change(&bad)
 		_, err := w.parse(bad)
-		require.ErrorIs(t, err, audit.ErrBody, name)
+		require.ErrorIs(t, err, historycheck.ErrBody, name)
 	}
-	for _, none := range []audit.ID{
+	for _, none := range []historycheck.ID{
 		{Producer: 1, N: describedEvery + 1}, {Producer: firstStray, N: describedEvery},
 	} {
 		m := w.message(none, 100)
 		require.Equal(t, client.Message{Body: m.Body}, m)
 		m.Subject = "got"
 		_, err := w.parse(m)
-		require.ErrorIs(t, err, audit.ErrBody)
+		require.ErrorIs(t, err, historycheck.ErrBody)
 	}
 	w.opts.Plain = true
 	require.Empty(t, w.message(id, 100).Values)

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // Node is one node of a pair, or the witness, on a machine whose disk and clock a test can break.

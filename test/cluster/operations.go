@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstStray are the lowest numbers of their messages' producers, besides audit.FirstApplication.
+	// firstPinned and firstStray are the lowest numbers of their messages' producers, besides historycheck.FirstApplication.
 	firstPinned = 150
 	firstStray  = 200
 	// patience is how often an application repeats a call at most.
@@ -80,7 +80,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		a.pinned = append(a.pinned, c)
 	}
 	for i, run := range runs {
-		a.start(uint32(audit.FirstApplication+i), a.client, run)
+		a.start(uint32(historycheck.FirstApplication+i), a.client, run)
 	}
 	for i, c := range a.pinned {
 		a.start(uint32(firstPinned+i), c, (*application).transfer)
@@ -167,26 +167,26 @@ func (a *application) loop(act func()) {
 }
 
 // next is the name of a new message.
-func (a *application) next() audit.ID {
+func (a *application) next() historycheck.ID {
 	a.n++
-	return audit.ID{Producer: a.id, N: a.n}
+	return historycheck.ID{Producer: a.id, N: a.n}
 }
 
 // verdict tells what a call's error means to an application: the documentation of client.ErrOutcomeUnknown.
-func verdict(err error) audit.Outcome {
+func verdict(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
-		return audit.Acked
+		return historycheck.Acked
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		return audit.Unknown
+		return historycheck.Unknown
 	default:
-		return audit.Refused
+		return historycheck.Refused
 	}
 }
 
 // attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be
 // repeated with the same object.
-func (a *application) attempt(o *audit.Operation, repeatable bool, call func(context.Context) error) {
+func (a *application) attempt(o *historycheck.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
 	for i := 1; ; i++ {
@@ -200,9 +200,9 @@ func (a *application) attempt(o *audit.Operation, repeatable bool, call func(con
 		}
 		a.count(o.Kind, was, o.Outcome, err)
 		a.hold(o, err)
-		giveUp := o.Outcome == audit.Unknown && !repeatable || a.rng.IntN(8) == 0
+		giveUp := o.Outcome == historycheck.Unknown && !repeatable || a.rng.IntN(8) == 0
 		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
-		if o.Outcome == audit.Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
+		if o.Outcome == historycheck.Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
 			return
 		}
 		wait(context.Background(), time.Duration(a.rng.Int64N(int64(100*time.Millisecond))))
@@ -210,16 +210,16 @@ func (a *application) attempt(o *audit.Operation, repeatable bool, call func(con
 }
 
 // count counts calls: by outcome, and what came after an unknown outcome.
-func (a *application) count(kind audit.Kind, was, is audit.Outcome, err error) {
-	a.w.history.Edit(func(h *audit.History) {
+func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome, err error) {
+	a.w.history.Edit(func(h *historycheck.History) {
 		h.Calls[string(kind)+" "+string(is)]++
 		if a.id >= firstPinned {
 			h.Calls["pinned "+string(is)]++
 		}
 		switch {
-		case was == audit.Unknown:
+		case was == historycheck.Unknown:
 			h.Calls["unknown, then "+string(is)]++
-		case was == audit.Refused:
+		case was == historycheck.Refused:
 			h.Calls["refused, then "+string(is)]++
 		}
 		if errors.Is(err, client.ErrLimit) {
@@ -232,16 +232,16 @@ func (a *application) count(kind audit.Kind, was, is audit.Outcome, err error) {
 const limitCalls = "limit"
 
 // hold holds an error against what it is documented to mean.
-func (a *application) hold(o *audit.Operation, err error) {
+func (a *application) hold(o *historycheck.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
-	case audit.KindCreate:
+	case historycheck.KindCreate:
 		allowed = append(allowed, client.ErrAlreadyExists)
-	case audit.KindDelete:
+	case historycheck.KindDelete:
 		allowed = append(allowed, client.ErrQueueNotFound)
-	case audit.KindPublish, audit.KindTxn, audit.KindAck, audit.KindPurge:
+	case historycheck.KindPublish, historycheck.KindTxn, historycheck.KindAck, historycheck.KindPurge:
 	}
-	if o.Outcome != audit.Refused {
+	if o.Outcome != historycheck.Refused {
 		return
 	}
 	for _, e := range allowed {
@@ -249,18 +249,18 @@ func (a *application) hold(o *audit.Operation, err error) {
 			return
 		}
 	}
-	a.w.history.AddBroken(audit.Violation{
-		Rule: audit.RuleMeaning,
+	a.w.history.AddBroken(historycheck.Violation{
+		Rule: historycheck.RuleMeaning,
 		Text: fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
 	})
 }
 
 // record puts an operation into the history, with its messages.
-func (a *application) record(o *audit.Operation, parts ...audit.Publish) {
+func (a *application) record(o *historycheck.Operation, parts ...historycheck.Publish) {
 	if a.aborted {
 		return
 	}
-	a.w.history.Edit(func(h *audit.History) {
+	a.w.history.Edit(func(h *historycheck.History) {
 		for _, p := range parts {
 			p.Sent, p.Done, p.Outcome, p.Error = o.Sent, o.Done, o.Outcome, o.Error
 			o.Parts = append(o.Parts, p.ID)
@@ -286,8 +286,8 @@ func (a *application) transfer() {
 
 // publish sends one message. An unknown outcome cannot be settled: publishing it again may double it.
 func (a *application) publish(queue string) {
-	p := audit.Publish{ID: a.next(), Queue: queue}
-	o := audit.Operation{Kind: audit.KindPublish}
+	p := historycheck.Publish{ID: a.next(), Queue: queue}
+	o := historycheck.Operation{Kind: historycheck.KindPublish}
 	m := a.w.message(p.ID, a.rng.IntN(1<<10))
 	a.attempt(&o, false, func(ctx context.Context) error {
 		r, err := a.client.Publish(ctx, queue, m)
@@ -295,14 +295,14 @@ func (a *application) publish(queue string) {
 		return err
 	})
 	// What was given up without an answer may be carried out when the network brings it, behind what was sent later.
-	p.Unordered = o.Outcome == audit.Unknown
+	p.Unordered = o.Outcome == historycheck.Unknown
 	a.record(&o, p)
 }
 
 // commit does a transaction; d may be nil.
 func (a *application) commit(d *client.Delivery) {
-	o := audit.Operation{Kind: audit.KindTxn}
-	parts := []audit.Publish{
+	o := historycheck.Operation{Kind: historycheck.KindTxn}
+	parts := []historycheck.Publish{
 		{ID: a.next(), Queue: a.names.one, Unordered: true},
 		{ID: a.next(), Queue: a.names.two, Unordered: true},
 	}
@@ -322,14 +322,14 @@ func (a *application) commit(d *client.Delivery) {
 		return err
 	})
 	a.record(&o, parts...)
-	if d != nil && o.Outcome != audit.Acked {
+	if d != nil && o.Outcome != historycheck.Acked {
 		d.Nack()
 	}
 }
 
 // ack acknowledges one message and waits until that is committed.
 func (a *application) ack(d *client.Delivery) {
-	o := audit.Operation{Kind: audit.KindAck, Queue: a.names.in, Input: d.Sequence}
+	o := historycheck.Operation{Kind: historycheck.KindAck, Queue: a.names.in, Input: d.Sequence}
 	a.attempt(&o, true, d.AckSync)
 	a.record(&o)
 }
@@ -354,7 +354,7 @@ func (a *application) receive() *client.Delivery {
 		return nil
 	}
 	// two compete for them: in any order
-	a.w.delivered(audit.Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
+	a.w.delivered(historycheck.Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
 	return d
 }
 
@@ -367,7 +367,7 @@ func (a *application) purge() {
 		return
 	}
 	var r client.Request
-	o := audit.Operation{Kind: audit.KindPurge, Queue: a.names.purged}
+	o := historycheck.Operation{Kind: historycheck.KindPurge, Queue: a.names.purged}
 	a.attempt(&o, true, func(ctx context.Context) (err error) {
 		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork, &r)
 		return err
@@ -378,7 +378,7 @@ func (a *application) purge() {
 // create makes a queue that remove deletes.
 func (a *application) create() {
 	var r client.Request
-	o := audit.Operation{Kind: audit.KindCreate, Queue: a.names.life}
+	o := historycheck.Operation{Kind: historycheck.KindCreate, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
 		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{}, &r)
 		return err
@@ -389,7 +389,7 @@ func (a *application) create() {
 // remove deletes it.
 func (a *application) remove() {
 	var r client.Request
-	o := audit.Operation{Kind: audit.KindDelete, Queue: a.names.life}
+	o := historycheck.Operation{Kind: historycheck.KindDelete, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
 		_, err := a.client.DeleteQueue(ctx, o.Queue, false, &r)
 		return err

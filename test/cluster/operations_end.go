@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // atEnd is what applications leave.
 type atEnd struct {
-	left   []audit.Left // what SubWork has not acknowledged
-	exists bool         // the queue that they make and remove
+	left   []historycheck.Left // what SubWork has not acknowledged
+	exists bool                // the queue that they make and remove
 }
 
 // state of the applications' queues: whatever is done to one of them changes it.
@@ -41,7 +41,7 @@ func (a *applications) state(ctx context.Context) (string, error) {
 
 // readEnd reads what the applications leave, with the contents of their queues, which read gives, as they are at one
 // time: a call that was given up without an answer may be carried out between the two, and both are read anew then.
-func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]audit.Stored, error)) error {
+func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]historycheck.Stored, error)) error {
 	for {
 		before, err := a.state(ctx)
 		if err != nil {
@@ -70,13 +70,13 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 			return err
 		}
 		if whole && before == after {
-			a.w.history.Edit(func(h *audit.History) {
+			a.w.history.Edit(func(h *historycheck.History) {
 				h.Left, h.Exists[a.names.life] = end.left, end.exists
 				h.Final = append(h.Final, final...)
 			})
 			return nil
 		}
-		a.w.history.Edit(func(h *audit.History) { h.Calls[readAgain]++ })
+		a.w.history.Edit(func(h *historycheck.History) { h.Calls[readAgain]++ })
 	}
 }
 
@@ -84,7 +84,7 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 const readAgain = "the end was read again"
 
 // receiveLeft receives all that SubWork of a queue has not acknowledged; whole: all of it came.
-func (a *applications) receiveLeft(ctx context.Context, queue string) (left []audit.Left, whole bool, err error) {
+func (a *applications) receiveLeft(ctx context.Context, queue string) (left []historycheck.Left, whole bool, err error) {
 	q, err := a.client.GetQueue(ctx, queue)
 	if err != nil {
 		return nil, false, err
@@ -106,7 +106,7 @@ func (a *applications) receiveLeft(ctx context.Context, queue string) (left []au
 		if err != nil {
 			return left, false, ctx.Err() // nil: fewer came than were to come
 		}
-		left = append(left, audit.Left{Queue: queue, Sequence: d.Sequence})
+		left = append(left, historycheck.Left{Queue: queue, Sequence: d.Sequence})
 	}
 	return left, true, nil
 }

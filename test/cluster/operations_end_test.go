@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // TestEndIsReadAtOneTime: what is carried out between the two readings of the end, as a call may be that its
@@ -34,19 +34,19 @@ func TestEndIsReadAtOneTime(t *testing.T) {
 	w.apps.finish()
 
 	in := w.apps.names.in
-	late := audit.ID{Producer: audit.FirstApplication, N: 1 << 20}
+	late := historycheck.ID{Producer: historycheck.FirstApplication, N: 1 << 20}
 	read := 0
-	require.NoError(t, w.apps.readEnd(ctx, func(ctx context.Context) ([]audit.Stored, error) {
+	require.NoError(t, w.apps.readEnd(ctx, func(ctx context.Context) ([]historycheck.Stored, error) {
 		if read++; read == 1 {
-			_, err := w.apps.client.Publish(ctx, in, client.Message{Body: audit.Body(late, 10)})
+			_, err := w.apps.client.Publish(ctx, in, client.Message{Body: historycheck.Body(late, 10)})
 			require.NoError(t, err)
 		}
 		return w.readFinal(ctx, w.apps.queues())
 	}))
 	h := w.History()
-	i := slices.IndexFunc(h.Final, func(s audit.Stored) bool { return s.ID == late })
+	i := slices.IndexFunc(h.Final, func(s historycheck.Stored) bool { return s.ID == late })
 	require.GreaterOrEqual(t, i, 0)
-	require.Contains(t, h.Left, audit.Left{Queue: in, Sequence: h.Final[i].Sequence})
+	require.Contains(t, h.Left, historycheck.Left{Queue: in, Sequence: h.Final[i].Sequence})
 	require.Equal(t, 1, h.Calls[readAgain])
 	require.Len(t, slices.Compact(slices.Clone(h.Final)), len(h.Final), "each message once")
 }

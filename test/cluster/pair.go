@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // pollInterval is how often a condition is looked at.
@@ -272,14 +272,14 @@ func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetSta
 
 // Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
 // such as giving back the messages of a consumer that has gone, may still come.
-func (p *Pair) Digests(ctx context.Context) ([]audit.Digest, error) {
+func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	both, err := p.Pair.Digests(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]audit.Digest, len(both))
+	out := make([]historycheck.Digest, len(both))
 	for i, d := range both {
-		out[i] = audit.Digest{
+		out[i] = historycheck.Digest{
 			Node: p.Nodes()[i].Name, LSN: d.GetLsn(), Content: d.GetContent(), Messages: d.GetMessages(),
 		}
 	}

@@ -4,22 +4,22 @@
 
 package cluster
 
-import "github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
+import "github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 
 // Proxy is a link that can be cut.
-type Proxy = relay.Relay
+type Proxy = faultproxy.Relay
 
 // Direction is a way through a Proxy.
-type Direction = relay.Direction
+type Direction = faultproxy.Direction
 
 // The two ways.
 const (
-	ToTarget   = relay.ToTarget
-	FromTarget = relay.FromTarget
+	ToTarget   = faultproxy.ToTarget
+	FromTarget = faultproxy.FromTarget
 )
 
 // NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
-func NewProxy(target string) (*Proxy, error) { return relay.Listen(target) }
+func NewProxy(target string) (*Proxy, error) { return faultproxy.Listen(target) }
 
 // NewProxyOn is NewProxy on another address of this machine.
-func NewProxyOn(host, target string) (*Proxy, error) { return relay.ListenOn(host, target) }
+func NewProxyOn(host, target string) (*Proxy, error) { return faultproxy.ListenOn(host, target) }

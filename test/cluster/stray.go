@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // strayDeadline of one publish to one node.
@@ -64,8 +64,8 @@ type stray struct {
 func (s *stray) run(ctx context.Context) {
 	every := time.Second / time.Duration(s.w.opts.StraysPerSecond)
 	for n := uint64(1); ctx.Err() == nil; n++ {
-		id := audit.ID{Producer: s.id, N: n}
-		p := audit.Publish{ID: id, Queue: s.queue, Address: s.address, Unordered: true}
+		id := historycheck.ID{Producer: s.id, N: n}
+		p := historycheck.Publish{ID: id, Queue: s.queue, Address: s.address, Unordered: true}
 		before := s.term(ctx)
 		s.publish(ctx, &p)
 		if after := s.term(ctx); before == after {
@@ -87,29 +87,29 @@ func (s *stray) term(ctx context.Context) uint64 {
 	return st.GetPair().GetTerm()
 }
 
-func (s *stray) publish(ctx context.Context, p *audit.Publish) {
+func (s *stray) publish(ctx context.Context, p *historycheck.Publish) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), strayDeadline)
 	defer cancel()
 	p.Sent = s.w.history.Now()
 	r, err := pb.NewQueueServiceClient(s.w.pair.ConnTo(s.address)).Publish(ctx, &pb.PublishRequest{
-		Queue: p.Queue, Messages: []*pb.Message{{Body: audit.Body(p.ID, 0)}},
+		Queue: p.Queue, Messages: []*pb.Message{{Body: historycheck.Body(p.ID, 0)}},
 		Producer: &pb.Producer{Id: s.producer, Epoch: 1, Sequence: p.ID.N},
 	})
 	p.Done, p.Sequence, p.LSN = s.w.history.Now(), r.GetFirstSequence(), r.GetLsn()
 	switch status.Code(err) {
 	case codes.OK:
-		p.Outcome = audit.Acked
+		p.Outcome = historycheck.Acked
 		return
 	case codes.FailedPrecondition, codes.ResourceExhausted, codes.NotFound, codes.InvalidArgument:
-		p.Outcome = audit.Refused
+		p.Outcome = historycheck.Refused
 	default:
-		p.Outcome = audit.Unknown
+		p.Outcome = historycheck.Unknown
 	}
 	p.Error = err.Error()
 }
 
-func (s *stray) record(p audit.Publish) {
-	s.w.history.Edit(func(h *audit.History) {
+func (s *stray) record(p historycheck.Publish) {
+	s.w.history.Edit(func(h *historycheck.History) {
 		h.Parts = append(h.Parts, p)
 		h.Calls["stray "+string(p.Outcome)]++
 	})

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // Subscriptions of each queue of a workload.
@@ -96,14 +96,14 @@ type Target interface {
 	// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
 	WaitApplied(ctx context.Context) error
 	// Digests reads what each node holds, at the same record.
-	Digests(ctx context.Context) ([]audit.Digest, error)
+	Digests(ctx context.Context) ([]historycheck.Digest, error)
 }
 
 // Workload publishes to and consumes from some queues of its own, and records all that it is told.
 type Workload struct {
 	pair    Target
 	opts    WorkloadOptions
-	history *audit.History
+	history *historycheck.History
 	client  *client.Client
 	queues  []string
 
@@ -119,7 +119,7 @@ type Workload struct {
 
 // StartWorkload makes the queues and begins. Stop it by Finish or Abort.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
-	w := &Workload{pair: p, opts: o.withDefaults(), history: audit.NewHistory()}
+	w := &Workload{pair: p, opts: o.withDefaults(), history: historycheck.NewHistory()}
 	// What a full pipeline sent before a node refused the repetition.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx, grpc.WithChainStreamInterceptor(w.history.WatchStreams)); err != nil {
@@ -216,7 +216,7 @@ func (w *Workload) kept() []string {
 }
 
 // History is what was recorded so far.
-func (w *Workload) History() *audit.History { return w.history }
+func (w *Workload) History() *historycheck.History { return w.history }
 
 // activeNode waits for the node that the client takes for the active one, and gives its address.
 func (w *Workload) activeNode(ctx context.Context) (string, error) {
@@ -238,11 +238,11 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 }
 
 // delivered records a delivery and looks at all of the message.
-func (w *Workload) delivered(d audit.Delivery, m client.Message) {
+func (w *Workload) delivered(d historycheck.Delivery, m client.Message) {
 	id, err := w.parse(m)
 	if err != nil {
-		w.history.AddBroken(audit.Violation{
-			Rule: audit.RuleBody, Text: fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err),
+		w.history.AddBroken(historycheck.Violation{
+			Rule: historycheck.RuleBody, Text: fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err),
 		})
 		return
 	}
@@ -283,7 +283,7 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 			return
 		case p.room <- struct{}{}:
 		}
-		done := p.send(ctx, audit.ID{Producer: p.id, N: n})
+		done := p.send(ctx, historycheck.ID{Producer: p.id, N: n})
 		if waitForEach {
 			select {
 			case <-done:
@@ -294,9 +294,9 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 }
 
 // send publishes one message; the channel is closed when the outcome is in the history.
-func (p *producer) send(ctx context.Context, id audit.ID) <-chan struct{} {
+func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{} {
 	h := p.w.history
-	record := audit.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
+	record := historycheck.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
 	m := p.w.message(id, p.size())
 	record.Group = m.Group
 	done := make(chan struct{})
@@ -337,19 +337,19 @@ func (p *producer) size() int {
 var errNotSent = errors.New("not sent")
 
 // outcome tells what an error of a publish means. Only errors that promise that nothing was stored count as refusals.
-func outcome(err error) audit.Outcome {
+func outcome(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
-		return audit.Acked
+		return historycheck.Acked
 	case errors.Is(err, errNotSent):
-		return audit.Refused
+		return historycheck.Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		return audit.Unknown
+		return historycheck.Unknown
 	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid),
 		errors.Is(err, client.ErrRefused):
-		return audit.Refused
+		return historycheck.Refused
 	default:
-		return audit.Unknown
+		return historycheck.Unknown
 	}
 }
 
@@ -384,7 +384,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.history.Edit(func(h *audit.History) { h.Digests, h.FinalRead = digests, true })
+	w.history.Edit(func(h *historycheck.History) { h.Digests, h.FinalRead = digests, true })
 	return nil
 }
 
@@ -402,7 +402,7 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 			return fmt.Errorf("drain %s: %w; subscriptions: %+v", queue, ctx.Err(), q.Subscriptions)
 		}
 	}
-	w.history.Edit(func(h *audit.History) {
+	w.history.Edit(func(h *historycheck.History) {
 		h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient, queue+"/"+SubShared)
 	})
 	return nil
@@ -424,17 +424,17 @@ func (w *Workload) readEnd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.history.Edit(func(h *audit.History) { h.Final = append(h.Final, final...) })
+	w.history.Edit(func(h *historycheck.History) { h.Final = append(h.Final, final...) })
 	if w.apps == nil {
 		return nil
 	}
-	return w.apps.readEnd(ctx, func(ctx context.Context) ([]audit.Stored, error) {
+	return w.apps.readEnd(ctx, func(ctx context.Context) ([]historycheck.Stored, error) {
 		return w.readFinal(ctx, w.apps.queues())
 	})
 }
 
 // readFinal browses all that queues hold; the audit subscription has kept everything there.
-func (w *Workload) readFinal(ctx context.Context, queues []string) (final []audit.Stored, err error) {
+func (w *Workload) readFinal(ctx context.Context, queues []string) (final []historycheck.Stored, err error) {
 	for _, queue := range queues {
 		for m, err := range w.client.Browse(ctx, queue, client.BrowseOptions{}) {
 			if err != nil {
@@ -442,11 +442,11 @@ func (w *Workload) readFinal(ctx context.Context, queues []string) (final []audi
 			}
 			id, err := w.parse(m.Message)
 			if err != nil {
-				w.history.AddBroken(audit.Violation{
-					Rule: audit.RuleBody, Text: fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err),
+				w.history.AddBroken(historycheck.Violation{
+					Rule: historycheck.RuleBody, Text: fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err),
 				})
 			}
-			final = append(final, audit.Stored{Queue: queue, Sequence: m.Sequence, ID: id})
+			final = append(final, historycheck.Stored{Queue: queue, Sequence: m.Sequence, ID: id})
 		}
 	}
 	return final, nil

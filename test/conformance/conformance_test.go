@@ -16,10 +16,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
 // TestConformance puts a client through the cases: that of LOCKSTEP_ADAPTER, a command with its arguments, through all
@@ -80,9 +80,9 @@ const (
 // world is a place that was started.
 type world struct {
 	pair       *harness.Pair
-	alone      bool           // one node
-	relays     []*relay.Relay // before the nodes, for the clients of the cases that cut their links
-	identities identities     // with TLS
+	alone      bool                // one node
+	relays     []*faultproxy.Relay // before the nodes, for the clients of the cases that cut their links
+	identities identities          // with TLS
 }
 
 func newWorld(t *testing.T, in place, binary, dir string) *world {
@@ -103,7 +103,7 @@ func newWorld(t *testing.T, in place, binary, dir string) *world {
 	w.pair = pair
 	t.Cleanup(func() { require.NoError(t, pair.KillAll()) })
 	for _, n := range pair.Nodes {
-		r, err := relay.Listen(n.Address)
+		r, err := faultproxy.Listen(n.Address)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, r.Close()) })
 		w.relays = append(w.relays, r)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
 func faultCases() []testCase {
@@ -93,7 +93,7 @@ func (r *run) throughRelays() {
 // the connections reset.
 func (r *run) stopAnswers() (mend func()) {
 	for _, l := range r.relays {
-		l.CutOneWay(relay.FromTarget)
+		l.CutOneWay(faultproxy.FromTarget)
 	}
 	return func() {
 		for _, l := range r.relays {

@@ -156,15 +156,15 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 1, failures, "10/10 in the one round is too low")
 }
 
-// TestFake is no test: it is the program that TestMeasure measures. It takes `bench rates R1 R2 R3 --output json`, and
+// TestFake is no test: it is the program that TestMeasure measures. It takes `rates R1 R2 R3 --output json`, and
 // prints the rate of so many calls with the same rates as there were before.
 func TestFake(t *testing.T) {
 	calls := os.Getenv(fakeVariable)
 	args := os.Args[1:]
-	if calls == "" || len(args) < 2 || args[1] != "bench" {
+	if calls == "" || len(args) < 2 || args[1] != "rates" {
 		t.Skip("it is called by TestMeasure")
 	}
-	rates := args[3 : len(args)-2]
+	rates := args[2 : len(args)-2]
 	file := calls + strings.Join(rates, "-")
 	before, _ := os.ReadFile(file) // there is none at first
 	if err := os.WriteFile(file, append(before, '.'), 0o600); err != nil {

@@ -9,7 +9,7 @@
 // rounds, prints a table, and fails when a ratio is below or above its range: a ratio that got better than the range
 // means that what the documentation says is no longer so. Further variables:
 //
-//	LOCKSTEP_PEERS   a directory with peers, as `lockstep bench compare` takes it; without one they are skipped
+//	LOCKSTEP_PEERS   a directory with peers, as `lockstep-lab compare` takes it; without one they are skipped
 //	LOCKSTEP_KEEP    a directory for what the measurements printed, a file each
 //	LOCKSTEP_BINARY  a program to measure instead of one that is built of this module
 //

@@ -23,7 +23,7 @@ type expectations struct {
 // run is a command that measures.
 type run struct {
 	Name string `json:"name"`
-	// Command is what follows `lockstep bench`, without --output and --peers.
+	// Command is what follows `lockstep-lab`, without --output and --peers.
 	Command string `json:"command"`
 	// Peer that has to be installed for it; empty for most.
 	Peer string `json:"peer,omitempty"`
@@ -145,7 +145,7 @@ func (r *ratio) verdict(measured float64) verdict {
 func (e *expectations) documentation() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", e.Measured)
-	b.WriteString("| ratio | measured | held to | `lockstep bench …` |\n|---|---|---|---|\n")
+	b.WriteString("| ratio | measured | held to | `lockstep-lab …` |\n|---|---|---|---|\n")
 	for _, r := range e.Ratios {
 		measured := make([]string, 0, len(r.Measured))
 		for _, m := range r.Measured {

@@ -103,7 +103,7 @@ func median(values []float64) float64 {
 
 // do does one run and returns what it printed.
 func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
-	args := slices.Concat(m.program[1:], []string{"bench"}, strings.Fields(r.Command), []string{"--output", "json"})
+	args := slices.Concat(m.program[1:], strings.Fields(r.Command), []string{"--output", "json"})
 	if r.Peer != "" {
 		if _, err := os.Stat(filepath.Join(m.peers, r.Peer, "run")); m.peers == "" || err != nil {
 			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS says where peers are", errSkipped, r.Peer)
@@ -125,7 +125,7 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lockstep bench %s: %w: %s", r.Command, err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("lockstep-lab %s: %w: %s", r.Command, err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return decode(out)
 }

@@ -21,7 +21,7 @@ func TestCommands(t *testing.T) {
 	for _, r := range expected(t).Runs {
 		out, err := exec.CommandContext(t.Context(), binary, helpOf(r)...).CombinedOutput()
 		require.NoError(t, err, "%s: %s", r.Name, out)
-		require.Contains(t, string(out), "lockstep bench "+strings.Fields(r.Command)[0])
+		require.Contains(t, string(out), "lockstep-lab "+strings.Fields(r.Command)[0])
 	}
 	out, err := exec.CommandContext(t.Context(), binary, helpOf(run{Command: "publish --nonsense"})...).CombinedOutput()
 	require.Error(t, err, "%s", out)
@@ -29,7 +29,7 @@ func TestCommands(t *testing.T) {
 
 // helpOf asks for the help of a command: the flags before that must be right.
 func helpOf(r run) []string {
-	return slices.Concat([]string{"bench"}, strings.Fields(r.Command), []string{"--output", "json", "--help"})
+	return slices.Concat(strings.Fields(r.Command), []string{"--output", "json", "--help"})
 }
 
 // program returns the path of the program that is measured.
@@ -42,7 +42,7 @@ func program(t *testing.T) string {
 	}
 	path := filepath.Join(t.TempDir(), "lockstep")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path,
-		"github.com/lockstep-mq/lockstep/cmd/lockstep").CombinedOutput()
+		"github.com/lockstep-mq/lockstep/cmd/lockstep-lab").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return path
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // TestTLS: the same contract over TLS, and what is told when the server's certificate is not of the authority, or when

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // This file carries the moves of disks out.
@@ -28,7 +28,7 @@ const (
 )
 
 // moveDisks carries out the plan.
-func (w *world) moveDisks(h *audit.History, plan []diskMove) error {
+func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 	for i, m := range plan {
 		ctx, cancel := context.WithTimeout(context.Background(), faultsLimit)
 		sleep(ctx, m.After)
@@ -47,7 +47,7 @@ func (w *world) moveDisks(h *audit.History, plan []diskMove) error {
 }
 
 // moveDisk carries out one move, and what an operator does about it. The pair is to find together by itself after that.
-func (w *world) moveDisk(ctx context.Context, h *audit.History, m diskMove) error {
+func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMove) error {
 	hosts := w.find(ctx, m.Whom)
 	switch m.Move {
 	case oldImages:
@@ -143,7 +143,7 @@ func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) e
 }
 
 // replace puts an older image, or an empty disk, in place of a node's disk.
-func (w *world) replace(ctx context.Context, h *audit.History, m diskMove, victim, other *host) error {
+func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by := newVolume()
 	if m.Move != emptyDisk {
 		i, err := w.imageFor(ctx, m, victim)
@@ -185,7 +185,7 @@ func (w *world) replace(ctx context.Context, h *audit.History, m diskMove, victi
 }
 
 // putBothBack puts older images of both disks back: both wait.
-func (w *world) putBothBack(ctx context.Context, h *audit.History, m diskMove, hosts [2]*host) error {
+func (w *world) putBothBack(ctx context.Context, h *historycheck.History, m diskMove, hosts [2]*host) error {
 	var by, own [2]*volume
 	for i, x := range hosts {
 		img, err := w.imageFor(ctx, m, x)

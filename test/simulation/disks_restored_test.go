@@ -12,17 +12,17 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // restoreBeside starts a node with a restored backup in place of its disk. A restored store is of no pair, and the
 // coordinator has the record of one: the node waits, with a condition, and the other one goes on, or waits, as if it
 // had stayed down; until the operator gives the node its own disk again.
-func (w *world) restoreBeside(ctx context.Context, h *audit.History, m diskMove, victim, other *host) error {
+func (w *world) restoreBeside(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {
 		return err

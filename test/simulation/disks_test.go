@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // This file draws what may become of disks: a data directory is neither unique nor always the newest
@@ -49,7 +49,7 @@ func TestDisks(t *testing.T) {
 			w.authority.leases = true
 			plan := drawMoves(rngOf(seed))
 			return scenario{fmt.Sprint(plan), func() error {
-				return w.runWith(func(h *audit.History) error { return w.moveDisks(h, plan) })
+				return w.runWith(func(h *historycheck.History) error { return w.moveDisks(h, plan) })
 			}}
 		})
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // TestLossIsNoticed: with disks that forget, a power failure of both nodes loses what was acknowledged. The pair itself
@@ -33,7 +33,7 @@ func TestLossIsNoticed(t *testing.T) {
 				switch {
 				case !lies:
 					require.NoError(t, err)
-				case w.done.rules[audit.RuleLost] > 0:
+				case w.done.rules[historycheck.RuleLost] > 0:
 					require.ErrorContains(t, err, "violations")
 					noticed++
 				case err != nil:

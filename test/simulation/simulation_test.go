@@ -24,10 +24,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 var (
@@ -160,7 +160,7 @@ func watch(seed uint64) (stop func()) {
 
 // run is a whole simulation of a plan of faults.
 func (w *world) run(plan []fault) error {
-	return w.runWith(func(*audit.History) error {
+	return w.runWith(func(*historycheck.History) error {
 		faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
 		defer cancel()
 		return w.breakIt(faults, plan)
@@ -169,7 +169,7 @@ func (w *world) run(plan []fault) error {
 
 // runWith is a whole simulation: a pair in sync, whatever breaks it, and then proof that all that clients were told is
 // true.
-func (w *world) runWith(breakIt func(h *audit.History) error) (err error) {
+func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
 	}
@@ -208,7 +208,7 @@ func (w *world) runWith(breakIt func(h *audit.History) error) (err error) {
 }
 
 // recovered waits until the pair is in sync, and serves.
-func (w *world) recovered(h *audit.History) error {
+func (w *world) recovered(h *historycheck.History) error {
 	healed := h.Now()
 	w.note("healed")
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
@@ -241,17 +241,17 @@ func (w *world) recovered(h *audit.History) error {
 }
 
 // judge lets the checker look at the history.
-func (w *world) judge(h *audit.History) error {
+func (w *world) judge(h *historycheck.History) error {
 	for _, p := range h.Publishes {
 		switch p.Outcome {
-		case audit.Acked:
+		case historycheck.Acked:
 			w.done.acked++
-		case audit.Unknown:
+		case historycheck.Unknown:
 			w.done.unknown++
-		case audit.Refused:
+		case historycheck.Refused:
 			if !p.Limit || w.done.faults[lowDisk] == 0 {
-				h.AddBroken(audit.Violation{
-					Rule: audit.RuleRefused,
+				h.AddBroken(historycheck.Violation{
+					Rule: historycheck.RuleRefused,
 					Text: fmt.Sprintf("%v was refused for no reason: %s", p.ID, p.Error),
 				})
 			}
@@ -267,7 +267,7 @@ func (w *world) judge(h *audit.History) error {
 		h.MaxUnknown = 0
 	}
 	found := h.Check()
-	w.done.rules = map[audit.Rule]int{}
+	w.done.rules = map[historycheck.Rule]int{}
 	text := make([]string, 0, len(found))
 	for _, v := range found {
 		w.done.rules[v.Rule]++
@@ -350,7 +350,7 @@ func (s *totals) add(r result) {
 	s.sum.takeovers += r.takeovers
 	s.sum.recovery = max(s.sum.recovery, r.recovery)
 	if s.sum.rules == nil {
-		s.sum.rules, s.sum.calls, s.sum.moves = map[audit.Rule]int{}, map[string]int{}, map[string]int{}
+		s.sum.rules, s.sum.calls, s.sum.moves = map[historycheck.Rule]int{}, map[string]int{}, map[string]int{}
 	}
 	for move, n := range r.moves {
 		s.sum.moves[move] += n
@@ -403,7 +403,7 @@ func (s *totals) String() string {
 	if len(s.sum.moves) > 0 {
 		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)
 	}
-	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[audit.RuleLost], s.sum.rules[audit.RuleDoubled])
+	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[historycheck.RuleLost], s.sum.rules[historycheck.RuleDoubled])
 	for _, rule := range slices.Sorted(maps.Keys(s.sum.rules)) {
 		fmt.Fprintf(&b, ", %s %d", rule, s.sum.rules[rule])
 	}

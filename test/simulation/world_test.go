@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
@@ -106,7 +106,7 @@ type result struct {
 	recovery                          time.Duration
 	calls                             map[string]int
 	moves                             map[string]int // of disks, and what became of them
-	rules                             map[audit.Rule]int
+	rules                             map[historycheck.Rule]int
 }
 
 // count counts a fault that struck.
@@ -282,18 +282,18 @@ func (w *world) WaitApplied(ctx context.Context) error {
 }
 
 // Digests implements cluster.Target.
-func (w *world) Digests(ctx context.Context) ([]audit.Digest, error) {
+func (w *world) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	for {
 		if err := w.WaitApplied(ctx); err != nil {
 			return nil, err
 		}
-		var out []audit.Digest
+		var out []historycheck.Digest
 		for _, h := range w.hosts {
 			d, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetDigest(ctx, &pb.GetDigestRequest{})
 			if err != nil {
 				return nil, fmt.Errorf("digest of %s: %w", h.name, err)
 			}
-			out = append(out, audit.Digest{
+			out = append(out, historycheck.Digest{
 				Node: h.name, LSN: d.GetLsn(), Content: d.GetContent(),
 				Messages: d.GetMessages(),
 			})

@@ -17,8 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 const (

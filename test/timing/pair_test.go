@@ -18,13 +18,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/cluster"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
@@ -242,18 +242,18 @@ func (p *pair) WaitApplied(ctx context.Context) error {
 }
 
 // Digests implements cluster.Target.
-func (p *pair) Digests(ctx context.Context) ([]audit.Digest, error) {
+func (p *pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {
 			return nil, err
 		}
-		var out []audit.Digest
+		var out []historycheck.Digest
 		for _, n := range p.nodes {
 			d, err := n.Admin().GetDigest(ctx, &pb.GetDigestRequest{})
 			if err != nil {
 				return nil, fmt.Errorf("digest of %s: %w", n.Config.Node.Name, err)
 			}
-			out = append(out, audit.Digest{
+			out = append(out, historycheck.Digest{
 				Node: n.Config.Node.Name, LSN: d.GetLsn(), Content: d.GetContent(), Messages: d.GetMessages(),
 			})
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
 // TestSwitchover: planned switchovers under load, there and back, each done at the first request. No publish fails.
@@ -35,7 +35,7 @@ func TestSwitchover(t *testing.T) {
 		l.end()
 		p.verify(w)
 		for _, publish := range w.History().Publishes {
-			require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
+			require.Equal(t, historycheck.Acked, publish.Outcome, publish.Error)
 		}
 	})
 }

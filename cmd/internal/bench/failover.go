@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// The faults of a failover measurement.
+const (
+	FaultKill       = "kill"       // SIGKILL of the active
+	FaultFreeze     = "freeze"     // SIGSTOP of the active, until the other node serves
+	FaultCut        = "cut"        // the active's links to the other node and to etcd, until the other node serves
+	FaultSwitchover = "switchover" // planned
+)
+
+// FailoverOptions say what is done to the active, and how often.
+type FailoverOptions struct {
+	Fault string
+	Times int
+	// Settle is how long the pair serves in sync before each fault.
+	Settle time.Duration
+	// Coordinator is for the result only.
+	Coordinator string
+}
+
+// readyBound is how long the pair may take to be in sync again.
+const readyBound = time.Minute
+
+// publisher publishes one message after the other and remembers when each was acknowledged.
+type publisher struct {
+	mu      sync.Mutex
+	acks    []ack // since they were taken last
+	arrived chan struct{}
+}
+
+type ack struct {
+	at      time.Time
+	address string // of the node that acknowledged
+}
+
+func (p *publisher) run(ctx context.Context, t Target, queue string) error {
+	c := t.Client
+	m := client.Message{Body: Body(512)}
+	for ctx.Err() == nil {
+		r, err := c.Publish(ctx, queue, m)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was asked to end
+			}
+			return err
+		}
+		p.mu.Lock()
+		p.acks = append(p.acks, ack{time.Now(), ownAddress(t, r.Address)})
+		p.mu.Unlock()
+		select {
+		case p.arrived <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// ownAddress is the address of the node itself, where a client knows that of a link to it.
+func ownAddress(t Target, address string) string {
+	return t.Pair.PastLink(address)
+}
+
+// take gives the acknowledgements since it was called last.
+func (p *publisher) take() []ack {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := p.acks
+	p.acks = nil
+	return out
+}
+
+// next waits for an acknowledgement after a time, by another node than not.
+func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
+	for {
+		for _, a := range p.take() {
+			if a.at.After(after) && a.address != not {
+				return a.at, nil
+			}
+		}
+		select {
+		case <-p.arrived:
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("nothing was acknowledged after the fault: %w", ctx.Err())
+		}
+	}
+}
+
+// Failover measures how long one publisher that waits for each acknowledgement is held up when the active fails: from
+// the fault to the next acknowledgement by the other node or, for a planned switchover, the longest time between two
+// acknowledgements.
+func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
+	r := Result{
+		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
+		Producers: 1, Window: 1, Note: o.Coordinator,
+	}
+	names := QueueNames(1)
+	err := WithQueues(ctx, t.Client, names, func() error {
+		runCtx, stop := context.WithCancel(ctx)
+		defer stop()
+		p := &publisher{arrived: make(chan struct{}, 1)}
+		ended := make(chan error, 1)
+		go func() { ended <- p.run(runCtx, t, names[0]) }()
+		h, start := NewHistogram(), time.Now()
+		for range o.Times {
+			d, err := failOnce(ctx, t, p, o)
+			if err != nil {
+				return err
+			}
+			Record(h, d)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			return err
+		}
+		r.tookFaults(time.Since(start), o.Times, h)
+		return nil
+	})
+	return r, err
+}
+
+// tookFaults fills in what follows from the pauses; a rate means nothing here.
+func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
+	r.Took(d, times, h)
+	r.Rate, r.MB = 0, 0
+}
+
+// failOnce does it once, and returns when the pair is in sync again.
+func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d time.Duration, err error) {
+	limit, cancel := context.WithTimeout(ctx, readyBound+o.Settle)
+	defer cancel()
+	if err := t.Pair.WaitReady(limit, nil); err != nil {
+		return 0, err
+	}
+	select {
+	case <-time.After(o.Settle):
+	case <-limit.Done():
+		return 0, fmt.Errorf("wait before the fault: %w", limit.Err())
+	}
+	if _, err := p.next(limit, time.Now(), ""); err != nil {
+		return 0, err
+	}
+	active, err := ActiveNode(limit, t)
+	if err != nil {
+		return 0, err
+	}
+	if o.Fault == FaultSwitchover {
+		return switchOver(limit, t, p, active)
+	}
+	since := time.Now()
+	undo, err := strike(t, active, o.Fault)
+	if err != nil {
+		return 0, err
+	}
+	at, err := p.next(limit, since, active.Address)
+	return at.Sub(since), errors.Join(err, undo())
+}
+
+// strike does the fault to the active node, and gives what undoes it.
+func strike(t Target, active *harness.Node, fault string) (undo func() error, err error) {
+	switch fault {
+	case FaultCut:
+		t.Pair.Cut()
+		t.Pair.CutFromEtcd(active)
+		return func() error { t.Pair.Heal(); t.Pair.HealToEtcd(active); return nil }, nil
+	case FaultFreeze:
+		return active.Wake, active.Pause()
+	default:
+		return active.Start, active.Kill()
+	}
+}
+
+// switchOver hands the role over and finds the longest pause around it.
+func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Node) (time.Duration, error) {
+	node, err := t.Client.Node(active.Address)
+	if err != nil {
+		return 0, err
+	}
+	p.take()
+	before := time.Now()
+	if _, err := node.Switchover(ctx, 0); err != nil {
+		return 0, err
+	}
+	if _, err := waitAck(ctx, p, active.Address); err != nil {
+		return 0, err
+	}
+	longest, last := time.Duration(0), before
+	for _, a := range p.take() {
+		longest, last = max(longest, a.at.Sub(last)), a.at
+	}
+	return longest, nil
+}
+
+// waitAck waits for an acknowledgement by another node, and leaves all of them where they are.
+func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
+	for {
+		p.mu.Lock()
+		for _, a := range p.acks {
+			if a.address != not {
+				p.mu.Unlock()
+				return a.at, nil
+			}
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.arrived:
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("nothing was acknowledged after the switchover: %w", ctx.Err())
+		}
+	}
+}
+
+// ActiveNode finds the node that serves.
+func ActiveNode(ctx context.Context, t Target) (*harness.Node, error) {
+	for _, n := range t.Pair.Nodes {
+		s, err := n.Status(ctx)
+		if err == nil && s.GetNode().GetActive() {
+			return n, nil
+		}
+	}
+	return nil, errors.New("no node is active")
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+const ticksPerSecond = 100
+
+// readUsage reads what a process has used so far. What cannot be read stays 0.
+func readUsage(pid int) Usage {
+	var u Usage
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	if b, err := os.ReadFile(dir + "stat"); err == nil {
+		// The name of the program may hold blanks: what counts comes after its closing parenthesis.
+		f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+		const user, system = 11, 12 // fields 14 and 15 of the whole line
+		if len(f) > system {
+			u.CPU = (number(f[user]) + number(f[system])) / ticksPerSecond
+		}
+	}
+	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
+	u.Virtual = field(dir+"status", "VmSize:") * 1024 / 1e6
+	u.PeakRSS = field(dir+"status", "VmHWM:") * 1024 / 1e6
+	u.Dirtied = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
+	u.Read, u.Written = field(dir+"io", "rchar:")/1e6, field(dir+"io", "wchar:")/1e6
+	return u
+}
+
+// resetPeak makes the peak of a process's resident memory begin now. Where the system refuses, it is that of its whole
+// life.
+func resetPeak(pid int) {
+	const resetHighWaterMark = "5"
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
+}
+
+// DeviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.
+func DeviceWritten(dir string) float64 {
+	var st unix.Stat_t
+	if dir == "" || unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		return 0
+	}
+	const sectorsWritten, sectorBytes = 6, 512
+	f := bytes.Fields(b)
+	if len(f) <= sectorsWritten {
+		return 0
+	}
+	return number(f[sectorsWritten]) * sectorBytes / 1e6
+}
+
+// SyncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted
+// where it was caused.
+func SyncDisk(dir string) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	_ = unix.Syncfs(int(f.Fd())) // then it is counted later
+	_ = f.Close()                // it was only read
+}
+
+// field returns the number after a key at the beginning of a line.
+func field(file, key string) float64 {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == key {
+			return number(f[1])
+		}
+	}
+	return 0
+}
+
+func number(b []byte) float64 {
+	n, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

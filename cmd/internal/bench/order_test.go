@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// TestParts: each message is of one part, and the filters' parts are all messages together.
+func TestParts(t *testing.T) {
+	o := Order{Parts: 100}
+	const messages = 1234
+	counted := make([]int, o.Parts)
+	for n := 1; n <= messages; n++ {
+		var m client.Message
+		o.label(&m, int64(n))
+		for i := range counted {
+			if o.PartFilter(i) == `properties.part == "`+m.Properties[partProperty]+`"` {
+				counted[i]++
+			}
+		}
+	}
+	sum := 0
+	for i, n := range counted {
+		require.Equal(t, n, o.PartSize(i, messages), i)
+		require.Equal(t, n, o.PartSize(i+o.Parts, messages), "subscriptions share parts when there are more of them")
+		sum += n
+	}
+	require.Equal(t, messages, sum)
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/time/rate"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
+
+// PublishOptions say what to publish.
+type PublishOptions struct {
+	// SizeBytes of a body.
+	SizeBytes int
+	// Messages in all.
+	Messages int
+	// Producers at the same time, each a pipeline of its own.
+	Producers int
+	// Publishers are the goroutines that the producers are shared by, in turn; 0 for one each.
+	Publishers int
+	// Window is how many messages of one producer are not answered; 1 is synchronous.
+	Window int
+	// Queues that the producers are spread over.
+	Queues int
+	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
+	Sizes []int
+	Order
+	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or
+	// shares one.
+	EachToNext bool
+	// Duration after which it ends, however many Messages there were; 0: after Messages.
+	Duration time.Duration
+	// Rate is how many messages are published a second, by all together; 0: as many as can be.
+	Rate float64
+	// ExpiresAt is when the messages expire; 0: they do not.
+	ExpiresAt time.Time
+}
+
+// more tells whether message n, from 1, is to be published now; until is the end of Duration.
+func (o *PublishOptions) more(n int64, now, until time.Time) bool {
+	if o.Duration > 0 {
+		return now.Before(until)
+	}
+	return n <= int64(o.Messages)
+}
+
+// pace returns what waits until the next message is due, and tells when it is sent.
+func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
+	if o.Rate <= 0 {
+		return func(context.Context) (time.Time, error) { return time.Now(), nil }
+	}
+	limiter := rate.NewLimiter(rate.Limit(o.Rate), 1)
+	return func(ctx context.Context) (time.Time, error) {
+		err := limiter.Wait(ctx)
+		return time.Now(), err
+	}
+}
+
+// messages makes messages by their number, from 1; those of the same size are the same.
+func (o *PublishOptions) messages() func(n int64) client.Message {
+	made := make(map[int]client.Message)
+	return func(n int64) client.Message {
+		size := o.SizeBytes
+		if len(o.Sizes) > 0 {
+			size = o.Sizes[n-1]
+		}
+		m, ok := made[size]
+		if !ok {
+			m = client.Message{Body: Body(size), ExpiresAt: o.ExpiresAt}
+			made[size] = m
+		}
+		o.label(&m, n)
+		return m
+	}
+}
+
+// NewProducers makes producers for a benchmark.
+func NewProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
+	producers := make([]*client.Producer, n)
+	for i := range producers {
+		var err error
+		if producers[i], err = c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
+			return nil, err
+		}
+	}
+	return producers, nil
+}
+
+// Publish measures publishing. A latency is the time from the call to the acknowledgement.
+func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
+	return PublishInto(ctx, t, o, func(*Result) error { return nil })
+}
+
+// PublishInto publishes to fresh queues; after is called when it is measured, while they are still there.
+func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
+	r := Result{
+		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
+		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Publishers: o.Publishers, Window: o.Window,
+	}
+	if o.Window == 1 {
+		r.Phase = "synchronous"
+	}
+	names := QueueNames(o.Queues)
+	err := withConfigured(ctx, t.Client, names, o.config(), func() error {
+		producers, err := NewProducers(ctx, t.Client, o.Producers)
+		if err != nil {
+			return err
+		}
+		for i := range producers { // the first message connects
+			if _, err := producers[i].Publish(ctx, names[i%o.Queues],
+				client.Message{Body: Body(o.SizeBytes)}); err != nil {
+				return err
+			}
+		}
+		m, start := NewMeter(t.Processes, t.Dir), time.Now()
+		h, err := PublishAll(ctx, producers, names, o)
+		if err != nil {
+			return err
+		}
+		r.Took(time.Since(start), int(h.TotalCount()), h)
+		r.Cost(m)
+		if err := after(&r); err != nil {
+			return err
+		}
+		for _, p := range producers {
+			if err := p.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+// PublishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
+func PublishAll(
+	ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions,
+) (*hdrhistogram.Histogram, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	pace := o.pace()
+	histograms := make([]*hdrhistogram.Histogram, max(o.Publishers, len(producers)))
+	for i := range histograms {
+		p, h := producers[i%len(producers)], NewHistogram()
+		own := queues[i%len(producers)%len(queues)]
+		queue := func(n int64) string {
+			if o.EachToNext {
+				return queues[n%int64(len(queues))]
+			}
+			return own
+		}
+		histograms[i] = h
+		wg.Go(func() {
+			var err error
+			if o.Window == 1 {
+				err = publishOneByOne(ctx, p, queue, o, &next, pace, h)
+			} else {
+				err = publishPipelined(ctx, p, queue, o, &next, pace, h)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("publish: %w", err)
+	}
+	all := histograms[0]
+	for _, h := range histograms[1:] {
+		all.Merge(h)
+	}
+	return all, nil
+}
+
+func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
+	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
+) error {
+	message := o.messages()
+	until := time.Now().Add(o.Duration)
+	for n, now := next.Add(1), time.Now(); o.more(n, now, until); n, now = next.Add(1), time.Now() {
+		m := message(n)
+		start, err := pace(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Publish(ctx, queue(n), m); err != nil {
+			return err
+		}
+		Record(h, time.Since(start))
+	}
+	return nil
+}
+
+func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
+	next *atomic.Int64, pace func(context.Context) (time.Time, error), h *hdrhistogram.Histogram,
+) error {
+	message := o.messages()
+	window := make(chan struct{}, o.Window)
+	failed := make(chan error, 1)
+	until := time.Now().Add(o.Duration)
+	for n, now := next.Add(1), time.Now(); o.more(n, now, until); n, now = next.Add(1), time.Now() {
+		select {
+		case window <- struct{}{}:
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		m := message(n)
+		start, err := pace(ctx)
+		if err != nil {
+			return err
+		}
+		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
+			Record(h, time.Since(start))
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+			<-window
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := p.Flush(ctx); err != nil {
+		return err
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes
+// are for the time of the measurement, but for the memory, which is as it was at its end.
+type Result struct {
+	Workload      string `json:"workload"`
+	Phase         string `json:"phase"`
+	Setup         string `json:"setup"`
+	Sync          string `json:"sync,omitempty"`
+	Round         int    `json:"round"`
+	Burst         int    `json:"burst,omitempty"`
+	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
+	Case          string `json:"case,omitempty"`   // what is compared with a peer
+	SizeBytes     int    `json:"size_bytes"`
+	Queues        int    `json:"queues,omitempty"`
+	Subscriptions int    `json:"subscriptions,omitempty"`
+	Producers     int    `json:"producers,omitempty"`
+	Publishers    int    `json:"publishers,omitempty"`
+	Window        int    `json:"window,omitempty"`
+	Consumers     int    `json:"consumers,omitempty"`
+	Prefetch      int    `json:"prefetch,omitempty"`
+	Filtered      bool   `json:"filtered,omitempty"` // the subscriptions have filters
+	Batch         int    `json:"batch,omitempty"`
+
+	Messages int     `json:"messages"`
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"rate_per_s"`
+	RateMin  float64 `json:"rate_min_per_s,omitempty"`
+	RateMax  float64 `json:"rate_max_per_s,omitempty"`
+	MB       float64 `json:"mb_per_s"`
+	P50      float64 `json:"p50_ms"`
+	P99      float64 `json:"p99_ms"`
+	P999     float64 `json:"p999_ms"`
+	Max      float64 `json:"max_ms"`
+
+	// of page.db, in bytes, where the workload looks at it
+	PageSize int     `json:"page_size,omitempty"`
+	Mix      string  `json:"mix,omitempty"`     // messages × bytes; SizeBytes is the mean then
+	FileMB   float64 `json:"file_mb,omitempty"` // page.db of the active node, at the end
+	// written to the disk, with the checkpoint and on all nodes
+	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"`
+	CopyMB      float64 `json:"cp_mb_per_s,omitempty"` // of a plain copy of the same file, with a sync
+	// deliveries of the subscription served least, of those of the one served most
+	Share float64 `json:"share_min_of_max,omitempty"`
+	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of what Note names
+	// of the CPU time per message, to that of what Note names
+	CPURatio float64 `json:"cpu_ratio,omitempty"`
+	Note     string  `json:"note,omitempty"`
+
+	// from files, by this process, from the page cache or not
+	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
+	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
+
+	Stored int `json:"stored,omitempty"` // messages in the store before it
+	// of opening the store, or from starting the nodes until they serve
+	StartMS       float64 `json:"start_ms,omitempty"`
+	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
+	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of the same file read plainly, in the same run
+	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
+	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
+
+	Knob              string  `json:"knob,omitempty"` // the setting that is swept, and Value its value
+	Value             string  `json:"value,omitempty"`
+	Checkpoints       int     `json:"checkpoints,omitempty"`
+	CheckpointsPerMin float64 `json:"checkpoints_per_min,omitempty"`
+	VirtualMB         float64 `json:"virtual_mb,omitempty"` // mapped by the node that has most
+	LogMB             float64 `json:"log_mb,omitempty"`     // the active's log on disk, at the end
+
+	CPU         float64 `json:"cpu_s"`           // of all processes
+	RSS         float64 `json:"rss_mb"`          // of all processes
+	PeakRSS     float64 `json:"rss_peak_mb"`     // the most of any one node; see Usage
+	DiskWritten float64 `json:"disk_written_mb"` // to the disk that holds the data, by whomever; 0 if that is not known
+	Processes   []Usage `json:"processes,omitempty"`
+}
+
+// Took fills in what follows from the time, the number of messages and the latencies.
+func (r *Result) Took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
+	r.Messages, r.Seconds = messages, d.Seconds()
+	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
+	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
+	ms := func(us int64) float64 { return float64(us) / 1000 }
+	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)),
+		ms(h.Max())
+}
+
+// Cost fills in what it took.
+func (r *Result) Cost(m *Meter) {
+	r.Processes, r.DiskWritten = m.Used(), m.diskWritten()
+	r.CPU, r.RSS, r.PeakRSS, r.VirtualMB = 0, 0, 0, 0
+	for _, u := range r.Processes {
+		r.CPU += u.CPU
+		r.RSS += u.RSS
+		if u.Name != clientName {
+			r.PeakRSS, r.VirtualMB = max(r.PeakRSS, u.PeakRSS), max(r.VirtualMB, u.Virtual)
+		}
+	}
+}
+
+// CPUPerMessage is the CPU time of all processes, in µs; 0 without messages.
+func (r *Result) CPUPerMessage() float64 {
+	if r.Messages == 0 {
+		return 0
+	}
+	return r.CPU * 1e6 / float64(r.Messages)
+}
+
+// Median returns the result with the median rate, of two in the middle the lower, with the spread over all of them.
+// There must be one.
+func Median(rounds []Result) Result {
+	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
+		switch {
+		case a.Rate < b.Rate:
+			return -1
+		case a.Rate > b.Rate:
+			return 1
+		}
+		return 0
+	})
+	m := sorted[(len(sorted)-1)/2]
+	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
+	return m
+}
+
+// Remark says in words what only some results have.
+func (r *Result) Remark() string {
+	var parts []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.StartMS > 0, "opened in %.0f ms", r.StartMS)
+	add(r.QueueBytes != 0, "%.0f B of heap for each queue", r.QueueBytes)
+	add(r.DiskReadMB > 0, "plain read %.0f MB/s", r.DiskReadMB)
+	add(r.Ratio > 0, "%.2f ×", r.Ratio)
+	add(r.CPURatio > 0, "CPU of each %.2f ×", r.CPURatio)
+	add(r.WrittenBytes > 0, "each writes %.0f B and reads %.0f B of files", r.WrittenBytes, r.ReadBytes)
+	add(r.Share > 0, "fairness %.2f", r.Share)
+	add(r.Knob != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
+	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)
+	add(r.Note != "", "%s", r.Note)
+	return strings.Join(parts, "; ")
+}
+
+// Describe names what was measured, with what distinguishes it from other results of the same workload.
+func (r *Result) Describe() string {
+	s := r.Workload + " " + r.Phase
+	switch {
+	case r.Subscriptions > 0:
+		s += fmt.Sprintf(", %d subscriptions", r.Subscriptions)
+	case r.Knob != "":
+		s = fmt.Sprintf("%s=%s, %d×%d %s", r.Knob, r.Value, max(r.Publishers, r.Producers), r.Window, r.Phase)
+	case r.Workload == "growth":
+		s += fmt.Sprintf(", %d stored", r.Stored)
+	case r.Workload == "pagesize":
+		s += fmt.Sprintf(", pages of %d", r.PageSize)
+	case r.Workload == "queues" && r.Queues > 1:
+		s += fmt.Sprintf(", %d queues", r.Queues)
+	}
+	return s
+}

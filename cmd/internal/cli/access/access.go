@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package access has the commands that say who may do what.
+package access
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Command makes `lockstep access`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := group("access", "Say who may do what: rules, roles, tokens and quotas",
+		`Before the first rule everybody may do everything, unless access.mode is deny. From the first rule on, what no rule
+gives is denied, also when the last rule was revoked; the principals of access.operators may always do everything. A
+change holds within a second, also for what is open.
+
+Rights are publish, consume, browse and manage, on queues, and operate and audit, on the pair. In principals, groups and
+queue patterns, * stands for any characters and ? for one.`)
+	cmd.GroupID = "operate"
+	cmd.AddCommand(
+		grantCommand(env), revokeCommand(env), listCommand(env), testCommand(env), whoAmICommand(env), resetCommand(env),
+		tokenCommand(env), roleCommand(env), quotaCommand(env),
+	)
+	return cmd
+}
+
+func group(use, short, long string) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Long: long, Args: cli.KnownSubcommand, RunE: cli.NeedsSubcommand}
+}
+
+// parseRights reads names of rights, separated by commas.
+func parseRights(texts []string) (rights []pb.AccessRight, err error) {
+	for _, text := range texts {
+		for name := range strings.SplitSeq(text, ",") {
+			n, known := pb.AccessRight_value["ACCESS_RIGHT_"+strings.ToUpper(strings.TrimSpace(name))]
+			if !known || n == 0 || name != strings.ToLower(name) {
+				return nil, cli.Usage("there is no right %q; the rights are publish, consume, browse, manage, operate and audit",
+					name)
+			}
+			rights = append(rights, pb.AccessRight(n))
+		}
+	}
+	return rights, nil
+}
+
+func rightNames(rights []pb.AccessRight) []string {
+	names := make([]string, 0, len(rights))
+	for _, r := range rights {
+		names = append(names, strings.ToLower(strings.TrimPrefix(r.String(), "ACCESS_RIGHT_")))
+	}
+	return names
+}
+
+// rule for programs.
+type rule struct {
+	Principal string     `json:"principal,omitempty"`
+	Group     string     `json:"group,omitempty"`
+	Queue     string     `json:"queue,omitempty"`
+	Rights    []string   `json:"rights"`
+	Roles     []string   `json:"roles"`
+	ChangedBy string     `json:"changed_by,omitempty"`
+	ChangedAt *time.Time `json:"changed_at,omitempty"`
+}
+
+func newRule(r *pb.AccessRule) rule {
+	j := rule{
+		Principal: r.GetPrincipal(), Group: r.GetGroup(), Queue: r.GetQueue(), Rights: rightNames(r.GetRights()),
+		Roles: append([]string{}, r.GetRoles()...), ChangedBy: r.GetChangedBy(),
+	}
+	if r.ChangedAt != nil {
+		j.ChangedAt = new(r.GetChangedAt().AsTime())
+	}
+	return j
+}
+
+func newRules(rules []*pb.AccessRule) []rule {
+	list := make([]rule, 0, len(rules))
+	for _, r := range rules {
+		list = append(list, newRule(r))
+	}
+	return list
+}
+
+// who is the subject in words.
+func (r *rule) who() string {
+	if r.Group != "" {
+		return "group " + r.Group
+	}
+	return r.Principal
+}
+
+// gives is what the rule gives, in words.
+func (r *rule) gives() string {
+	all := append([]string{}, r.Rights...)
+	for _, name := range r.Roles {
+		all = append(all, "role "+name)
+	}
+	return strings.Join(all, ", ")
+}
+
+func (r *rule) row() []any {
+	queue := r.Queue
+	if queue == "" {
+		queue = "-"
+	}
+	return []any{r.who(), r.gives(), queue}
+}
+
+func ruleTable(env *cli.Env, rules []rule) error {
+	if len(rules) == 0 {
+		return env.Print.Sentence("no rules")
+	}
+	rows := make([][]any, 0, len(rules))
+	for i := range rules {
+		rows = append(rows, rules[i].row())
+	}
+	return env.Print.Table([]string{"Who", "May", "Queues"}, rows)
+}
+
+// ruleFlags are what a grant or a revocation is about.
+type ruleFlags struct {
+	group, queue string
+	roles        []string
+	lockOut      bool
+}
+
+func (f *ruleFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.group, "group", "", "glob of groups, in place of the principal")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "glob of queues that the rights on queues hold for, such as 'orders.*'")
+	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, besides rights")
+	addLockOut(cmd, &f.lockOut)
+}
+
+func addLockOut(cmd *cobra.Command, lockOut *bool) {
+	cmd.Flags().BoolVar(lockOut, "lock-out", false, "do it although the caller loses its own right to operate")
+}
+
+// rule reads the arguments: a principal, unless there is a group, and rights.
+func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
+	r := &pb.AccessRule{Group: f.group, Queue: f.queue, Roles: f.roles}
+	if f.group == "" {
+		if len(args) == 0 {
+			return nil, cli.Usage("name a principal, or --group")
+		}
+		r.Principal, args = args[0], args[1:]
+	}
+	var err error
+	r.Rights, err = parseRights(args)
+	return r, err
+}
+
+func grantCommand(env *cli.Env) *cobra.Command {
+	var f ruleFlags
+	cmd := &cobra.Command{
+		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Give rights or roles to a principal or a group",
+		Long: `Give rights or roles to a principal or a group. There is one rule for each of them and queue pattern: what is
+granted is added to it. Who would lose its own right to operate by the first rule is
+refused.`,
+		Example: `  lockstep access grant alice operate,audit
+  lockstep access grant billing publish --queue 'orders.*'
+  lockstep access grant --group developers browse --queue '*'
+  lockstep access grant ci-bot --role deployer --queue 'team-a/*'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			asked, err := f.rule(args)
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				got, err := c.Grant(ctx, asked, f.lockOut)
+				if err != nil {
+					return err
+				}
+				j := newRule(got)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s may %s%s", j.who(), j.gives(), onQueues(j.Queue))
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func onQueues(pattern string) string {
+	if pattern == "" {
+		return ""
+	}
+	return fmt.Sprintf(" on queues %q", pattern)
+}
+
+func revokeCommand(env *cli.Env) *cobra.Command {
+	var f ruleFlags
+	cmd := &cobra.Command{
+		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Take rights or roles away; all of a rule if none is named",
+		Long: `Take rights or roles away from the rule of a principal or a group and a queue pattern, as they were granted;
+all of them if none is named. Streams that use a right which is gone end within a second.`,
+		Example: `  lockstep access revoke billing publish --queue 'orders.*'
+  lockstep access revoke --group developers --queue '*'
+  lockstep access revoke alice operate --output json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			asked, err := f.rule(args)
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				left, err := c.Revoke(ctx, asked, f.lockOut)
+				if err != nil {
+					return err
+				}
+				if left == nil {
+					left = &pb.AccessRule{Principal: asked.GetPrincipal(), Group: asked.GetGroup(), Queue: asked.GetQueue()}
+				}
+				j := newRule(left)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				if len(j.Rights)+len(j.Roles) == 0 {
+					return env.Print.Sentence("the rule of %s%s is gone", j.who(), onQueues(j.Queue))
+				}
+				return env.Print.Sentence("%s may still %s%s", j.who(), j.gives(), onQueues(j.Queue))
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// table is everything, for programs.
+type table struct {
+	Version   uint64   `json:"version"`
+	Mode      string   `json:"mode"`
+	Operators []string `json:"operators"`
+	Rules     []rule   `json:"rules"`
+	Roles     []role   `json:"roles"`
+	Tokens    []token  `json:"tokens"`
+	Quotas    []quota  `json:"quotas"`
+}
+
+func newTable(r *pb.ListAccessResponse) table {
+	t := table{
+		Version: r.GetVersion(), Mode: r.GetMode(), Operators: append([]string{}, r.GetOperators()...),
+		Rules: newRules(r.GetRules()), Roles: []role{}, Tokens: []token{}, Quotas: []quota{},
+	}
+	for _, one := range r.GetRoles() {
+		t.Roles = append(t.Roles, newRole(one))
+	}
+	for _, one := range r.GetTokens() {
+		t.Tokens = append(t.Tokens, newToken(one))
+	}
+	for i, one := range r.GetQuotas() {
+		var used *pb.AccessQuota
+		if i < len(r.GetUsed()) {
+			used = r.GetUsed()[i]
+		}
+		t.Quotas = append(t.Quotas, newQuota(one, used))
+	}
+	return t
+}
+
+// withTable hands everything to show.
+func withTable(ctx context.Context, env *cli.Env, show func(t table) error) error {
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		all, err := c.ListAccess(ctx)
+		if err != nil {
+			return err
+		}
+		return show(newTable(all))
+	})
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
+		Long: `Show all rules with who has changed them, then roles, tokens without their secrets, and quotas with
+what is used of them. It needs the right to operate; to see what you may do yourself: lockstep access whoami.`,
+		Example: "  lockstep access list\n  lockstep access list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withTable(cmd.Context(), env, func(t table) error {
+				if err := env.Print.Object(t); err != nil {
+					return err
+				}
+				if len(t.Operators) > 0 {
+					if err := env.Print.Sentence("access.operators, who may do everything: %s",
+						strings.Join(t.Operators, ", ")); err != nil {
+						return err
+					}
+				}
+				if err := ruleTable(env, t.Rules); err != nil {
+					return err
+				}
+				return showRest(env, &t)
+			})
+		},
+	}
+}
+
+func showRest(env *cli.Env, t *table) error {
+	if len(t.Roles) > 0 {
+		if err := roleTable(env, t.Roles); err != nil {
+			return err
+		}
+	}
+	if len(t.Tokens) > 0 {
+		if err := tokenTable(env, t.Tokens); err != nil {
+			return err
+		}
+	}
+	if len(t.Quotas) > 0 {
+		return quotaTable(env, t.Quotas)
+	}
+	return nil
+}
+
+// answer to a test, for programs.
+type answer struct {
+	Allowed   bool     `json:"allowed"`
+	Open      bool     `json:"open"`
+	Operators []string `json:"operators"`
+	Rules     []rule   `json:"rules"`
+}
+
+func testCommand(env *cli.Env) *cobra.Command {
+	var principal string
+	var groups []string
+	cmd := &cobra.Command{
+		Use: "test RIGHT [QUEUE]", Short: "Tell who may do something, or whether somebody may",
+		Long: `Tell who may do something, by which rules, or with --principal and --group whether somebody may.
+Nothing is done and nothing is changed. Rights on queues, publish, consume, browse and manage, need the queue. It
+needs the right to operate.`,
+		Example: `  lockstep access test publish orders.eu
+  lockstep access test publish orders.eu --principal billing
+  lockstep access test operate --principal alice --group ops --output json`,
+		Args: cobra.RangeArgs(1, 2), //nolint:mnd // a right and a queue
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rights, err := parseRights(args[:1])
+			if err == nil && len(rights) != 1 {
+				err = cli.Usage("one right at a time")
+			}
+			if err != nil {
+				return err
+			}
+			req := &pb.TestAccessRequest{Right: rights[0], Principal: principal, Groups: groups}
+			what := args[0]
+			if len(args) > 1 {
+				req.Queue = args[1]
+				what += " " + args[1]
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				got, err := c.TestAccess(ctx, req)
+				if err != nil {
+					return err
+				}
+				return showAnswer(env, req, what, got)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&principal, "principal", "", "whether this principal may")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups that the principal is in")
+	return cmd
+}
+
+func showAnswer(env *cli.Env, req *pb.TestAccessRequest, what string, got *pb.TestAccessResponse) error {
+	j := answer{
+		Allowed: got.GetAllowed(), Open: got.GetOpen(), Operators: append([]string{}, got.GetOperators()...),
+		Rules: newRules(got.GetRules()),
+	}
+	if err := env.Print.Object(j); err != nil {
+		return err
+	}
+	if env.Print.JSON() {
+		return nil
+	}
+	switch {
+	case j.Open:
+		return env.Print.Sentence("everybody may %s: there are no rules", what)
+	case !j.Allowed && req.GetPrincipal()+strings.Join(req.GetGroups(), "") != "":
+		return env.Print.Sentence("no: %s may not %s", req.GetPrincipal(), what)
+	case !j.Allowed:
+		return env.Print.Sentence("no one may %s", what)
+	}
+	if len(j.Operators) > 0 {
+		if err := env.Print.Sentence("access.operators may %s: %s", what, strings.Join(j.Operators, ", ")); err != nil {
+			return err
+		}
+	}
+	if len(j.Rules) == 0 {
+		return nil
+	}
+	return ruleTable(env, j.Rules)
+}
+
+// self is who the caller is, for programs.
+type self struct {
+	Principal string   `json:"principal"`
+	Groups    []string `json:"groups"`
+	Method    string   `json:"method"`
+	Open      bool     `json:"open"`
+	Operator  bool     `json:"bootstrap_operator"`
+	Rules     []rule   `json:"rules"`
+}
+
+func whoAmICommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "whoami", Short: "Tell whom the node takes the caller for, and what that one may do",
+		Long: `Tell whom the node takes the caller for, by certificate, token or JWT, and the rules that hold for it.
+It needs no right: ask it first when something is refused.`,
+		Example: "  lockstep access whoami\n  lockstep access whoami --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				got, err := c.WhoAmI(ctx)
+				if err != nil {
+					return err
+				}
+				j := self{
+					Principal: got.GetPrincipal(), Groups: append([]string{}, got.GetGroups()...), Method: got.GetMethod(),
+					Open: got.GetOpen(), Operator: got.GetBootstrapOperator(), Rules: newRules(got.GetRules()),
+				}
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				if env.Print.JSON() {
+					return nil
+				}
+				who := fmt.Sprintf("%s, shown by %s", j.Principal, j.Method)
+				if len(j.Groups) > 0 {
+					who += ", in the groups " + strings.Join(j.Groups, ", ")
+				}
+				if err := env.Print.Sentence("%s", who); err != nil {
+					return err
+				}
+				switch {
+				case j.Open:
+					return env.Print.Sentence("may do everything: there are no rules")
+				case j.Operator:
+					return env.Print.Sentence("may do everything: access.operators says so")
+				}
+				return ruleTable(env, j.Rules)
+			})
+		},
+	}
+}
+
+// stamp is a time for people.
+func stamp(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return out.LocalTime(*t)
+}

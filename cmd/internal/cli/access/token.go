@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package access
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// token for programs.
+type token struct {
+	Name      string     `json:"name"`
+	Principal string     `json:"principal"`
+	Groups    []string   `json:"groups"`
+	ExpiresAt *time.Time `json:"expires_at"`
+	CreatedBy string     `json:"created_by,omitempty"`
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+	// Token itself, when it is made.
+	Token string `json:"token,omitempty"`
+}
+
+func newToken(t *pb.AccessToken) token {
+	j := token{
+		Name: t.GetName(), Principal: t.GetPrincipal(), Groups: append([]string{}, t.GetGroups()...),
+		CreatedBy: t.GetCreatedBy(),
+	}
+	if t.ExpiresAt != nil {
+		j.ExpiresAt = new(t.GetExpiresAt().AsTime())
+	}
+	if t.CreatedAt != nil {
+		j.CreatedAt = new(t.GetCreatedAt().AsTime())
+	}
+	return j
+}
+
+func tokenCommand(env *cli.Env) *cobra.Command {
+	cmd := group("token", "Make, list and revoke tokens",
+		`A token is a secret by which a caller shows who it is, where it has no certificate. The pair keeps its SHA-256 only:
+it is shown once, when it is made.`)
+	cmd.AddCommand(tokenCreateCommand(env), tokenListCommand(env), tokenRevokeCommand(env))
+	return cmd
+}
+
+func tokenCreateCommand(env *cli.Env) *cobra.Command {
+	var principal string
+	var groups []string
+	var expires time.Duration
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Make a token, and show it once",
+		Long: `Make a token, and show it once: it is made here, and the pair learns its SHA-256 only. The name is no secret; it
+is what the token is revoked by.`,
+		Example: `  lockstep access token create ci --principal ci-bot --group deployers --expires 2160h
+  lockstep access token create billing-1 --principal billing --output json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if principal == "" {
+				return cli.Usage("--principal is missing: whom the token stands for")
+			}
+			if expires < 0 {
+				return cli.Usage("--expires is in the past")
+			}
+			info := &pb.AccessToken{Name: args[0], Principal: principal, Groups: groups}
+			if expires > 0 {
+				info.ExpiresAt = timestamppb.New(time.Now().Add(expires).Truncate(time.Second))
+			}
+			secret := client.NewToken()
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				made, err := c.CreateToken(ctx, secret, info)
+				if err != nil {
+					return err
+				}
+				j := newToken(made)
+				j.Token = secret
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				if env.Print.JSON() {
+					return nil
+				}
+				if err := env.Print.Sentence("%s", secret); err != nil {
+					return err
+				}
+				return env.Print.Sentence("This is token %q of %s; expires: %s. It is not shown again.", j.Name, j.Principal,
+					stamp(j.ExpiresAt))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&principal, "principal", "", "whom the token stands for")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
+	cmd.Flags().DurationVar(&expires, "expires", 0, "how long it is valid, such as 2160h; 0: until it is revoked")
+	return cmd
+}
+
+func tokenTable(env *cli.Env, tokens []token) error {
+	rows := make([][]any, 0, len(tokens))
+	for _, t := range tokens {
+		rows = append(rows, []any{t.Name, t.Principal, strings.Join(t.Groups, ", "), stamp(t.ExpiresAt), t.CreatedBy})
+	}
+	return env.Print.Table([]string{"Token", "Principal", "Groups", "Expires", "Made by"}, rows)
+}
+
+func tokenListCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List tokens",
+		Long: `Show the names of tokens, whom they stand for, and when they end. The secrets are not kept anywhere: a
+token that was lost is revoked, and another one is made.`,
+		Example: "  lockstep access token list\n  lockstep access token list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withTable(cmd.Context(), env, func(t table) error {
+				if err := env.Print.Object(t.Tokens); err != nil {
+					return err
+				}
+				if len(t.Tokens) == 0 {
+					return env.Print.Sentence("no tokens")
+				}
+				return tokenTable(env, t.Tokens)
+			})
+		},
+	}
+}
+
+// gone is what was removed, for programs.
+type gone struct {
+	Removed string `json:"removed"`
+}
+
+func tokenRevokeCommand(env *cli.Env) *cobra.Command {
+	var lockOut bool
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Short: "Make a token invalid, by its name",
+		Long:    `Make a token invalid, on both nodes and for good. Streams that were opened with it end within a second.`,
+		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return removed(cmd.Context(), env, "token", args[0], func(ctx context.Context, c *client.Client) error {
+				return c.RevokeToken(ctx, args[0], lockOut)
+			})
+		},
+	}
+	addLockOut(cmd, &lockOut)
+	return cmd
+}
+
+// removed removes something and says so.
+func removed(
+	ctx context.Context, env *cli.Env, what, name string, remove func(context.Context, *client.Client) error,
+) error {
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		if err := remove(ctx, c); err != nil {
+			return err
+		}
+		if err := env.Print.Object(gone{Removed: name}); err != nil {
+			return err
+		}
+		return env.Print.Sentence("%s %q is gone", what, name)
+	})
+}
+
+// role for programs.
+type role struct {
+	Name   string   `json:"name"`
+	Rights []string `json:"rights"`
+}
+
+func newRole(r *pb.AccessRole) role {
+	return role{Name: r.GetName(), Rights: rightNames(r.GetRights())}
+}
+
+func roleTable(env *cli.Env, roles []role) error {
+	rows := make([][]any, 0, len(roles))
+	for _, r := range roles {
+		rows = append(rows, []any{r.Name, strings.Join(r.Rights, ", ")})
+	}
+	return env.Print.Table([]string{"Role", "Rights"}, rows)
+}
+
+func roleCommand(env *cli.Env) *cobra.Command {
+	cmd := group("role", "Set, list and delete roles: named sets of rights",
+		"A role is a named set of rights. Rules that have it mean its rights as they are now.")
+	var lockOut bool
+	put := &cobra.Command{
+		Use: "put NAME RIGHT...", Short: "Make a role, or replace it",
+		Long: `Make a named set of rights, or replace it: rules that have the role mean the new rights from then on,
+within a second. Rights are publish, consume, browse, manage, operate and audit; those on queues hold for the queues
+of the rule.`,
+		Example: "  lockstep access role put deployer publish,manage\n  lockstep access role put operator operate audit",
+		Args:    cobra.MinimumNArgs(2), //nolint:mnd // a name and a right
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rights, err := parseRights(args[1:])
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				got, err := c.PutRole(ctx, &pb.AccessRole{Name: args[0], Rights: rights}, lockOut)
+				if err != nil {
+					return err
+				}
+				j := newRole(got)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				return env.Print.Sentence("role %q is %s", j.Name, strings.Join(j.Rights, ", "))
+			})
+		},
+	}
+	addLockOut(put, &lockOut)
+	cmd.AddCommand(put, &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List roles",
+		Long:    `Show each role with its rights, and who has changed it last. Rules refer to roles by name.`,
+		Example: "  lockstep access role list\n  lockstep access role list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withTable(cmd.Context(), env, func(t table) error {
+				if err := env.Print.Object(t.Roles); err != nil {
+					return err
+				}
+				if len(t.Roles) == 0 {
+					return env.Print.Sentence("no roles")
+				}
+				return roleTable(env, t.Roles)
+			})
+		},
+	}, &cobra.Command{
+		Use: "delete NAME", Short: "Delete a role that no rule has",
+		Long: `Delete a role. It is refused as long as a rule has the role: lockstep access list shows which, lockstep
+access revoke takes it out of them.`,
+		Example: "  lockstep access role delete deployer",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return removed(cmd.Context(), env, "role", args[0], func(ctx context.Context, c *client.Client) error {
+				return c.DeleteRole(ctx, args[0])
+			})
+		},
+	})
+	return cmd
+}
+
+// quota for programs. 0: no bound.
+type quota struct {
+	Queue             string     `json:"queue"`
+	Queues            uint64     `json:"queues"`
+	Bytes             uint64     `json:"bytes"`
+	MessagesPerSecond uint64     `json:"messages_per_second"`
+	Connections       uint64     `json:"connections"`
+	Used              *quotaUsed `json:"used,omitempty"`
+}
+
+type quotaUsed struct {
+	Queues      uint64 `json:"queues"`
+	Bytes       uint64 `json:"bytes"`
+	Connections uint64 `json:"connections"`
+}
+
+func newQuota(q, used *pb.AccessQuota) quota {
+	j := quota{
+		Queue: q.GetQueue(), Queues: q.GetQueues(), Bytes: q.GetBytes(), MessagesPerSecond: q.GetMessagesPerSecond(),
+		Connections: q.GetConnections(),
+	}
+	if used != nil {
+		j.Used = &quotaUsed{used.GetQueues(), used.GetBytes(), used.GetConnections()}
+	}
+	return j
+}
+
+func quotaTable(env *cli.Env, quotas []quota) error {
+	bound := func(used, limit uint64, text func(uint64) string) string {
+		if limit == 0 {
+			return "-"
+		}
+		return text(used) + " of " + text(limit)
+	}
+	count := out.Count[uint64]
+	rows := make([][]any, 0, len(quotas))
+	for _, q := range quotas {
+		used := quotaUsed{}
+		if q.Used != nil {
+			used = *q.Used
+		}
+		rate := "-"
+		if q.MessagesPerSecond > 0 {
+			rate = out.Count(q.MessagesPerSecond) + "/s"
+		}
+		rows = append(rows, []any{
+			q.Queue, bound(used.Queues, q.Queues, count), bound(used.Bytes, q.Bytes, out.Bytes[uint64]), rate,
+			bound(used.Connections, q.Connections, count),
+		})
+	}
+	return env.Print.Table([]string{"Quota of", "Queues", "Bytes", "Messages", "Connections"}, rows)
+}
+
+func quotaCommand(env *cli.Env) *cobra.Command {
+	cmd := group("quota", "Set, list and delete quotas of queue patterns",
+		"A quota bounds what all queues together may use whose names match a pattern.")
+	cmd.AddCommand(quotaPutCommand(env), &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List quotas, and what is used of them",
+		Long:    `Show each quota with what the queues of its pattern use of it now. A queue may be subject to several.`,
+		Example: "  lockstep access quota list\n  lockstep access quota list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withTable(cmd.Context(), env, func(t table) error {
+				if err := env.Print.Object(t.Quotas); err != nil {
+					return err
+				}
+				if len(t.Quotas) == 0 {
+					return env.Print.Sentence("no quotas")
+				}
+				return quotaTable(env, t.Quotas)
+			})
+		},
+	}, &cobra.Command{
+		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
+		Long: `Delete the quota that has exactly this pattern. What the queues hold stays; quotas of other patterns go
+on. lockstep access quota list shows the patterns.`,
+		Example: "  lockstep access quota delete 'team-a/*'",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return removed(cmd.Context(), env, "quota", args[0], func(ctx context.Context, c *client.Client) error {
+				return c.DeleteQuota(ctx, args[0])
+			})
+		},
+	})
+	return cmd
+}
+
+func quotaPutCommand(env *cli.Env) *cobra.Command {
+	var q quota
+	var bytes string
+	cmd := &cobra.Command{
+		Use: "put PATTERN", Short: "Set the quota of a pattern",
+		Long: `Set what all queues together may use whose names match a pattern (* and ?). A quota of the same pattern
+is replaced as a whole: what is not given has no bound. Publishes beyond it are refused, or held back if it is about
+messages per second; it holds within a second.`,
+		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
+  lockstep access quota put '*' --bytes 100GiB --output json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if bytes != "" {
+				n, err := config.ParseSize(bytes)
+				if err != nil {
+					return cli.Usage("--bytes: %v", err)
+				}
+				q.Bytes = uint64(n)
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				got, err := c.PutQuota(ctx, &pb.AccessQuota{
+					Queue: args[0], Queues: q.Queues, Bytes: q.Bytes, MessagesPerSecond: q.MessagesPerSecond,
+					Connections: q.Connections,
+				})
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(newQuota(got, nil)); err != nil {
+					return err
+				}
+				return env.Print.Sentence("the quota of %q is set", args[0])
+			})
+		},
+	}
+	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "queues that there may be; 0: no bound")
+	cmd.Flags().StringVar(&bytes, "bytes", "",
+		"bytes of messages that the queues may hold, such as 10GiB; empty: no bound")
+	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "messages per second that may be published; 0: no bound")
+	cmd.Flags().Uint64Var(&q.Connections, "connections", 0,
+		"consumers and publish streams at the same time; 0: no bound")
+	return cmd
+}

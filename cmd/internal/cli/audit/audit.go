@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit has the command that shows who did what to the nodes.
+package audit
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Command makes `lockstep audit`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "audit", GroupID: "operate",
+		Short: "Show administrative calls and refusals",
+		Long: `Each node records the administrative calls that are made to it, and those that it refuses because of who calls: who, from where, what,
+how it ended. The records have no bodies, properties and secrets. They are in the file that audit.file names on the node, or in its log.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(tailCommand(env))
+	return cmd
+}
+
+// record is one call for programs, in the form of the file.
+type record struct {
+	Time      time.Time       `json:"time"`
+	Node      string          `json:"node"`
+	Principal string          `json:"principal"`
+	Groups    []string        `json:"groups,omitempty"`
+	Shown     string          `json:"authentication"`
+	Address   string          `json:"address"`
+	Method    string          `json:"method"`
+	Object    string          `json:"object,omitempty"`
+	Arguments json.RawMessage `json:"arguments,omitempty"`
+	Outcome   string          `json:"outcome"`
+	Code      string          `json:"code,omitempty"`
+	Error     string          `json:"error,omitempty"`
+	LSN       uint64          `json:"lsn"`
+	TookMS    float64         `json:"took_ms"`
+	Repeated  uint64          `json:"repeated,omitempty"`
+}
+
+func newRecord(r *pb.AuditRecord) record {
+	outcome := strings.ToLower(strings.TrimPrefix(r.GetOutcome().String(), "AUDIT_OUTCOME_"))
+	return record{
+		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),
+		Shown: r.GetAuthentication(), Address: r.GetAddress(), Method: r.GetMethod(), Object: r.GetObject(),
+		Arguments: json.RawMessage(r.GetArguments()), Outcome: outcome, Code: r.GetCode(), Error: r.GetError(),
+		LSN: r.GetLsn(), TookMS: float64(r.GetTook().AsDuration().Microseconds()) / 1000, Repeated: r.GetRepeated(),
+	}
+}
+
+func tailCommand(env *cli.Env) *cobra.Command {
+	var last uint32
+	req := &pb.TailAuditRequest{}
+	cmd := &cobra.Command{
+		Use: "tail", Short: "Show the newest records of both nodes, and those that come",
+		Long: `Show the newest administrative calls and refusals of the nodes that --addr names, oldest first. A node has the last thousand of
+them in memory, also after a restart if it has an audit.file. With --follow, go on with those that come, until Ctrl-C.
+
+With access rules, the right audit is needed.`,
+		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
+			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			req.Last = last
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if req.GetFollow() {
+					return follow(ctx, env, c, req)
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				return newest(ctx, env, c, req)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.Uint32VarP(&last, "last", "n", 20, "how many of the newest records of each node to look at")
+	f.BoolVarP(&req.Follow, "follow", "f", false, "go on with those that come")
+	f.StringVar(&req.Principal, "principal", "", "only calls of this principal; * stands for any text")
+	f.StringVar(&req.Method, "method", "", "only calls of this method, such as Switchover; * stands for any text")
+	return cmd
+}
+
+// answer is what one node says.
+type answer struct {
+	address string
+	resp    *pb.TailAuditResponse
+	err     error
+}
+
+// ask asks all nodes at the same time. The channel is closed when all have ended.
+func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
+	addresses, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	answers := make(chan answer)
+	var asking sync.WaitGroup
+	for _, address := range addresses {
+		n, err := cli.NodeAt(c, address)
+		if err != nil {
+			return nil, err
+		}
+		asking.Go(func() {
+			for resp, err := range n.TailAudit(ctx, req) {
+				select {
+				case answers <- answer{address, resp, err}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	go func() {
+		asking.Wait()
+		close(answers)
+	}()
+	return answers, nil
+}
+
+// newest prints what there is, by time.
+func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
+	answers, err := ask(ctx, env, c, req)
+	if err != nil {
+		return err
+	}
+	var records []record
+	var failed []error
+	for a := range answers {
+		if a.err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+		}
+		for _, r := range a.resp.GetRecords() {
+			records = append(records, newRecord(r))
+		}
+	}
+	slices.SortStableFunc(records, func(a, b record) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Node, b.Node))
+	})
+	for i := range records {
+		if err := show(env, &records[i]); err != nil {
+			return err
+		}
+	}
+	if len(records) == 0 && len(failed) == 0 {
+		return env.Print.Sentence("There are no such records.")
+	}
+	return errors.Join(failed...)
+}
+
+// follow prints what comes, until ctx ends or no node answers any more.
+func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
+	answers, err := ask(ctx, env, c, req)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for a := range answers {
+		if a.err != nil && ctx.Err() == nil {
+			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+		}
+		if n := a.resp.GetMissed(); n > 0 {
+			if err := env.Print.Sentence("%d records of %s came faster than they were taken; its file has them", n,
+				a.address); err != nil {
+				return err
+			}
+		}
+		for _, r := range a.resp.GetRecords() {
+			one := newRecord(r)
+			if err := show(env, &one); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// show prints one record, as a line.
+func show(env *cli.Env, r *record) error {
+	if env.Print.JSON() {
+		return env.Print.Object(r)
+	}
+	text := fmt.Sprintf("%s %s %s %s %s", out.LocalTime(r.Time), r.Node, r.Outcome, r.Principal,
+		r.Method[strings.LastIndexByte(r.Method, '/')+1:])
+	if r.Object != "" {
+		text += " " + r.Object
+	}
+	text += " from " + r.Address
+	if len(r.Arguments) > 0 {
+		text += " " + string(r.Arguments)
+	}
+	if r.Code != "" {
+		text += ": " + r.Code
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	if r.Repeated > 0 {
+		text += fmt.Sprintf(" (%d times more)", r.Repeated)
+	}
+	return env.Print.Sentence("%s", text)
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package benchcli implements the commands of `lockstep bench` and the flags, rounds and tables that cmd/lockstep-lab shares
+// with it. The measurements are in cmd/internal/bench.
+package benchcli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// Command returns `lockstep bench`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bench", GroupID: "operate",
+		Short: "Measure publishing, consuming and failover",
+		Long:  Long,
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(Commands(env)...)
+	return cmd
+}
+
+// Commands returns the benchmarks that the product has.
+func Commands(env *cli.Env) []*cobra.Command {
+	return []*cobra.Command{publishCommand(env), consumeCommand(env), failoverCommand(env)}
+}
+
+// Long is the help of all benchmarks.
+const Long = `Benchmarks run on this machine: by default against a pair that is started for them, with its data in a temporary
+directory. With --addr they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
+
+Each benchmark runs several rounds; the last line is the round with the median rate. With --output json each round is one
+JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum of the nodes and
+the client (JSON has each process). Disk is everything written to the disk that holds the data.`
+
+// Flags are the flags of the measurements through the client.
+type Flags struct {
+	Pair, Standalone bool
+	Raft             bool
+	TLS              bool // with certificates that are made for it
+	Links            bool // between the nodes, and to etcd, that can be cut
+	Sync             string
+	PageSize         string
+	Memory           string
+	PageCache        string
+	Sizes            []string
+	Messages         int
+	Queues           int
+	Rounds           int
+	Duration         time.Duration
+	Dir              string
+	Settings         map[string]string            // of the nodes, beside those that have a flag
+	Set              map[string]string            // --set: of the nodes, before all others
+	NodeSettings     map[string]map[string]string // of one node, by its name
+}
+
+func (f *Flags) Register(cmd *cobra.Command) {
+	f.RegisterNodes(cmd)
+	cmd.Flags().IntVar(&f.Queues, "queues", 1, "queues to spread the messages over")
+	f.RegisterStore(cmd)
+}
+
+// RegisterNodes registers what is started.
+func (f *Flags) RegisterNodes(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
+	cmd.Flags().BoolVar(&f.Standalone, "standalone", false, "start one node alone for it")
+	cmd.Flags().StringToStringVar(&f.Set, "set", nil,
+		"settings of what is started, such as commit-delay=1ms,limits.delivery-share=10")
+	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
+}
+
+// RegisterStore registers those flags that the embedded store has, too.
+func (f *Flags) RegisterStore(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of what is started: always, interval or off")
+	f.RegisterCommon(cmd)
+}
+
+// RegisterCommon registers what every measurement has.
+func (f *Flags) RegisterCommon(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of what is started")
+	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of what is started")
+	cmd.Flags().StringVar(&f.PageCache, "page-cache", "auto",
+		"what becomes of the system's page cache, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
+	cmd.Flags().StringSliceVar(&f.Sizes, "size", []string{"512"},
+		"bytes of a message; several, such as 512,15000, are measured one after the other")
+	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages of a round")
+	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "rounds")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", "directory for the data; default: a temporary one")
+}
+
+// Parsed are the checked flags.
+type Parsed struct {
+	Sizes            []int
+	PageSize, Memory config.Size
+	PageCache        store.PageCache
+}
+
+func (f *Flags) Parse() (p Parsed, err error) {
+	for _, s := range f.Sizes {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 0 || n > 64<<20 {
+			return p, cli.Usage("--size %q is no number of bytes up to 64 MiB", s)
+		}
+		p.Sizes = append(p.Sizes, n)
+	}
+	if f.Messages < 1 || f.Rounds < 1 || f.Queues < 0 || f.Duration < 0 {
+		return p, cli.Usage("--messages, --rounds and --queues must be at least 1, and --duration not below 0")
+	}
+	if p.PageSize, err = config.ParseSize(f.PageSize); err != nil {
+		return p, cli.Usage("--page-size: %v", err)
+	}
+	if p.Memory, err = config.ParseSize(f.Memory); err != nil {
+		return p, cli.Usage("--memory: %v", err)
+	}
+	f.PageCache = cmp.Or(f.PageCache, store.PageCacheNames()[store.CacheAuto])
+	if p.PageCache, err = store.ParsePageCache(f.PageCache); err != nil {
+		return p, cli.Usage("--page-cache: %v", err)
+	}
+	if f.Sync != "always" && f.Sync != "interval" && f.Sync != "off" {
+		return p, cli.Usage("--sync %q is none of always, interval and off", f.Sync)
+	}
+	return p, nil
+}
+
+// WithTarget starts what is to be measured, or connects to it, and runs fn.
+func WithTarget(
+	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed, fn func(bench.Target) error,
+) (err error) {
+	if cmd.Flags().Changed("addr") && !f.Pair && !f.Standalone {
+		return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+			ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+			_, err := c.WaitActive(ctx)
+			cancel()
+			if err != nil {
+				return err
+			}
+			return fn(bench.Target{Client: c, Setup: "remote"})
+		})
+	}
+	dir, remove, err := bench.NewDir(f.Dir)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	settings := harness.SmallNodes()
+	settings["log.format"] = "json"
+	settings["sync"], settings["page-size"], settings["memory.budget"] = f.Sync, p.PageSize.String(), p.Memory.String()
+	settings["memory.page-cache"] = f.PageCache
+	delete(settings, "wal.segment-bytes")
+	maps.Copy(settings, f.Settings)
+	for name, value := range f.Set { // by its key, or by the name of its flag
+		flag := strings.ReplaceAll(name, ".", "-")
+		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
+		settings[name] = value
+	}
+	start := harness.Options{
+		Dir: dir, Standalone: f.Standalone, Raft: f.Raft, Links: f.Links, EtcdLinks: f.Links,
+		Settings: settings, NodeSettings: f.NodeSettings,
+	}
+	var o client.Options
+	if f.TLS {
+		if err := secured(dir, &start, &o); err != nil {
+			return err
+		}
+	}
+	nodes, err := harness.Start(ctx, start)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, nodes.Close()) }()
+	o.Addresses, o.DialOptions = nodes.Addresses(), nodes.DialOptions()
+	c, err := client.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	err = nodes.WaitReady(ready, nil)
+	cancel()
+	if err != nil {
+		return err
+	}
+	t := bench.Target{Client: c, Setup: "pair", Sync: f.Sync, Dir: dir, Pair: nodes, Processes: map[string]int{}}
+	if f.Standalone {
+		t.Setup = "standalone"
+	}
+	for _, n := range nodes.Nodes {
+		t.Processes[n.Name] = n.PID()
+	}
+	return fn(t)
+}
+
+// Rounds runs a measurement for each size and round, and prints as it goes.
+func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
+	for _, size := range sizes {
+		var all []bench.Result
+		for round := range f.Rounds {
+			r, err := measure(size)
+			if err != nil {
+				return err
+			}
+			r.Round = round + 1
+			all = append(all, r)
+			if err := env.Print.Object(r); err != nil {
+				return err
+			}
+		}
+		median := bench.Median(all)
+		if err := env.Print.Object(median); err != nil {
+			return err
+		}
+		if err := PrintResults(env, append(all, median)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PrintResults prints a table for people.
+func PrintResults(env *cli.Env, results []bench.Result) error {
+	rows := make([][]any, 0, len(results))
+	for _, r := range results {
+		name := fmt.Sprint(r.Round)
+		if r.Burst > 0 {
+			name = fmt.Sprint(r.Burst)
+		}
+		if r.Median {
+			name = "median"
+		}
+		rows = append(rows, []any{
+			r.Workload + " " + r.Phase, name, r.Setup, r.Sync, r.SizeBytes, r.Messages, fmt.Sprintf("%.0f", r.Rate),
+			fmt.Sprintf("%.1f", r.MB),
+			Digits(r.P50), Digits(r.P99), Digits(r.P999), Digits(r.Max),
+			fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.RSS), fmt.Sprintf("%.0f", r.DiskWritten),
+		})
+	}
+	return env.Print.Table([]string{
+		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms",
+		"max ms", "CPU s", "RSS MB", "Disk MB",
+	}, rows)
+}
+
+// Digits writes milliseconds with a sensible number of digits.
+func Digits(ms float64) string {
+	switch {
+	case ms < 1:
+		return fmt.Sprintf("%.3f", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.2f", ms)
+	}
+	return fmt.Sprintf("%.0f", ms)
+}
+
+// SetDefaults changes the defaults of registered flags.
+func SetDefaults(cmd *cobra.Command, values map[string]string) {
+	for name, v := range values {
+		flag := cmd.Flags().Lookup(name)
+		set := flag.Value.Set
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // its second Set, the user's, would add to this one
+			set = func(v string) error { return list.Replace(strings.Split(v, ",")) }
+		}
+		if err := set(v); err != nil {
+			panic(err) // a mistake in this program
+		}
+		flag.DefValue = v
+	}
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package benchcli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+func publishCommand(env *cli.Env) *cobra.Command {
+	var f Flags
+	var o bench.PublishOptions
+	cmd := &cobra.Command{
+		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
+		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable " +
+			"on both nodes.",
+		Example: `  lockstep bench publish
+  lockstep bench publish --tls --window 100
+  lockstep bench publish --rate 300 --duration 30s
+  lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
+  lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if o.Groups < 0 {
+				return errGroups
+			}
+			if o.Rate < 0 {
+				return ErrRate
+			}
+			if o.Producers < 1 || o.Window < 1 || f.Queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
+				o.Publishers < o.Producers {
+				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
+					"--producers")
+			}
+			measure := func(t bench.Target, size int) (bench.Result, error) {
+				o := o
+				o.SizeBytes, o.Messages, o.Queues, o.Duration = size, f.Messages, f.Queues, f.Duration
+				return bench.Publish(cmd.Context(), t, o)
+			}
+			if f.TLS {
+				return besidePlain(cmd.Context(), env, cmd, f, p, measure)
+			}
+			return WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				return Rounds(env, f, p.Sizes, func(size int) (bench.Result, error) { return measure(t, size) })
+			})
+		},
+	}
+	f.Register(cmd)
+	cmd.Flags().
+		BoolVar(&f.TLS, "tls", false, "measure nodes with TLS on all connections and rules for the client, and in "+
+			"turn the same without")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "publish for so long, instead of --messages")
+	RateFlag(cmd, &o)
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
+	orderFlags(cmd, &o.Order)
+	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
+	return cmd
+}
+
+var ErrRate = cli.Usage("--rate must not be below 0")
+
+func RateFlag(cmd *cobra.Command, o *bench.PublishOptions) {
+	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "messages a second, by all together; 0: as many as can be")
+}
+
+func consumeCommand(env *cli.Env) *cobra.Command {
+	var f Flags
+	var o bench.ConsumeOptions
+	cmd := &cobra.Command{
+		Use: "consume", Short: "Measure how fast filled queues are drained",
+		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
+acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
+		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
+			"  lockstep bench consume --consumers 20 --groups 100000",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if o.Groups < 0 {
+				return errGroups
+			}
+			if o.Consumers < f.Queues || o.Prefetch < 1 || f.Queues < 1 {
+				return cli.Usage("--queues and --prefetch must be at least 1, and --consumers at least --queues")
+			}
+			return WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				return Rounds(env, f, p.Sizes, func(size int) (bench.Result, error) {
+					o := o
+					o.SizeBytes, o.Messages, o.Queues = size, f.Messages, f.Queues
+					return bench.Consume(cmd.Context(), t, o)
+				})
+			})
+		},
+	}
+	f.Register(cmd)
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
+	orderFlags(cmd, &o.Order)
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
+	return cmd
+}
+
+// errGroups refuses a number of groups.
+var errGroups = cli.Usage("--groups must be at least 0")
+
+// orderFlags adds what messages ask for beside the order of their queue.
+func orderFlags(cmd *cobra.Command, o *bench.Order) {
+	cmd.Flags().IntVar(&o.Groups, "groups", 0, "message groups that the messages are of, in turn; 0: none")
+	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "queues with priorities, and messages of all ten in turn")
+}

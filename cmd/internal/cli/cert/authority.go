@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cert
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+const (
+	// early is how long before now a certificate begins: clocks differ.
+	early     = 5 * time.Minute
+	day       = 24 * time.Hour
+	serialLen = 128 // bits
+	typeCert  = "CERTIFICATE"
+	typeKey   = "PRIVATE KEY"
+)
+
+// authority issues certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// request is a certificate that is to be made.
+type request struct {
+	name string
+	peer bool
+	days int
+	dns  []string
+	ips  []net.IP
+	uris []*url.URL
+}
+
+// add adds a name: a URI, an IP address or a DNS name.
+func (r *request) add(name string) error {
+	if strings.Contains(name, "://") {
+		u, err := url.Parse(name)
+		if err != nil || u.Scheme == "" || u.Host == "" {
+			return cli.Usage("%q is no URI that can be in a certificate", name)
+		}
+		r.uris = append(r.uris, u)
+		return nil
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		r.ips = append(r.ips, ip)
+		return nil
+	}
+	if name == "" || len(name) > 253 || strings.ContainsAny(name, " /\\:,\"'") {
+		return cli.Usage("%q is no DNS name, IP address or URI", name)
+	}
+	r.dns = append(r.dns, name)
+	return nil
+}
+
+// newAuthority makes an authority and writes its files.
+func newAuthority(dir string, days int) (*authority, made, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, made{}, fmt.Errorf("make a key: %w", err)
+	}
+	template, err := template("Lockstep development CA", days)
+	if err != nil {
+		return nil, made{}, err
+	}
+	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, made{}, fmt.Errorf("make the authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, made{}, fmt.Errorf("make the authority: %w", err)
+	}
+	m, err := write(dir, authorityName, cert, key)
+	m.For = "authority"
+	return &authority{cert: cert, key: key}, m, err
+}
+
+// openAuthority reads the files of an authority.
+func openAuthority(dir string) (*authority, error) {
+	pair, err := tls.LoadX509KeyPair(certFile(dir, authorityName), keyFile(dir, authorityName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w; make an authority with `lockstep cert init`, or name its directory with --dir", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the authority in %s: %w", dir, err)
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok || !pair.Leaf.IsCA {
+		return nil, fmt.Errorf("%s: the certificate is none of an authority", certFile(dir, authorityName))
+	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("%s: the authority has ended at %s; make a new one", certFile(dir, authorityName),
+			pair.Leaf.NotAfter.Format(time.RFC3339))
+	}
+	return &authority{cert: pair.Leaf, key: key}, nil
+}
+
+// issue makes a certificate and writes its files.
+func (a *authority) issue(dir string, r *request) (made, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return made{}, fmt.Errorf("make a key: %w", err)
+	}
+	t, err := template(r.name, r.days)
+	if err != nil {
+		return made{}, err
+	}
+	if t.NotAfter.After(a.cert.NotAfter) {
+		t.NotAfter = a.cert.NotAfter
+	}
+	t.DNSNames, t.IPAddresses, t.URIs = r.dns, r.ips, r.uris
+	t.KeyUsage, t.BasicConstraintsValid = x509.KeyUsageDigitalSignature, true
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if r.peer {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return made{}, fmt.Errorf("make the certificate %s: %w", r.name, err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return made{}, fmt.Errorf("make the certificate %s: %w", r.name, err)
+	}
+	m, err := write(dir, r.name, cert, key)
+	if m.For = "client"; r.peer {
+		m.For = "peer"
+	}
+	return m, err
+}
+
+// template has what all certificates have.
+func template(name string, days int) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialLen-1))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-early),
+		NotAfter: now.Add(time.Duration(days) * day),
+	}, nil
+}
+
+// mayWrite makes the directory, and refuses if one of the files is there.
+func mayWrite(dir string, names []string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory: %w", err)
+	}
+	for _, name := range names {
+		for _, file := range []string{certFile(dir, name), keyFile(dir, name)} {
+			if _, err := os.Lstat(file); err == nil {
+				return exists(file)
+			}
+		}
+	}
+	return nil
+}
+
+// write writes the files of a certificate. They must not be there.
+func write(dir, name string, cert *x509.Certificate, key *ecdsa.PrivateKey) (made, error) {
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return made{}, fmt.Errorf("write the key: %w", err)
+	}
+	m := made{Name: name, Cert: certFile(dir, name), Key: keyFile(dir, name), Names: namesIn(cert), Ends: cert.NotAfter}
+	return m, errors.Join(writeNew(m.Key, typeKey, raw, 0o600), writeNew(m.Cert, typeCert, cert.Raw, 0o644))
+}
+
+func writeNew(file, kind string, raw []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if errors.Is(err, os.ErrExist) {
+		return exists(file)
+	}
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	var b bytes.Buffer
+	err = pem.Encode(&b, &pem.Block{Type: kind, Bytes: raw})
+	if err == nil {
+		_, err = f.Write(b.Bytes())
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return nil
+}
+
+// namesIn are all alternative names in a certificate.
+func namesIn(cert *x509.Certificate) []string {
+	names := make([]string, 0, len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs))
+	for _, u := range cert.URIs {
+		names = append(names, u.String())
+	}
+	names = append(names, cert.DNSNames...)
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
+}

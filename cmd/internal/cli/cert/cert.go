@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cert has the commands that make certificates for development and tests, and show what certificates hold.
+package cert
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+const (
+	defaultDir = "certs"
+	// Days that certificates and the authority are valid.
+	defaultDays      = 365
+	defaultCADays    = 5 * 365
+	maxDays          = 100 * 365
+	authorityName    = "ca"
+	daysUsage        = "days that the certificates are valid, but not longer than the authority"
+	hostsNote        = " (DNS names, IP addresses, URIs; comma-separated)"
+	thisMachineNames = "localhost,127.0.0.1,::1"
+)
+
+// errExists is returned when a file would be overwritten.
+var errExists = errors.New("it exists already, and nothing is overwritten")
+
+// Command makes `lockstep cert`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cert", GroupID: "operate",
+		Short: "Make certificates for development and tests, and show what certificates hold",
+		Long: `Make an authority with certificates for a pair, its witness and a client, and show what the certificates in a file, or
+of a process, hold. An authority whose key lies in a directory is for development, tests and small networks; a
+certificate of any other authority does as well.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(initCommand(env), issueCommand(env), showCommand(env))
+	return cmd
+}
+
+// made is a certificate that was made, for programs.
+type made struct {
+	// Name of the certificate, and what it is for: "authority", "peer" or "client".
+	Name string `json:"name"`
+	For  string `json:"for"`
+	// Cert and Key are the files.
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+	// Names in it.
+	Names []string  `json:"names"`
+	Ends  time.Time `json:"ends"`
+}
+
+// result of init and issue, for programs.
+type result struct {
+	Directory    string `json:"directory"`
+	Certificates []made `json:"certificates"`
+}
+
+func initCommand(env *cli.Env) *cobra.Command {
+	var nodeA, nodeB, witness []string
+	var days, caDays int
+	cmd := &cobra.Command{
+		Use: "init [DIR]", Short: "Make an authority, and certificates for two nodes, the witness and a client",
+		Long: `Make an authority (ca.pem, ca-key.pem) and, from it, certificates for the two nodes, the witness and a client in a
+directory, "` + defaultDir + `" if none is named. The keys are ECDSA on P-256, and readable for this user alone. Nothing is
+overwritten. The certificates of nodes and witness are for servers and clients; that of the client carries no host, so
+that it is not taken for a node. Each machine gets ca.pem and its own two files; ca-key.pem stays here.`,
+		Example: `  lockstep cert init
+  lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
+  lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			dir := defaultDir
+			if len(args) > 0 {
+				dir = args[0]
+			}
+			if err := checkDays("--ca-days", caDays); err != nil {
+				return err
+			}
+			var wanted []request
+			for _, w := range []struct {
+				name  string
+				hosts []string
+				peer  bool
+			}{{"node-a", nodeA, true}, {"node-b", nodeB, true}, {"witness", witness, true}, {"client", nil, false}} {
+				r, err := newRequest(w.name, w.hosts, w.peer, days)
+				if err != nil {
+					return err
+				}
+				wanted = append(wanted, r)
+			}
+			if err := mayWrite(dir, append([]string{authorityName}, namesOf(wanted)...)); err != nil {
+				return err
+			}
+			ca, first, err := newAuthority(dir, caDays)
+			if err != nil {
+				return err
+			}
+			return issue(env, ca, dir, wanted, first)
+		},
+	}
+	f := cmd.Flags()
+	local := strings.Split(thisMachineNames, ",")
+	f.StringSliceVar(&nodeA, "node-a", append([]string{"node-a"}, local...), "names of the first node"+hostsNote)
+	f.StringSliceVar(&nodeB, "node-b", append([]string{"node-b"}, local...), "names of the second node"+hostsNote)
+	f.StringSliceVar(&witness, "witness", append([]string{"witness"}, local...), "names of the witness"+hostsNote)
+	f.IntVar(&days, "days", defaultDays, daysUsage)
+	f.IntVar(&caDays, "ca-days", defaultCADays, "days that the authority is valid")
+	return cmd
+}
+
+func issueCommand(env *cli.Env) *cobra.Command {
+	var dir, name string
+	var hosts []string
+	var client, peer bool
+	var days int
+	cmd := &cobra.Command{
+		Use: "issue --name NAME (--client | --peer)", Short: "Make one more certificate from an authority of `cert init`",
+		Long: `Make one more certificate from the authority in a directory (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem there.
+With --client it is for clients: who shows it is called by its first URI, else its first DNS name, else NAME. With --peer
+it is for a node, a voter or a witness: for servers and clients, and --hosts has the names that others reach it by.`,
+		Example: `  lockstep cert issue --name orders-app --client
+  lockstep cert issue --name orders-app --client --hosts spiffe://example.net/orders --days 30
+  lockstep cert issue --name node-c --peer --hosts node-c.example.net,10.0.0.3 --dir certs`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if peer && len(hosts) == 0 {
+				return cli.Usage("--peer needs --hosts: the names that others reach it by")
+			}
+			r, err := newRequest(name, hosts, peer, days)
+			if err != nil {
+				return err
+			}
+			ca, err := openAuthority(dir)
+			if err != nil {
+				return err
+			}
+			if err := mayWrite(dir, []string{name}); err != nil {
+				return err
+			}
+			return issue(env, ca, dir, []request{r})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&dir, "dir", defaultDir, "directory with the authority, and for the certificate")
+	f.StringVar(&name, "name", "", "name of the certificate and its files")
+	f.StringSliceVar(&hosts, "hosts", nil, "names in it"+hostsNote)
+	f.BoolVar(&client, "client", false, "it is for a client")
+	f.BoolVar(&peer, "peer", false, "it is for a node, a voter or a witness")
+	f.IntVar(&days, "days", defaultDays, daysUsage)
+	_ = cmd.MarkFlagRequired("name")
+	cmd.MarkFlagsMutuallyExclusive("client", "peer")
+	cmd.MarkFlagsOneRequired("client", "peer")
+	return cmd
+}
+
+// issue makes certificates, writes them and says so. first are those that were made before.
+func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...made) error {
+	r := result{Directory: dir, Certificates: first}
+	for i := range wanted {
+		m, err := ca.issue(dir, &wanted[i])
+		if err != nil {
+			return err
+		}
+		r.Certificates = append(r.Certificates, m)
+	}
+	if err := env.Print.Object(r); err != nil {
+		return err
+	}
+	rows := make([][]any, 0, len(r.Certificates))
+	for _, m := range r.Certificates {
+		rows = append(rows, []any{m.Name, m.For, strings.Join(m.Names, " "), m.Ends.Format(time.DateOnly), m.Cert, m.Key})
+	}
+	return env.Print.Table([]string{"name", "for", "names", "ends", "certificate", "key"}, rows)
+}
+
+// newRequest checks what a certificate is to be.
+func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
+	if name == "" || name == authorityName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
+		strings.HasPrefix(name, ".") {
+		return request{}, cli.Usage("--name %q cannot be the name of a certificate and its files", name)
+	}
+	if err := checkDays("--days", days); err != nil {
+		return request{}, err
+	}
+	r := request{name: name, peer: peer, days: days}
+	for _, h := range hosts {
+		if err := r.add(strings.TrimSpace(h)); err != nil {
+			return request{}, err
+		}
+	}
+	return r, nil
+}
+
+func checkDays(flag string, days int) error {
+	if days < 1 || days > maxDays {
+		return cli.Usage("%s %d is not between 1 and %d", flag, days, maxDays)
+	}
+	return nil
+}
+
+func namesOf(wanted []request) []string {
+	names := make([]string, 0, len(wanted))
+	for i := range wanted {
+		names = append(names, wanted[i].name)
+	}
+	return slices.Clip(names)
+}
+
+func certFile(dir, name string) string { return filepath.Join(dir, name+".pem") }
+func keyFile(dir, name string) string  { return filepath.Join(dir, name+"-key.pem") }
+
+// exists makes the error about a file that is there.
+func exists(file string) error { return fmt.Errorf("%s: %w", file, errExists) }

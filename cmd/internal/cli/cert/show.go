@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cert
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// errNone is returned when there is no certificate to show.
+var errNone = errors.New("there is no certificate")
+
+// shown is a certificate, for programs.
+type shown struct {
+	// Source is the file or address, and Number counts the certificates in it from 1.
+	Source string `json:"source"`
+	Number int    `json:"number"`
+	// Subject and Issuer are distinguished names; Names are the alternative ones.
+	Subject string   `json:"subject"`
+	Names   []string `json:"names"`
+	Issuer  string   `json:"issuer"`
+	// Begins and Ends bound its validity; Valid tells whether it is valid now.
+	Begins time.Time `json:"begins"`
+	Ends   time.Time `json:"ends"`
+	Valid  bool      `json:"valid"`
+	// Authority: it may issue others. Usage is "server", "client", or both.
+	Authority bool     `json:"authority"`
+	Usage     []string `json:"usage"`
+	Serial    string   `json:"serial"`
+}
+
+func showCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show FILE|HOST:PORT…", Short: "Show what certificates hold: those in files, or of a running process",
+		Long: `Show subject, names, issuer, validity and usage of the certificates in files in PEM, or of the process that listens at
+an address. Nothing is checked against an authority: what an address shows is told whoever it is. A node's port, a
+voter's and that of the metrics can be asked.`,
+		Example: `  lockstep cert show certs/node-a.pem
+  lockstep cert show node-a.example.net:7420
+  lockstep cert show certs/*.pem --output json`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), env.Timeout)
+			defer cancel()
+			var errs []error
+			for _, source := range args {
+				errs = append(errs, show(ctx, env, source, time.Now()))
+			}
+			return errors.Join(errs...)
+		},
+	}
+}
+
+// show prints the certificates of one file or address.
+func show(ctx context.Context, env *cli.Env, source string, now time.Time) error {
+	list, err := read(ctx, source)
+	if err != nil {
+		return err
+	}
+	for i, c := range list {
+		s := describe(c, source, i+1, now)
+		if err := env.Print.Object(s); err != nil {
+			return err
+		}
+		if err := env.Print.Pairs(s.pairs(now)); err != nil {
+			return err
+		}
+		if err := env.Print.Sentence(""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads a file, or asks an address if there is no such file.
+func read(ctx context.Context, source string) ([]*x509.Certificate, error) {
+	raw, err := os.ReadFile(source)
+	if err == nil {
+		return decode(source, raw)
+	}
+	if _, _, notAddress := net.SplitHostPort(source); notAddress != nil || !errors.Is(err, os.ErrNotExist) ||
+		strings.ContainsRune(source, os.PathSeparator) {
+		return nil, fmt.Errorf("read the certificates: %w", err)
+	}
+	return ask(ctx, source)
+}
+
+// decode reads PEM. Keys and others are passed over.
+func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != typeCert {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: certificate %d: %w", source, len(list)+1, err)
+		}
+		list = append(list, c)
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: %w in PEM in it", source, errNone)
+	}
+	return list, nil
+}
+
+// ask connects and takes what is shown.
+func ask(ctx context.Context, address string) (list []*x509.Certificate, err error) {
+	d := tls.Dialer{Config: &tls.Config{
+		//nolint:gosec // G402: it is shown and not trusted; nothing is sent
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		VerifyConnection: func(s tls.ConnectionState) error {
+			list = s.PeerCertificates
+			return nil
+		},
+	}}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if len(list) > 0 {
+		return list, nil // it may still want a certificate of ours
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w; does it speak TLS?", address, err)
+	}
+	return nil, fmt.Errorf("%s: %w", address, errNone)
+}
+
+func describe(c *x509.Certificate, source string, number int, now time.Time) shown {
+	s := shown{
+		Source: source, Number: number, Subject: c.Subject.String(), Names: namesIn(c), Issuer: c.Issuer.String(),
+		Begins: c.NotBefore.UTC(), Ends: c.NotAfter.UTC(), Authority: c.IsCA, Usage: []string{},
+		Serial: c.SerialNumber.Text(16),
+		Valid:  !now.Before(c.NotBefore) && !now.After(c.NotAfter),
+	}
+	for _, u := range c.ExtKeyUsage {
+		switch u {
+		case x509.ExtKeyUsageServerAuth:
+			s.Usage = append(s.Usage, "server")
+		case x509.ExtKeyUsageClientAuth:
+			s.Usage = append(s.Usage, "client")
+		case x509.ExtKeyUsageAny:
+			s.Usage = append(s.Usage, "server", "client")
+		default:
+		}
+	}
+	return s
+}
+
+func (s *shown) pairs(now time.Time) [][2]string {
+	use := strings.Join(s.Usage, ", ")
+	if s.Authority {
+		use = "authority"
+	}
+	left := "ended"
+	switch {
+	case now.Before(s.Begins):
+		left = "not valid yet"
+	case s.Valid:
+		left = fmt.Sprintf("%d days left", int(s.Ends.Sub(now)/day))
+	}
+	return [][2]string{
+		{"certificate", fmt.Sprintf("%s, %d", s.Source, s.Number)},
+		{"subject", s.Subject},
+		{"names", strings.Join(s.Names, ", ")},
+		{"issuer", s.Issuer},
+		{"valid", fmt.Sprintf("%s to %s (%s)", s.Begins.Format(time.RFC3339), s.Ends.Format(time.RFC3339), left)},
+		{"usage", use},
+	}
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package connection has the commands that show who is connected to the nodes.
+package connection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// ratesAfter is how long after the first look at the connections their rates are known.
+const ratesAfter = 1100 * time.Millisecond
+
+// Command makes `lockstep connection`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
+		Short: "List the connections to the nodes, and close one",
+		Long: `List the connections of clients to the nodes, with who has made them, what they publish and consume, and how much goes
+over them, and close one. With access rules, the right operate is needed.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(listCommand(env), closeCommand(env))
+	return cmd
+}
+
+// connectionState is a connection for programs.
+type connectionState struct {
+	Node           string        `json:"node"`
+	ID             uint64        `json:"id"`
+	Address        string        `json:"address"`
+	Since          time.Time     `json:"since"`
+	Principal      string        `json:"principal"`
+	Authentication string        `json:"authentication"`
+	Client         string        `json:"client"`
+	TLS            string        `json:"tls"`
+	Protocol       string        `json:"protocol"`
+	Peer           bool          `json:"peer"`
+	Received       trafficState  `json:"received"`
+	Sent           trafficState  `json:"sent"`
+	StreamsTotal   uint32        `json:"streams_total"`
+	Streams        []streamState `json:"streams"`
+}
+
+// trafficState is what goes one way, for programs.
+type trafficState struct {
+	Bytes             uint64   `json:"bytes"`
+	Messages          uint64   `json:"messages"`
+	BytesPerSecond    *float64 `json:"bytes_per_second,omitempty"`
+	MessagesPerSecond *float64 `json:"messages_per_second,omitempty"`
+}
+
+// streamState is a stream for programs.
+type streamState struct {
+	Kind           string    `json:"kind"`
+	Queues         []string  `json:"queues"`
+	Subscription   string    `json:"subscription,omitempty"`
+	Since          time.Time `json:"since"`
+	Messages       uint64    `json:"messages"`
+	Credit         uint64    `json:"credit"`
+	Unacknowledged uint64    `json:"unacknowledged"`
+}
+
+func newConnectionState(node string, c *pb.Connection) connectionState {
+	state := connectionState{
+		Node: node, ID: c.GetId(), Address: c.GetAddress(), Since: c.GetSince().AsTime(), Principal: c.GetPrincipal(),
+		Authentication: c.GetAuthentication(), Client: c.GetClient(), TLS: c.GetTls(), Peer: c.GetPeer(),
+		Received: newTrafficState(c.GetReceived()), Sent: newTrafficState(c.GetSent()),
+		StreamsTotal: c.GetStreamsTotal(), Streams: []streamState{}, Protocol: cmp.Or(c.GetProtocol(), "gRPC"),
+	}
+	for _, s := range c.GetStreams() {
+		state.Streams = append(state.Streams, streamState{
+			Kind:   strings.ToLower(strings.TrimPrefix(s.GetKind().String(), "CONNECTION_STREAM_KIND_")),
+			Queues: append([]string{}, s.GetQueues()...), Subscription: s.GetSubscription(), Since: s.GetSince().AsTime(),
+			Messages: s.GetMessages(), Credit: s.GetCredit(), Unacknowledged: s.GetUnacknowledged(),
+		})
+	}
+	return state
+}
+
+func newTrafficState(t *pb.Traffic) trafficState {
+	return trafficState{
+		Bytes: t.GetBytes(), Messages: t.GetMessages(), BytesPerSecond: t.BytesPerSecond,
+		MessagesPerSecond: t.MessagesPerSecond,
+	}
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	req := &pb.ListConnectionsRequest{}
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes that --addr names",
+		Long: `List the connections to the nodes that --addr names, the oldest first: who, from where, since when, what it publishes and
+consumes, and how much goes over it per second, which is measured for a second.`,
+		Example: "  lockstep connection list\n  lockstep connection list --queue orders\n" +
+			"  lockstep connection list --output json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return list(ctx, env, c, req)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&req.Queue, "queue", "", "only connections that publish to, or consume from, this queue")
+	return cmd
+}
+
+func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest) error {
+	if _, err := askAll(ctx, env, c, req); err != nil { // the first look
+		return err
+	}
+	timer := time.NewTimer(ratesAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	}
+	states, failed := askAll(ctx, env, c, req)
+	if len(states) == 0 && failed != nil {
+		return failed
+	}
+	if err := env.Print.Object(states); err != nil {
+		return err
+	}
+	rows := make([][]any, len(states))
+	for i := range states {
+		s := &states[i]
+		rows[i] = []any{
+			s.Node, s.ID, whoOf(s), s.Address, s.Protocol, cmp.Or(s.TLS, "none"), s.Client, out.LocalTime(s.Since), doing(s),
+			perSecond(s.Received), perSecond(s.Sent),
+		}
+	}
+	if len(rows) == 0 {
+		return env.Print.Sentence("no connections")
+	}
+	if err := env.Print.Table([]string{
+		"Node", "ID", "Who", "From", "Protocol", "TLS", "Client", "Since", "Streams", "In/s", "Out/s",
+	}, rows); err != nil {
+		return err
+	}
+	return failed
+}
+
+// askAll asks all nodes for all of their connections. What some nodes say is returned with the errors of the others.
+func askAll(
+	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
+) ([]connectionState, error) {
+	addresses, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	lists, failed := make([][]connectionState, len(addresses)), make([]error, len(addresses))
+	var asking sync.WaitGroup
+	for i, address := range addresses {
+		n, err := cli.NodeAt(c, address)
+		if err != nil {
+			return nil, err
+		}
+		asking.Go(func() {
+			if lists[i], err = ask(ctx, n, req); err != nil {
+				failed[i] = fmt.Errorf("%s: %w", address, err)
+			}
+		})
+	}
+	asking.Wait()
+	states := []connectionState{}
+	for _, l := range lists {
+		states = append(states, l...)
+	}
+	if len(states) == 0 {
+		return nil, errors.Join(failed...)
+	}
+	return states, errors.Join(failed...)
+}
+
+// ask asks one node, page by page.
+func ask(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
+	for after := uint64(0); ; {
+		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
+		if err != nil {
+			return list, err
+		}
+		for _, c := range resp.GetConnections() {
+			list = append(list, newConnectionState(resp.GetNode(), c))
+			after = c.GetId()
+		}
+		if !resp.GetMore() {
+			return list, nil
+		}
+	}
+}
+
+// whoOf says whose connection it is.
+func whoOf(s *connectionState) string {
+	if s.Peer {
+		return "the other node"
+	}
+	return s.Principal
+}
+
+// doing says what the streams do.
+func doing(s *connectionState) string {
+	var texts []string
+	for _, stream := range s.Streams {
+		text := stream.Kind + " " + strings.Join(stream.Queues, " ")
+		if stream.Kind == "consume" {
+			text += fmt.Sprintf("/%s (%s)", stream.Subscription, out.Plural(stream.Unacknowledged, "message")+" out")
+		}
+		texts = append(texts, text)
+	}
+	if more := int(s.StreamsTotal) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// perSecond says what goes one way.
+func perSecond(t trafficState) string {
+	if t.BytesPerSecond == nil {
+		return ""
+	}
+	text := out.Bytes(uint64(*t.BytesPerSecond))
+	if n := *t.MessagesPerSecond; n > 0 {
+		text = fmt.Sprintf("%s messages, %s", out.Count(uint64(n+0.5)), text)
+	}
+	return text
+}
+
+func closeCommand(env *cli.Env) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "close ID", Short: "Close one connection of a client",
+		Long: `Close one connection of a client to the active node, or to the one that --node names. What consumers had not
+acknowledged on it is delivered again. The client connects again by itself: to keep it away, take its rights or its
+token (lockstep access).`,
+		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
+			"  lockstep connection close 4 --node b",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseUint(args[0], 10, 64)
+			if err != nil || id == 0 {
+				return fmt.Errorf("%w: %q is no number of a connection; \"lockstep connection list\" shows them", cli.ErrUsage,
+					args[0])
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := nodeCalled(ctx, env, c, node)
+				if err != nil {
+					return err
+				}
+				closed, err := n.CloseConnection(ctx, id)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(newConnectionState("", closed)); err != nil {
+					return err
+				}
+				return env.Print.Sentence("closed connection %d of %s from %s", id, cmp.Or(closed.GetPrincipal(), "nobody yet"),
+					closed.GetAddress())
+			})
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "", "name of the node that has the connection; default: the active one")
+	return cmd
+}
+
+// nodeCalled finds the node of a name among those that --addr names; the active one if the name is empty.
+func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*client.Node, error) {
+	if name == "" {
+		active, err := c.WaitActive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return cli.NodeAt(c, active.Address)
+	}
+	addresses, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	var failed []error
+	for _, address := range addresses {
+		n, err := cli.NodeAt(c, address)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Limit: 1})
+		switch {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("%s: %w", address, err))
+		case resp.GetNode() == name:
+			return n, nil
+		}
+	}
+	failed = append(failed, fmt.Errorf("%w: no node that --addr names is called %q", cli.ErrUsage, name))
+	return nil, errors.Join(failed...)
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package definitions has the commands that write the queues of a pair to a file, and make a pair like a file.
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// maxFileBytes bounds a file of definitions.
+const maxFileBytes = 64 << 20
+
+// Errors of the commands; the exit code is 1.
+var (
+	// errDiffers is returned by diff when the pair is not as the file says.
+	errDiffers = errors.New("the pair is not as the file says")
+	// errConflicts is returned by import when the file asks for what cannot be altered.
+	errConflicts = errors.New("nothing was done: the file asks for what cannot be altered")
+)
+
+// Command makes `lockstep definitions`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
+		Short: "Write queues and subscriptions to a file, compare them with one, make them like one",
+		Long: `A file of definitions has the queues of a pair, their configuration, subscriptions and forwards, in YAML, sorted by
+name, without what a new queue has anyway: it can live in git. Messages are not in it.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(exportCommand(env), importCommand(env), diffCommand(env))
+	return cmd
+}
+
+func exportCommand(env *cli.Env) *cobra.Command {
+	var prefix string
+	cmd := &cobra.Command{
+		Use: "export [FILE]", Short: "Write the definitions of the pair",
+		Long: `Write the definitions of all queues to a file, or to standard output. Temporary queues are left out: they belong to
+their clients.`,
+		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var queues []queue
+			err := env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				there, err := list(ctx, c, prefix)
+				for _, q := range there {
+					if q.Config.TemporaryGrace == 0 {
+						queues = append(queues, fromClient(q))
+					}
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if env.Print.JSON() && len(args) == 0 {
+				return env.Print.Object(whole(queues))
+			}
+			content, err := encode(queues)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 || args[0] == "-" {
+				return env.Print.Raw(content)
+			}
+			if err := os.WriteFile(args[0], content, 0o600); err != nil {
+				return fmt.Errorf("write the definitions: %w", err)
+			}
+			return env.Print.Sentence("wrote %s to %s", out.Plural(len(queues), "queue"), args[0])
+		},
+	}
+	addPrefix(cmd, &prefix)
+	return cmd
+}
+
+func importCommand(env *cli.Env) *cobra.Command {
+	var prefix string
+	var yes, prune, dryRun bool
+	cmd := &cobra.Command{
+		Use: "import FILE", Short: "Make the pair as a file says",
+		Long: `Print what has to be changed to make the pair as the file says, and change it; "-" is standard input. What the file
+does not name stays, unless --prune is given: then it is deleted, with its messages. On a terminal it asks first. A
+second run changes nothing; when a step fails, the steps before it stay done, and another run does the rest. A
+subscription that is added to a queue that is there begins with the next message.`,
+		Example: `  lockstep definitions import queues.yaml
+  lockstep definitions import queues.yaml --dry-run
+  git show main:queues.yaml | lockstep definitions import - --yes --prune`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			wanted, err := readFile(env, args[0], prefix)
+			if err != nil {
+				return err
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				p, err := planFor(ctx, env, c, wanted, prefix)
+				if err != nil {
+					return err
+				}
+				return carryOut(ctx, env, c, &p, importOptions{yes: yes, prune: prune, dryRun: dryRun})
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&prune, "prune", false,
+		"delete queues and subscriptions that the file does not name, with their messages")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be changed")
+	addPrefix(cmd, &prefix)
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func diffCommand(env *cli.Env) *cobra.Command {
+	var prefix string
+	cmd := &cobra.Command{
+		Use: "diff FILE", Short: "Say how the pair differs from a file",
+		Long: `Print what would have to be changed to make the pair as the file says; "-" is standard input. The exit code is 1 if
+they differ in anything.`,
+		Example: "  lockstep definitions diff queues.yaml\n  lockstep definitions diff queues.yaml --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			wanted, err := readFile(env, args[0], prefix)
+			if err != nil {
+				return err
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				p, err := planFor(ctx, env, c, wanted, prefix)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(p.result(slices.Concat(p.steps, p.prune), nil, 0)); err != nil {
+					return err
+				}
+				if err := printSteps(env, &p, slices.Concat(p.steps, p.prune)); err != nil {
+					return err
+				}
+				if !p.empty() {
+					return errDiffers
+				}
+				return env.Print.Sentence("the pair is as the file says")
+			})
+		},
+	}
+	addPrefix(cmd, &prefix)
+	return cmd
+}
+
+func addPrefix(cmd *cobra.Command, prefix *string) {
+	cmd.Flags().StringVar(prefix, "prefix", "", "only queues whose name begins with it, in the file and on the pair")
+}
+
+// list gives the queues of the pair.
+func list(ctx context.Context, c *client.Client, prefix string) (queues []client.Queue, err error) {
+	for q, err := range c.Queues(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		queues = append(queues, q)
+	}
+	return queues, nil
+}
+
+// readFile reads a file of definitions, or standard input.
+func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
+	in := env.Stdin
+	if name == "-" {
+		name = "standard input"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the definitions: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	content, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the definitions: %w", err)
+	}
+	if len(content) > maxFileBytes {
+		return nil, fmt.Errorf("%s: %w: it has more than %s", name, errFile, out.Bytes(maxFileBytes))
+	}
+	queues, err := decode(name, content)
+	return slices.DeleteFunc(queues, func(q queue) bool {
+		return len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix
+	}), err
+}
+
+func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted []queue, prefix string) (plan, error) {
+	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	there, err := list(ctx, c, prefix)
+	if err != nil {
+		return plan{}, err
+	}
+	return compare(wanted, there), nil
+}
+
+// result is what import and diff did, for programs.
+type result struct {
+	// Changes are the steps; LeftAlone are those that were not asked for: they would delete something.
+	Changes   []step   `json:"changes"`
+	LeftAlone []step   `json:"left_alone,omitempty"`
+	Conflicts []string `json:"conflicts,omitempty"`
+	// Applied is how many of the steps were carried out.
+	Applied int `json:"applied"`
+}
+
+func (p *plan) result(steps, left []step, applied int) result {
+	return result{Changes: append([]step{}, steps...), LeftAlone: left, Conflicts: p.conflicts, Applied: applied}
+}
+
+func printSteps(env *cli.Env, p *plan, steps []step) error {
+	for i := range steps {
+		if err := env.Print.Sentence("%s", steps[i].text()); err != nil {
+			return err
+		}
+	}
+	for _, text := range p.conflicts {
+		if err := env.Print.Sentence("! %s", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printLeft says what would have been deleted.
+func printLeft(env *cli.Env, left []step) error {
+	var names []string
+	for i := range left {
+		if left[i].deletes() {
+			names = append(names, left[i].what())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return env.Print.Sentence("not in the file, and left alone without --prune: %s", strings.Join(names, ", "))
+}
+
+type importOptions struct{ yes, prune, dryRun bool }
+
+// carryOut prints the plan, asks, and carries it out.
+func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o importOptions) error {
+	steps, left := p.steps, p.prune
+	if o.prune {
+		steps, left = slices.Concat(p.steps, p.prune), nil
+	}
+	if err := printSteps(env, p, steps); err != nil {
+		return err
+	}
+	if err := printLeft(env, left); err != nil {
+		return err
+	}
+	done := 0
+	err := func() error {
+		if len(p.conflicts) > 0 {
+			return errConflicts
+		}
+		if o.dryRun || len(steps) == 0 {
+			return nil
+		}
+		if err := env.Confirm(ctx, o.yes, "%s?", question(steps)); err != nil {
+			return err
+		}
+		for i := range steps {
+			step, cancel := context.WithTimeout(ctx, env.Timeout)
+			err := steps[i].do(step, c)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("step %d of %d (%s) failed, those before it are done: %w", i+1, len(steps), steps[i].text(), err)
+			}
+			done++
+		}
+		return nil
+	}()
+	if printErr := env.Print.Object(p.result(steps, left, done)); err == nil {
+		err = printErr
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(steps) == 0:
+		return env.Print.Sentence("nothing to change")
+	case o.dryRun:
+		return env.Print.Sentence("nothing was done: --dry-run")
+	}
+	return env.Print.Sentence("made %s", out.Plural(uint64(done), "change"))
+}
+
+// question says what is to be confirmed.
+func question(steps []step) string {
+	deletes, messages := uint64(0), uint64(0)
+	for i := range steps {
+		if steps[i].deletes() {
+			deletes++
+			messages += steps[i].Messages
+		}
+	}
+	text := "Make " + out.Plural(uint64(len(steps)), "change")
+	if deletes > 0 {
+		text += fmt.Sprintf(", of which %s delete something with %s for good", out.Count(deletes),
+			out.Plural(messages, "message"))
+	}
+	return text
+}

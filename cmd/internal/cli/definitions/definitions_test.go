@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package definitions_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+const example = `version: 1
+queues:
+  - name: events
+    retention_age: 24h
+    subscriptions: []
+  - name: large.dead
+  - name: orders
+    max_bytes: 64MiB
+    max_deliveries: 5
+    dead_letter: poison
+    ttl: 1h30m
+    overflow: drop-head
+    subscriptions:
+      - name: billing
+      - name: large
+        filter: properties.total > 100
+        max_deliveries: 0
+        dead_letter: large.dead
+    forwards:
+      - to: events
+        filter: subject == "order"
+  - name: poison
+`
+
+// TestDefinitions: import makes what the file says, a second one changes nothing, export writes the file again, diff
+// tells what is different, and --prune deletes what the file does not name.
+func TestDefinitions(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	file := filepath.Join(t.TempDir(), "queues.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(example), 0o600))
+	c.OK("queue", "create", "old")
+	c.OK("publish", "old", "1", "2")
+	c.OK("queue", "create", "answers", "--temporary", "1h")
+
+	stdout, stderr, code := c.Run("", "definitions", "diff", file)
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "the pair is not as the file says")
+	require.Equal(t, `+ queue events  retention_age: 24h, subscriptions: none
++ queue large.dead
++ queue poison
++ queue orders  max_bytes: 64MiB, max_deliveries: 5, dead_letter: poison, ttl: 1h30m, overflow: drop-head, subscriptions: billing
++ subscription large of orders  filter: properties.total > 100, max_deliveries: 0, dead_letter: large.dead
+~ forwards of orders  to events: copy if subject == "order"
+- queue old  with 2 messages
+`, stdout)
+	require.Contains(t, c.OK("definitions", "import", file, "--dry-run"), "nothing was done")
+	require.NotContains(t, c.OK("queue", "list"), "orders")
+
+	stdout = c.OK("definitions", "import", file)
+	require.Contains(t, stdout, "made 6 changes")
+	require.Contains(t, stdout, "left alone without --prune: queue old\n")
+	require.Contains(t, c.OK("definitions", "import", file), "nothing to change")
+	q := c.Lines("queue", "show", "orders")[0]
+	require.Equal(t, "poison", q["dead_letter"])
+	require.Equal(t, "1h30m", q["ttl"])
+	require.Empty(t, c.Lines("queue", "show", "events")[0]["subscriptions"])
+
+	c.OK("queue", "alter", "orders", "--ttl", "2h", "--dead-letter", "old")
+	c.OK("subscription", "create", "orders", "spare")
+	c.OK("subscription", "alter", "orders", "large", "--filter", "size > 3", "--inherit", "max-deliveries",
+		"--dead-letter", "", "--redelivery-delay", "3s")
+	stdout, _, code = c.Run("", "definitions", "diff", file)
+	require.Equal(t, cli.ExitError, code)
+	require.Equal(t, `~ queue orders  dead_letter: old -> poison, ttl: 2h -> 1h30m
+~ subscription large of orders  filter: size > 3 -> properties.total > 100, max_deliveries: - -> 0, dead_letter: "" -> large.dead, redelivery_delay: 3s -> -
+- subscription spare of orders
+- queue old  with 2 messages
+`, stdout)
+	// The operator is asked at a terminal, and is told what goes.
+	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "Make 4 changes, of which 2 delete something with 2 messages for good?")
+	stdout, stderr, code = c.Answering("y\n", "definitions", "import", file, "--prune")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Contains(t, stdout, "made 4 changes")
+	require.Equal(t, "the pair is as the file says\n", c.OK("definitions", "diff", file))
+	require.Equal(t, example, c.OK("definitions", "export"))
+	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue is its client's")
+
+	// Priorities cannot be altered: nothing is done.
+	changed := filepath.Join(t.TempDir(), "changed.yaml")
+	require.NoError(t, os.WriteFile(changed, []byte(`version: 1
+queues:
+  - name: more
+  - {name: orders, priorities: true, subscriptions: [billing, {name: large, filter: size > 3}]}
+`), 0o600))
+	stdout, stderr, code = c.Run("", "definitions", "import", changed)
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "nothing was done: the file asks for what cannot be altered")
+	require.Contains(t, stdout, "~ subscription large of orders  filter: properties.total > 100 -> size > 3")
+	require.Contains(t, stdout, "! queue orders: priorities are decided when a queue is made")
+	require.NotContains(t, c.OK("queue", "list"), "more")
+
+	// What fails in the middle is done by another run, when its cause is gone.
+	partial := "version: 1\nqueues: [{name: p1}, {name: p2, dead_letter: p9}]\n"
+	_, stderr, code = c.Run(partial, "definitions", "import", "-", "--prefix", "p")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "step 2 of 2 (+ queue p2")
+	c.OK("queue", "create", "p9")
+	stdout, stderr, code = c.Run(partial, "definitions", "import", "-", "--prefix", "p")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Contains(t, stdout, "made 1 change\n")
+	require.Contains(t, stdout, "queue poison, queue p9")
+	_, stderr, code = c.Run("version: 1\nqueues: [{name: a, tl: 3s}]\n", "definitions", "import", "-")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, `standard input:2: not a file of definitions: a queue has no "tl"`)
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package definitions
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+)
+
+// everything is a queue that has everything.
+func everything() queue {
+	q := queue{
+		name: "orders", subscriptions: []subscription{
+			{name: "audit"},
+			{name: "eu", filter: `properties.region == "eu"`},
+			{
+				name: "strict", own: "max_deliveries dead_letter redelivery_delay ",
+				policy: client.QueueConfig{MaxDeliveries: 3},
+			},
+		},
+		forwards: []client.Forward{{To: "copies"}, {To: "moved", Move: true, Filter: "size > 10"}},
+	}
+	golden.FillStruct(&q.config)
+	q.config.TTL, q.config.RetentionBytes = 90*time.Minute, 10<<30
+	q.config.Overflow = client.OverflowDropHead
+	return q
+}
+
+// TestRoundTrip: what is written is read again, every field of a configuration among it.
+func TestRoundTrip(t *testing.T) {
+	queues := []queue{{name: "a", subscriptions: []subscription{{name: client.DefaultSubscription}}}, everything()}
+	queues = append(queues, queue{name: "topic", subscriptions: []subscription{}})
+	for i := range reflect.TypeFor[client.QueueConfig]().NumField() {
+		require.False(t, reflect.ValueOf(queues[1].config).Field(i).IsZero(), "field %d", i)
+	}
+	content, err := encode(queues)
+	require.NoError(t, err)
+	golden.Text(t, "queues.yaml", string(content))
+	back, err := decode("f", content)
+	require.NoError(t, err)
+	require.Equal(t, queues, back)
+
+	text, err := whole(queues).MarshalJSON()
+	require.NoError(t, err)
+	back, err = decode("f", text)
+	require.NoError(t, err, "JSON is YAML")
+	require.Equal(t, queues, back)
+	golden.JSON(t, "queues", whole(queues))
+}
+
+func TestNamesOfFields(t *testing.T) {
+	for name, want := range map[string]string{
+		"MaxMessages": "max_messages", "TTL": "ttl", "DeadLetterExpired": "dead_letter_expired", "Delay": "delay",
+		"MaxTTL": "max_ttl", "TTLMax": "ttl_max",
+	} {
+		require.Equal(t, want, snakeCase(name))
+	}
+}
+
+// TestBadFiles: each is refused with its line and what to do.
+func TestBadFiles(t *testing.T) {
+	const q = "version: 1\nqueues:\n  - name: a\n    " // the fourth line follows
+	for name, c := range map[string]struct{ content, want string }{
+		"empty":              {"", "f: it is empty"},
+		"no YAML":            {"a: [", "f: yaml: line 1"},
+		"two documents":      {"version: 1\n---\nversion: 1\n", "more behind the first document"},
+		"a list":             {"- a\n", "f:1: a file of definitions is a list of keys and values"},
+		"no version":         {"queues: []\n", "it has no version; write `version: 1`"},
+		"newer version":      {"version: 2\n", `f:1: version "2" is not known`},
+		"unknown key":        {"version: 1\nqueus: []\n", `f:2: a file of definitions has no "queus"`},
+		"queues no list":     {"version: 1\nqueues: a\n", "f:2: it is not a list"},
+		"queue without name": {"version: 1\nqueues:\n  - ttl: 3s\n", "f:3: a queue has no name"},
+		"unknown field":      {q + "max_mesages: 3\n", `f:4: a queue has no "max_mesages"`},
+		"field twice":        {q + "ttl: 3s\n    ttl: 4s\n", `f:5: a queue has "ttl" twice`},
+		"queue twice":        {"version: 1\nqueues: [{name: a}, {name: a}]\n", `queue "a" is defined twice`},
+		"duration":           {q + "ttl: 3\n", `f:4: not possible: ttl is "3"; write a duration`},
+		"count":              {q + "max_messages: -3\n", "write a whole number"},
+		"too many":           {q + "max_deliveries: 5000000000\n", "write a whole number"},
+		"size":               {q + "max_bytes: 3 sacks\n", "is not a size"},
+		"bool":               {q + "exclusive: perhaps\n", "write true or false"},
+		"number":             {q + "redelivery_multiplier: x\n", "write a number"},
+		"no number":          {q + "redelivery_multiplier: nan\n", "write a number"},
+		"overflow":           {q + "overflow: spill\n", "is none of reject"},
+		"list for a value":   {q + "ttl: [1s]\n", "f:4: it is not a single value"},
+		"null":               {q + "ttl:\n", "f:4: it has no value"},
+		"subscriptions null": {q + "subscriptions:\n", "write [] for an empty one"},
+		"subscription twice": {q + "subscriptions: [b, b]\n", `subscription "b" is defined twice`},
+		"subscription key":   {q + "subscriptions: [{name: b, start: x}]\n", `a subscription has no "start"`},
+		"subscription name":  {q + "subscriptions: [{filter: x}]\n", "a subscription has no name"},
+		"forward to":         {q + "forwards: [{move: true}]\n", "a forward does not say where to"},
+		"forward twice":      {q + "forwards: [{to: b}, {to: b}]\n", `a forward to "b" is defined twice`},
+		"forward move":       {q + "forwards: [{to: b, move: 3}]\n", `move is "3"`},
+	} {
+		_, err := decode("f", []byte(c.content))
+		require.ErrorIs(t, err, errFile, name)
+		require.Contains(t, strings.Replace(err.Error(), errFile.Error()+": ", "", 1), c.want, name)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	content, err := encode([]queue{everything()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content)
+	f.Add([]byte("version: 1\nqueues: &a [{name: x, subscriptions: [y]}]\n"))
+	f.Add([]byte("&a [*a]"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		queues, err := decode("f", content)
+		if err != nil {
+			return
+		}
+		again, err := encode(queues)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := decode("f", again)
+		if err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+		require.Len(t, back, len(queues))
+		compare(queues, nil)
+	})
+}
+
+// TestTargetsFirst: a dead-letter queue is made before the queues that name it, whatever the names, and deleted after
+// them.
+func TestTargetsFirst(t *testing.T) {
+	named := func(name, target string) queue {
+		return queue{name: name, config: client.QueueConfig{DeadLetter: target}}
+	}
+	var names []string
+	for _, q := range targetsFirst([]queue{
+		named("a", "b"), named("b", "c"), named("c", ""), named("d", "b"), named("e", "x"),
+	}) {
+		names = append(names, q.name)
+	}
+	require.Equal(t, []string{"c", "b", "a", "d", "e"}, names)
+	require.Len(t, targetsFirst([]queue{named("a", "b"), named("b", "a")}), 2, "a cycle, which the pair refuses")
+}

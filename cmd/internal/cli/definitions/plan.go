@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// Kinds of steps, as programs see them.
+const (
+	createQueue        = "create-queue"
+	alterQueue         = "alter-queue"
+	createSubscription = "create-subscription"
+	alterSubscription  = "alter-subscription"
+	setForwards        = "set-forwards"
+	deleteSubscription = "delete-subscription"
+	deleteQueue        = "delete-queue"
+)
+
+// step is one change that makes the pair more like the file.
+type step struct {
+	// Action is what is done, Queue and Subscription what it is done with.
+	Action       string `json:"action"`
+	Queue        string `json:"queue"`
+	Subscription string `json:"subscription,omitempty"`
+	// Changes are the fields that are set.
+	Changes []change `json:"changes,omitempty"`
+	// Messages that a deletion takes along.
+	Messages uint64 `json:"messages,omitempty"`
+
+	want queue // of a queue or its forwards
+	sub  subscription
+}
+
+// change is what a step does to a field; "-" is the value of a new queue.
+type change struct {
+	Field string `json:"field"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+}
+
+// plan is how a pair differs from a file, as steps in the order in which they can be done.
+type plan struct {
+	// steps make and change what the file has, prune deletes what it does not have.
+	steps, prune []step
+	// conflicts are differences that cannot be altered.
+	conflicts []string
+}
+
+func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
+
+// deletes tells whether a step throws something away.
+func (s *step) deletes() bool { return s.Action == deleteSubscription || s.Action == deleteQueue }
+
+// text shows the step for people.
+func (s *step) text() string {
+	sign := "~"
+	switch s.Action {
+	case createQueue, createSubscription:
+		sign = "+"
+	case deleteQueue, deleteSubscription:
+		sign = "-"
+	}
+	var parts []string
+	for _, c := range s.Changes {
+		text := c.Field + ": " + c.To
+		if s.Action == alterQueue || s.Action == alterSubscription || c.From != "-" {
+			text = fmt.Sprintf("%s: %s -> %s", c.Field, c.From, c.To)
+		}
+		parts = append(parts, text)
+	}
+	if s.Messages > 0 {
+		parts = append(parts, "with "+out.Plural(s.Messages, "message"))
+	}
+	return strings.TrimRight(fmt.Sprintf("%s %s  %s", sign, s.what(), strings.Join(parts, ", ")), " ")
+}
+
+// what names what the step is about.
+func (s *step) what() string {
+	switch {
+	case s.Action == setForwards:
+		return "forwards of " + s.Queue
+	case s.Subscription != "":
+		return "subscription " + s.Subscription + " of " + s.Queue
+	default:
+		return "queue " + s.Queue
+	}
+}
+
+// compare makes the plan that turns what is there into what is wanted. Both are in the order of the names. Temporary
+// queues that the file does not name belong to their clients, and are left out.
+func compare(wanted []queue, there []client.Queue) plan {
+	byName := make(map[string]client.Queue, len(there))
+	for _, q := range there {
+		byName[q.Name] = q
+	}
+	var p plan
+	named := make(map[string]bool, len(wanted))
+	for _, want := range targetsFirst(wanted) {
+		named[want.name] = true
+		have, is := byName[want.name]
+		if !is {
+			p.create(want)
+			continue
+		}
+		p.alter(want, fromClient(have))
+		p.subscriptions(want, have)
+	}
+	for _, want := range wanted { // when all queues are there
+		have := fromClient(byName[want.name])
+		if !slices.Equal(have.forwards, want.forwards) {
+			p.steps = append(p.steps, step{
+				Action: setForwards, Queue: want.name, Changes: forwardChanges(have.forwards, want.forwards), want: want,
+			})
+		}
+	}
+	var unnamed []queue
+	for _, q := range there {
+		if !named[q.Name] && q.Config.TemporaryGrace == 0 {
+			unnamed = append(unnamed, fromClient(q))
+		}
+	}
+	left := targetsFirst(unnamed)
+	slices.Reverse(left) // a queue cannot be deleted as long as another one names it
+	for _, q := range left {
+		if len(q.forwards) > 0 {
+			p.prune = append(p.prune, step{
+				Action: setForwards, Queue: q.name, Changes: forwardChanges(q.forwards, nil), want: queue{name: q.name},
+			})
+		}
+	}
+	for _, q := range left {
+		p.prune = append(p.prune, step{Action: deleteQueue, Queue: q.name, Messages: byName[q.name].Messages})
+	}
+	return p
+}
+
+// targetsFirst puts dead-letter queues before the queues that name them, themselves or in a subscription; otherwise the
+// order stays. What leads back to itself, which no pair takes, comes in some order.
+func targetsFirst(queues []queue) []queue {
+	byName := make(map[string]int, len(queues))
+	for i, q := range queues {
+		byName[q.name] = i
+	}
+	ordered, visited := make([]queue, 0, len(queues)), make([]bool, len(queues))
+	var visit func(at int)
+	visit = func(at int) {
+		if visited[at] {
+			return
+		}
+		visited[at] = true
+		for _, name := range queues[at].deadLetters() {
+			if target, is := byName[name]; is {
+				visit(target)
+			}
+		}
+		ordered = append(ordered, queues[at])
+	}
+	for i := range queues {
+		visit(i)
+	}
+	return ordered
+}
+
+// deadLetters are the dead-letter queues that a queue and its subscriptions name.
+func (q *queue) deadLetters() []string {
+	names := []string{q.config.DeadLetter}
+	for _, s := range q.subscriptions {
+		names = append(names, s.policy.DeadLetter)
+	}
+	return names
+}
+
+func (p *plan) create(want queue) {
+	s := step{Action: createQueue, Queue: want.name, want: want}
+	for _, f := range configFields() {
+		if f.get(&want.config) != nil {
+			s.Changes = append(s.Changes, change{f.name, "-", f.text(&want.config)})
+		}
+	}
+	if !isDefault(want.subscriptions) {
+		names := cmp.Or(strings.Join(want.plain(), " "), "none")
+		s.Changes = append(s.Changes, change{"subscriptions", "-", names})
+	}
+	p.steps = append(p.steps, s)
+	for _, sub := range want.subscriptions {
+		if !sub.plain() {
+			p.steps = append(p.steps, newSubscription(want.name, sub))
+		}
+	}
+}
+
+// plain are the names of the subscriptions that have nothing but a name: they are made together with the queue.
+func (q *queue) plain() (names []string) {
+	for _, sub := range q.subscriptions {
+		if sub.plain() {
+			names = append(names, sub.name)
+		}
+	}
+	return names
+}
+
+func newSubscription(queue string, sub subscription) step {
+	return step{
+		Action: createSubscription, Queue: queue, Subscription: sub.name, sub: sub,
+		Changes: subscriptionChanges(&subscription{}, &sub),
+	}
+}
+
+// subscriptionChanges are what is different of a subscription.
+func subscriptionChanges(from, to *subscription) (changes []change) {
+	if from.filter != to.filter {
+		changes = append(changes, change{"filter", cmp.Or(from.filter, "-"), cmp.Or(to.filter, "-")})
+	}
+	for _, f := range policyFields() {
+		text := func(s *subscription) string {
+			if !s.has(f.name) {
+				return "-"
+			}
+			return cmp.Or(fmt.Sprint(f.own(&s.policy)), `""`)
+		}
+		if a, b := text(from), text(to); a != b {
+			changes = append(changes, change{f.name, a, b})
+		}
+	}
+	return changes
+}
+
+func (p *plan) alter(want, have queue) {
+	s := step{Action: alterQueue, Queue: want.name, want: want}
+	for _, f := range configFields() {
+		from, to := f.text(&have.config), f.text(&want.config)
+		if from == to {
+			continue
+		}
+		if f.name == "priorities" {
+			p.conflicts = append(p.conflicts, fmt.Sprintf(
+				"queue %s: priorities are decided when a queue is made, and cannot be altered: make another queue", want.name))
+			continue
+		}
+		s.Changes = append(s.Changes, change{f.name, from, to})
+	}
+	if len(s.Changes) > 0 {
+		p.steps = append(p.steps, s)
+	}
+}
+
+func (p *plan) subscriptions(want queue, have client.Queue) {
+	there := make(map[string]client.Subscription, len(have.Subscriptions))
+	for _, s := range have.Subscriptions {
+		there[s.Name] = s
+	}
+	for _, sub := range want.subscriptions {
+		is, found := there[sub.name]
+		delete(there, sub.name)
+		switch {
+		case !found:
+			p.steps = append(p.steps, newSubscription(want.name, sub))
+		default:
+			have := subscriptionOf(is)
+			if changes := subscriptionChanges(&have, &sub); len(changes) > 0 {
+				p.steps = append(p.steps, step{
+					Action: alterSubscription, Queue: want.name, Subscription: sub.name, sub: sub, Changes: changes,
+				})
+			}
+		}
+	}
+	for _, s := range have.Subscriptions {
+		if _, left := there[s.Name]; left {
+			p.prune = append(p.prune, step{
+				Action: deleteSubscription, Queue: want.name, Subscription: s.Name, Messages: s.Backlog,
+			})
+		}
+	}
+}
+
+func forwardChanges(from, to []client.Forward) (changes []change) {
+	describe := func(list []client.Forward, name string) string {
+		at := slices.IndexFunc(list, func(f client.Forward) bool { return f.To == name })
+		if at < 0 {
+			return "-"
+		}
+		text := "copy"
+		if list[at].Move {
+			text = "move"
+		}
+		if list[at].Filter != "" {
+			text += " if " + list[at].Filter
+		}
+		return text
+	}
+	var names []string
+	for _, f := range slices.Concat(from, to) {
+		names = append(names, f.To)
+	}
+	slices.SortFunc(names, cmp.Compare)
+	for _, name := range slices.Compact(names) {
+		if a, b := describe(from, name), describe(to, name); a != b {
+			changes = append(changes, change{"to " + name, a, b})
+		}
+	}
+	return changes
+}
+
+// alterSubscription has a subscription be as it is wanted.
+func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
+	o := s.sub.options()
+	what := client.SubscriptionChange{Redelivery: o.Redelivery}
+	for _, f := range policyFields() {
+		if !s.sub.has(f.name) {
+			what.Inherit = append(what.Inherit, f.name)
+		}
+	}
+	if slices.ContainsFunc(s.Changes, func(c change) bool { return c.Field == "filter" }) {
+		what.Filter = &o.Filter
+	}
+	_, err := c.AlterSubscription(ctx, s.Queue, s.Subscription, what)
+	return err
+}
+
+// do carries the step out.
+func (s *step) do(ctx context.Context, c *client.Client) (err error) {
+	switch s.Action {
+	case createQueue:
+		o := client.CreateQueueOptions{Config: s.want.config, Subscriptions: s.want.plain()}
+		o.Topic = len(o.Subscriptions) == 0
+		_, _, err = c.CreateQueue(ctx, s.Queue, o)
+	case alterQueue:
+		_, err = c.AlterQueue(ctx, s.Queue, s.want.config)
+	case createSubscription:
+		_, _, err = c.CreateSubscriptionWith(ctx, s.Queue, s.Subscription, s.sub.options())
+	case alterSubscription:
+		err = s.alterSubscription(ctx, c)
+	case setForwards:
+		_, err = c.SetForwards(ctx, s.Queue, s.want.forwards)
+	case deleteSubscription:
+		err = c.DeleteSubscription(ctx, s.Queue, s.Subscription)
+	case deleteQueue:
+		_, err = c.DeleteQueue(ctx, s.Queue, false)
+	}
+	return err
+}

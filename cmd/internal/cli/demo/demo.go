@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo has the commands that run a whole pair on this machine: demo, demo resize, demo transaction and dev.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// Command makes `lockstep demo`.
+func Command(env *cli.Env) *cobra.Command {
+	o := demo.Options{}
+	var keep bool
+	var coordinator string
+	cmd := &cobra.Command{
+		Use: "demo", GroupID: "run",
+		Short: "Kill the active node of a pair in mid-stream, and see that nothing is lost (20 seconds)",
+		Long: `Starts an etcd (or a witness) and two node processes on this machine with their data in a temporary directory, publishes and consumes,
+kills the active node with SIGKILL, starts it again, waits until it has caught up, and compares.
+
+The exit code is 0 only if no acknowledged message was lost or doubled and both stores hold the same.`,
+		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep " +
+			"demo --keep",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
+				return cli.Usage("--duration must be at least 1s and --rate 1 to 1000000")
+			}
+			var err error
+			if o.Raft, err = cli.WantsRaft(coordinator); err != nil {
+				return err
+			}
+			if keep {
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
+			}
+			return runDemo(cmd.Context(), env, o)
+		},
+	}
+	cmd.Flags().DurationVar(&o.Duration, "duration", 14*time.Second, "how long to publish")
+	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.AddCommand(resizeCommand(env), transactionCommand(env))
+	return cmd
+}
+
+func runDemo(ctx context.Context, env *cli.Env, o demo.Options) error {
+	if err := demoOptions(env, &o); err != nil {
+		return err
+	}
+	return keepIfFailed(ctx, o, func() (passed bool, err error) {
+		v, err := demo.Run(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		return v.Passed(), printVerdict(env, v)
+	})
+}
+
+// demoOptions fills in what all demos have in common.
+func demoOptions(env *cli.Env, o *demo.Options) error {
+	if o.Seed == 0 {
+		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
+	}
+	dir, err := os.MkdirTemp("", "lockstep-demo-")
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	o.Dir, o.Settings = dir, harness.SmallNodes()
+	// Both nodes and the load share this machine: however busy it is, it must not be taken for a dead node. A killed
+	// process is found by its closed port, regardless of these.
+	o.Settings["failover.timeout"], o.Settings["failover.drop-timeout"] = "10s", "8s"
+	w := env.Stdout
+	if env.Print.JSON() {
+		w = env.Stderr
+	}
+	o.Screen = demo.NewScreen(w, out.IsTerminal(w))
+	return nil
+}
+
+// keepIfFailed runs a demo and removes its directory, unless it failed.
+func keepIfFailed(ctx context.Context, o demo.Options, run func() (passed bool, err error)) error {
+	remove := true // also when it panics
+	defer func() {
+		if remove {
+			_ = os.RemoveAll(o.Dir)
+		}
+	}()
+	passed, err := run()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.New("interrupted")
+	case err != nil:
+		remove = false
+		return fmt.Errorf("demo with seed %d: %w\nData and logs are kept in %s", o.Seed, err, o.Dir)
+	case !passed:
+		remove = false
+		return fmt.Errorf("the demo with seed %d FAILED; data and logs are kept in %s", o.Seed, o.Dir)
+	}
+	return nil
+}
+
+func printVerdict(env *cli.Env, v demo.Verdict) error {
+	if env.Print.JSON() {
+		return env.Print.Object(v)
+	}
+	verdict := "passed: nothing acknowledged was lost, doubled or out of order, both stores hold the same"
+	if !v.Passed() {
+		verdict = "FAILED"
+	}
+	digest := func(i int) string { return fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN) }
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	return env.Print.Table([]string{"Verdict", verdict}, append([][]any{
+		{"published", out.Count(v.Published)},
+		{"acknowledged", out.Count(v.Acknowledged)},
+		{"delivered", out.Count(v.Delivered)},
+		{"lost", out.Count(v.Lost)},
+		{"duplicated", out.Count(v.Duplicated)},
+		{"out of order", out.Count(v.OutOfOrder)},
+		{"delivered again before its acknowledgement was confirmed", out.Count(v.Redelivered)},
+		{"from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
+		{"from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
+		{"digest of node a", digest(0)},
+		{"digest of node b", digest(1)},
+		{"coordinator", v.Coordinator},
+	}, violations(v)...))
+}
+
+// violations are rows with the first rules that were broken, in words.
+func violations(v demo.Verdict) (rows [][]any) {
+	const most = 10
+	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
+		rows = append(rows, []any{"broken rule", broken.String()})
+	}
+	return rows
+}
+
+// keepRunning tells how to use a pair and waits for Ctrl-C.
+func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
+	// The events go where the demo's screen is; what fails here is a terminal that is gone, and ctx ends with that.
+	w := env.Stdout
+	if env.Print.JSON() {
+		w = env.Stderr
+	}
+	printPair(w, p, ports)
+	<-ctx.Done()
+}
+
+// printPair tells where a pair is and what to try.
+func printPair(w io.Writer, p *harness.Pair, ports served) {
+	addrs := p.Addresses()[0]
+	if len(p.Nodes) > 1 {
+		addrs += "," + p.Nodes[1].Address
+	}
+	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; %s.\n", p.Coordinator())
+	for _, n := range p.Nodes {
+		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", n.Name, n.Address, n.PID(), n.LogFile())
+	}
+	for _, n := range p.Nodes {
+		if at := ports[n.Name][consoleSetting]; at != "" {
+			fmt.Fprintf(w, "  console of node %s   http://%s/\n", n.Name, at)
+		}
+	}
+	if url := ports.jmsURL(p); url != "" {
+		fmt.Fprintf(w, "  AMQP 1.0, for Qpid JMS   %s\n", url)
+	}
+	prefix := ""
+	if addrs != cli.DefaultAddr {
+		prefix = "\n  export " + cli.EnvAddr + "=" + addrs
+	}
+	fmt.Fprintf(w, `
+Try in another terminal:%s
+  lockstep queue create orders
+  lockstep publish orders "first message"
+  lockstep consume orders
+  lockstep status --watch
+  lockstep switchover
+  kill -9 %d
+`, prefix, p.Nodes[0].PID())
+}

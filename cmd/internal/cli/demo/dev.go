@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// restartAfter is how long `dev` lets a killed node be dead: long enough to see the other one alone.
+const restartAfter = 5 * time.Second
+
+// DevCommand makes `lockstep dev`.
+func DevCommand(env *cli.Env) *cobra.Command {
+	var dir, listenA, listenB, coordinator, console, amqp string
+	cmd := &cobra.Command{
+		Use: "dev", GroupID: "run",
+		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
+		Long: `Runs an etcd (or a witness) and two node processes on this machine. The data stays in --dir; the next start goes on with it.
+A node that is killed is started again after 5 seconds.`,
+		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			raft, err := cli.WantsRaft(coordinator)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(dir, 0o750); err != nil {
+				return fmt.Errorf("--dir: %w", err)
+			}
+			ports := make(served)
+			if err := errors.Join(ports.listen(cmd.Context(), "--console", consoleSetting, console),
+				ports.listen(cmd.Context(), "--amqp", amqpSetting, amqp)); err != nil {
+				return err
+			}
+			return dev(cmd.Context(), env, harness.Options{
+				Dir: dir, Listen: [2]string{listenA, listenB},
+				Settings: harness.SmallNodes(), NodeSettings: ports, Raft: raft,
+			})
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.Flags().StringVar(&console, "console", consoleAddress,
+		"address of the console of node a; b has the next port. What is taken is passed over; empty: none")
+	cmd.Flags().StringVar(&amqp, "amqp", amqpAddress,
+		"address at which node a serves AMQP 1.0; b has the next port. What is taken is passed over; empty: none")
+	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
+	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
+	return cmd
+}
+
+func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
+	p, err := harness.Start(ctx, o)
+	switch {
+	case errors.Is(err, harness.ErrInUse):
+		return fmt.Errorf("%w; stop that one, or choose another directory with --dir", err)
+	case errors.Is(err, harness.ErrAddressInUse):
+		return fmt.Errorf("%w; stop the process, or choose other addresses with --listen-a and --listen-b", err)
+	case err != nil:
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	c, err := client.Open(ctx, client.Options{Addresses: p.Addresses()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	err = p.WaitReady(ready, nil)
+	cancel()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	printPair(env.Stdout, p, o.NodeSettings)
+	supervise(ctx, env, p)
+	return nil
+}
+
+// supervise restarts nodes and the witness when they end, until ctx ends.
+func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
+	done := make(chan struct{})
+	all := p.Processes()
+	for _, n := range all {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			restart(ctx, env, n, restartAfter)
+		}()
+	}
+	for range all {
+		<-done
+	}
+}
+
+// restart starts a node again each time that it has ended, until ctx ends. A start that fails is tried again.
+func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
+	for {
+		select {
+		case <-n.Exited():
+		case <-ctx.Done():
+			return
+		}
+		fmt.Fprintf(env.Stdout, "node %s ended; starting it again in %v\n", n.Name, after)
+		for started := false; !started; {
+			timer := time.NewTimer(after)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			}
+			if err := n.Start(); err != nil {
+				fmt.Fprintf(env.Stderr, "lockstep: %v; trying again in %v\n", err, after)
+				continue
+			}
+			started = true
+		}
+		fmt.Fprintf(env.Stdout, "node %s runs again, process %d\n", n.Name, n.PID())
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package demo
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// watched calls seen when it was written what is wanted.
+type watched struct {
+	text, want string
+	seen       func()
+}
+
+func (w *watched) Write(b []byte) (int, error) {
+	w.text += string(b)
+	if strings.Contains(string(b), w.want) {
+		w.seen()
+	}
+	return len(b), nil
+}
+
+// TestDevTwice: a second dev in a directory fails at once, and once more when the first one has ended it starts.
+func TestDevTwice(t *testing.T) {
+	o := harness.Options{Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes()}
+	first, err := harness.Start(t.Context(), o)
+	require.NoError(t, err)
+	second := harness.Options{Dir: o.Dir, Settings: o.Settings} // with an etcd, as dev starts it
+	_, err = harness.Start(t.Context(), second)
+	require.ErrorIs(t, err, harness.ErrInUse)
+	require.NoError(t, first.Close())
+	first, err = harness.Start(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+}
+
+// TestDevTakenAddress: a pair does not start where another process listens; that process would answer for its node.
+func TestDevTakenAddress(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	_, err = harness.Start(t.Context(), harness.Options{
+		Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes(), Listen: [2]string{l.Addr().String()},
+	})
+	require.ErrorIs(t, err, harness.ErrAddressInUse)
+	require.ErrorContains(t, err, l.Addr().String())
+}
+
+// TestDevRaftAgain: a pair with a witness starts again in its directory.
+func TestDevRaftAgain(t *testing.T) {
+	o := harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()}
+	voters := ""
+	for range 2 {
+		p, err := harness.Start(t.Context(), o)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		require.NoError(t, p.WaitReady(ctx, nil))
+		cancel()
+		if voters != "" {
+			require.Equal(t, voters, p.Voters())
+		}
+		voters = p.Voters()
+		require.NoError(t, p.Close())
+	}
+}
+
+// TestDevRestarts: a node whose start fails once is started all the same.
+func TestDevRestarts(t *testing.T) {
+	p, err := harness.Start(t.Context(), harness.Options{
+		Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes(),
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	n := p.Nodes[0]
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, p.WaitReady(ctx, nil))
+
+	require.NoError(t, os.Rename(n.LogFile(), n.LogFile()+".1"))
+	require.NoError(t, os.Mkdir(n.LogFile(), 0o700)) // it cannot be opened
+	require.NoError(t, syscall.Kill(n.PID(), syscall.SIGKILL))
+	stdout := &watched{want: "runs again", seen: cancel}
+	stderr := &watched{want: "trying again", seen: func() { _ = os.Remove(n.LogFile()) }}
+	restart(ctx, &cli.Env{Process: cli.Process{Stdout: stdout, Stderr: stderr}}, n, time.Millisecond)
+	require.Contains(t, stdout.text, "runs again")
+	require.NotZero(t, n.PID())
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/store"
+	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+func resizeCommand(env *cli.Env) *cobra.Command {
+	var o demo.ResizeOptions
+	var keep bool
+	var fill, pageSize string
+	cmd := &cobra.Command{
+		Use:   "resize",
+		Short: "Change the page size of a pair under load, kill the active in the middle of it, and see that nothing is lost",
+		Long: `Starts an etcd and two node processes with pages of 2 KiB, fills queues with messages of many sizes, scans, and has the
+pair resize its page files one after the other while messages are published and consumed. In the middle of the standby's
+rewrite the active is killed with SIGKILL: the standby drops the rewrite and takes over. The killed node is started again,
+and the pair goes on with the plan by itself.
+
+The exit code is 0 only if no message was lost or doubled, both stores hold the same and have the new page size, and
+every message was acknowledged by two nodes all the time, but for the time from the kill until the killed node was back.`,
+		Example: `  lockstep demo resize
+  lockstep demo resize --fill 2GiB --page-size 16KiB
+  lockstep demo resize --no-kill --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			bytes, err := config.ParseSize(fill)
+			if err != nil {
+				return cli.Usage("--fill: %v", err)
+			}
+			o.FillBytes = int64(bytes)
+			if o.PageSize, err = cli.ParsePageSize("--page-size", pageSize); err != nil {
+				return err
+			}
+			if o.Rate < 1 || o.Rate > 1_000_000 || o.FillBytes < 1<<20 {
+				return cli.Usage("--rate must be 1 to 1000000 and --fill at least 1MiB")
+			}
+			if keep {
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
+			}
+			return demoResize(cmd.Context(), env, o)
+		},
+	}
+	cmd.Flags().StringVar(&fill, "fill", "256MiB", "how much lies in the queues")
+	cmd.Flags().StringVar(&pageSize, "page-size", "", "page size to resize to; default: what the scan recommends")
+	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "messages per second that are published and consumed meanwhile")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
+	cmd.Flags().BoolVar(&o.NoKill, "no-kill", false, "do not kill the active")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	return cmd
+}
+
+func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
+	if err := demoOptions(env, &o.Options); err != nil {
+		return err
+	}
+	o.ShowScan = func(node string, r *pb.ScanResult) { showScan(env, node, r) }
+	return keepIfFailed(ctx, o.Options, func() (passed bool, err error) {
+		v, err := demo.Resize(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		return v.Passed(), printResizeVerdict(env, v)
+	})
+}
+
+// showScan prints the result of a scan for people, beside the output for programs.
+func showScan(env *cli.Env, node string, r *pb.ScanResult) {
+	printer := env.Print
+	if printer.JSON() {
+		var err error
+		if printer, err = out.New(env.Stderr, "table"); err != nil {
+			return
+		}
+	}
+	// A screen that is gone is no reason to stop.
+	_ = printer.Sentence("")
+	_ = store.PrintScan(printer, node, r)
+	_ = printer.Sentence("")
+}
+
+func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {
+	if env.Print.JSON() {
+		return env.Print.Object(struct {
+			Passed bool `json:"passed"`
+			demo.ResizeVerdict
+		}{v.Passed(), v})
+	}
+	verdict := "passed: nothing was lost or doubled, both nodes have the new page size and hold the same"
+	if !v.Passed() {
+		verdict = "FAILED"
+	}
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	sizes := func(s [2]uint32) string {
+		return fmt.Sprintf("%s and %s", out.Bytes(uint64(s[0])), out.Bytes(uint64(s[1])))
+	}
+	rows := [][]any{
+		{"page sizes of a and b before", sizes(v.PageSizesBefore)},
+		{"page sizes of a and b after", sizes(v.PageSizesAfter)},
+		{"plan", fmt.Sprintf("%s, in %.1f s, steps begun again: %d", v.Plan, v.PlanSeconds, v.PlanRetries)},
+		{"in the queues meanwhile", fmt.Sprintf("%s, %s", out.Plural(v.StockMessages, "message"),
+			out.Bytes(v.StockBytes))},
+		{"  of these lost", out.Count(v.StockLost)},
+		{"  of these duplicated", out.Count(v.StockDuplicated)},
+		{"published meanwhile", out.Count(v.Published)},
+		{"  acknowledged", out.Count(v.Acknowledged)},
+		{"  delivered", out.Count(v.Delivered)},
+		{"  lost", out.Count(v.Lost)},
+		{"  duplicated", out.Count(v.Duplicated)},
+		{"  out of order", out.Count(v.OutOfOrder)},
+		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, out.Plural(v.Samples, "sample"))},
+		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
+	}
+	if v.KilledAtPercent > 0 {
+		rows = append(rows, [][]any{
+			{"the kill, with the standby's rewrite at", fmt.Sprintf("%.0f%%", v.KilledAtPercent)},
+			{"  from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
+			{"  largest pause that a publisher saw", fmt.Sprintf("%.1f ms", v.KillPauseMS)},
+			{"  from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},
+			{"  time with fewer than two copies", fmt.Sprintf("%.0f ms", v.KillOneCopyMS)},
+		}...)
+	}
+	for i, n := range []string{"a", "b"} {
+		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})
+	}
+	return env.Print.Table([]string{"Verdict", verdict}, append(rows, violations(v.Verdict)...))
+}

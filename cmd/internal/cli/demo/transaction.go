@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/demo"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+func transactionCommand(env *cli.Env) *cobra.Command {
+	var o demo.ChainOptions
+	var keep bool
+	var coordinator string
+	cmd := &cobra.Command{
+		Use:   "transaction",
+		Short: "Kill the active and lose the workers of a chain of queues, and see that each order has one invoice",
+		Long: `Starts an etcd (or a witness) and two node processes, and publishes orders to one queue. Workers take each order
+and publish an invoice to another queue, in one transaction. The active is killed with SIGKILL again and again, and so are
+the workers lost in the middle of what they do: orders are delivered more than once, and processed more than once, but
+only one of the transactions about an order is committed.
+
+The exit code is 0 only if each order that was acknowledged has exactly one invoice and both stores hold the same.`,
+		Example: `  lockstep demo transaction
+  lockstep demo transaction --kills 20 --rate 500
+  lockstep demo transaction --coordinator raft --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Kills < 0 || o.Kills > 1000 || o.Rate < 1 || o.Rate > 10_000 {
+				return cli.Usage("--kills must be 0 to 1000 and --rate 1 to 10000")
+			}
+			var err error
+			if o.Raft, err = cli.WantsRaft(coordinator); err != nil {
+				return err
+			}
+			if keep {
+				if o.NodeSettings, err = consoles(cmd.Context(), consoleAddress); err != nil {
+					return err
+				}
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p, o.NodeSettings) }
+			}
+			return demoTransaction(cmd.Context(), env, o)
+		},
+	}
+	cmd.Flags().IntVar(&o.Kills, "kills", 5, "how often the active is killed")
+	cmd.Flags().IntVar(&o.Rate, "rate", 200, "orders per second")
+	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
+	return cmd
+}
+
+func demoTransaction(ctx context.Context, env *cli.Env, o demo.ChainOptions) error {
+	if err := demoOptions(env, &o.Options); err != nil {
+		return err
+	}
+	return keepIfFailed(ctx, o.Options, func() (passed bool, err error) {
+		v, err := demo.Chain(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		return v.Passed(), printChainVerdict(env, v)
+	})
+}
+
+func printChainVerdict(env *cli.Env, v demo.ChainVerdict) error {
+	if env.Print.JSON() {
+		return env.Print.Object(struct {
+			Passed bool `json:"passed"`
+			demo.ChainVerdict
+		}{v.Passed(), v})
+	}
+	verdict := "passed: each order has exactly one invoice, both stores hold the same"
+	if !v.Passed() {
+		verdict = "FAILED"
+	}
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	rows := [][]any{
+		{"orders published", out.Count(v.Published)},
+		{"times that one was processed", out.Count(v.Processed)},
+		{"  refused, because it had been processed before", out.Count(v.Refused)},
+		{"invoices stored", out.Count(v.Stored)},
+		{"  missing", out.Count(v.Missing)},
+		{"  doubled", out.Count(v.Doubled)},
+		{"orders left", out.Count(v.Left)},
+		{"kills of the active", out.Count(v.Kills)},
+		{"workers that were lost", out.Count(v.LostWorkers)},
+	}
+	for i, n := range []string{"a", "b"} {
+		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})
+	}
+	return env.Print.Table([]string{"Verdict", verdict}, append(rows, []any{"coordinator", v.Coordinator}))
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor has the command that checks a machine and the settings of a node.
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/doctor"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// ErrProblems is returned when a check has found a problem.
+var ErrProblems = errors.New("mend these before the node is put to work; then run lockstep doctor again")
+
+// report is what was found, for programs.
+type report struct {
+	Problems   int              `json:"problems"`
+	Warnings   int              `json:"warnings"`
+	NotChecked int              `json:"not_checked"`
+	Findings   []doctor.Finding `json:"findings"`
+}
+
+// Command makes `lockstep doctor`.
+func Command(env *cli.Env) *cobra.Command {
+	var file, peer string
+	cmd := &cobra.Command{
+		Use: "doctor", GroupID: "operate",
+		Short: "Check this machine and the settings of a node before it is put to work",
+		Long: `Check what would keep a node from starting, slow it down or cost data later: clock, filesystem, space, how long the
+disk takes to sync, permissions, ports, certificates, memory and other limits, kernel settings, etcd or the voters, the
+pair's record, and the other node. It takes the settings of lockstep serve: give it the same file, flags and
+environment, and run it as the same user on the same machine.
+
+It does no harm where the node runs already: it takes no lock, leaves the node's files alone, syncs a small file of its
+own a few times beside them, and sees that ports are in use by that node.
+
+Each check ends with ok, warning, problem, or "not checked" and why. The exit code is 1 if there is a problem.`,
+		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
+  lockstep doctor --config node.yaml --peer 10.0.0.2:7420
+  sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			environ := slices.DeleteFunc(slices.Clone(env.Environ),
+				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
+			cfg, err := config.Load(file, environ, cmd.Flags())
+			if errors.Is(err, config.ErrInvalid) {
+				return printReport(env, []doctor.Finding{
+					{
+						Check: "settings", Verdict: doctor.Problem, Measured: err.Error(), Means: "the node does not start",
+						Do: "correct them; docs/reference/configuration.md has every setting",
+					},
+					{Check: "everything else", Verdict: doctor.NotChecked, Means: "the settings say what to check"},
+				})
+			}
+			if err != nil {
+				return err
+			}
+			found := []doctor.Finding{{Check: "settings", Verdict: doctor.OK, Measured: "valid"}}
+			for _, w := range cfg.Warnings {
+				found = append(found, doctor.Finding{Check: "settings", Verdict: doctor.Warning, Measured: w})
+			}
+			found = append(found, doctor.Run(cmd.Context(), doctor.Options{Config: cfg, Peer: peer, Version: env.Version})...)
+			return printReport(env, found)
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
+	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: as the pair's record says")
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}
+
+func printReport(env *cli.Env, found []doctor.Finding) error {
+	r := report{Findings: found}
+	for i := range found {
+		f := &found[i]
+		switch f.Verdict {
+		case doctor.Problem:
+			r.Problems++
+		case doctor.Warning:
+			r.Warnings++
+		case doctor.NotChecked:
+			r.NotChecked++
+		case doctor.OK:
+		}
+		if err := env.Print.Sentence("%s", text(f)); err != nil {
+			return err
+		}
+	}
+	if err := env.Print.Object(r); err != nil {
+		return err
+	}
+	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", out.Plural(r.Problems, "problem"),
+		out.Plural(r.Warnings, "warning"), r.NotChecked, out.Plural(len(found), "check"))
+	if err == nil && r.Problems > 0 {
+		err = fmt.Errorf("%s: %w", out.Plural(r.Problems, "problem"), ErrProblems)
+	}
+	return err
+}
+
+// text is a finding for people: on one line what was measured, below it what that means and what to do.
+func text(f *doctor.Finding) string {
+	verdict := strings.ToUpper(string(f.Verdict))
+	if f.Verdict == doctor.OK {
+		verdict = "ok"
+	}
+	line := fmt.Sprintf("%-11s  %s", verdict, f.Check)
+	if f.Subject != "" {
+		line += ", " + f.Subject
+	}
+	if f.Measured != "" {
+		line += ": " + f.Measured
+	}
+	for _, more := range []struct{ name, text string }{{"means", f.Means}, {"do", f.Do}} {
+		if more.text != "" && (f.Verdict != doctor.OK || more.name == "means") {
+			line += fmt.Sprintf("\n%13s%s: %s", "", more.name, more.text)
+		}
+	}
+	return line
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// takeDir lets a command that reads the files of a stopped node be told the directory by --data-dir, as the other
+// commands are, and, as it was before, by its first argument. need: there must be one. The arguments that follow are as
+// many as rest says.
+func takeDir(cmd *cobra.Command, need bool, rest int) {
+	var dir string
+	run := cmd.RunE
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of a stopped node; DIR as the first argument is the same")
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch n := len(args); {
+		case dir != "" && n > rest:
+			return cli.Usage("the directory is given twice, as an argument and as --data-dir")
+		case dir != "" && n == rest, dir == "" && n == rest+1, dir == "" && n == 0 && !need:
+			return nil
+		case dir == "" && n <= rest:
+			return cli.Usage("%s needs a directory: --data-dir", cmd.CommandPath())
+		default:
+			return cli.Usage("%s takes another number of arguments; see --help", cmd.CommandPath())
+		}
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if dir != "" {
+			args = append([]string{dir}, args...)
+		}
+		return run(cmd, args)
+	}
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package job has the commands for scheduled jobs.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Command makes `lockstep job`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "job", GroupID: "operate",
+		Short: "Schedule scans, shrinks, backups, compacts and verifications",
+		Long: `Jobs belong to the pair: they are kept with its messages, and run on the node that they are for, whichever that is at
+the time. A job that is still running is not started a second time.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(listCommand(env), putCommand(env), deleteCommand(env), runCommand(env), historyCommand(env))
+	return cmd
+}
+
+// jobState is a scheduled job.
+type jobState struct {
+	Name     string    `json:"name"`
+	Schedule string    `json:"schedule"`
+	Kind     string    `json:"kind"`
+	On       string    `json:"on,omitempty"`
+	Paused   bool      `json:"paused"`
+	NextRun  time.Time `json:"next_run,omitzero"`
+	LastRun  *jobRun   `json:"last_run,omitempty"`
+}
+
+// jobRun is one run of a job.
+type jobRun struct {
+	Job       string    `json:"job,omitempty"`
+	StartedAt time.Time `json:"started_at"`
+	Seconds   float64   `json:"seconds"`
+	Outcome   string    `json:"outcome"`
+	Detail    string    `json:"detail,omitempty"`
+	Node      string    `json:"node,omitempty"`
+}
+
+func newJobState(j *pb.Job) jobState {
+	r := jobState{Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused()}
+	if j.GetNextRun() != nil {
+		r.NextRun = j.GetNextRun().AsTime()
+	}
+	if h := j.GetHistory(); len(h) > 0 {
+		last := newJobRun("", h[0])
+		r.LastRun = &last
+	}
+	return r
+}
+
+func newJobRun(job string, r *pb.JobRun) jobRun {
+	return jobRun{
+		Job: job, StartedAt: r.GetStartedAt().AsTime(), Seconds: r.GetTook().AsDuration().Seconds(),
+		Outcome: r.GetOutcome(), Detail: r.GetDetail(),
+		Node: r.GetNode(),
+	}
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List all jobs, when they run next, and how they ended last",
+		Long: `Show each job with its kind, its schedule, when it runs next, and how its last run ended. Jobs run on
+the active node, or on the node that they name; they are kept with the pair and survive a failover.`,
+		Example: "  lockstep job list\n  lockstep job list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				jobs, err := c.Jobs(ctx)
+				if err != nil {
+					return err
+				}
+				rows := make([][]any, 0, len(jobs))
+				for _, job := range jobs {
+					j := newJobState(job)
+					if err := env.Print.Object(j); err != nil {
+						return err
+					}
+					next, last := out.LocalTime(j.NextRun), "-"
+					if j.Paused {
+						next = "paused"
+					}
+					if j.LastRun != nil {
+						last = out.LocalTime(j.LastRun.StartedAt) + ": " + j.LastRun.Outcome
+					}
+					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
+				}
+				if len(rows) == 0 {
+					return env.Print.Sentence("There are no jobs. One is made with: lockstep job put nightly --kind " +
+						"backup --schedule \"0 2 * * *\"")
+				}
+				return env.Print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
+			})
+		},
+	}
+}
+
+// Kinds of jobs, and the nodes that they can be for.
+func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
+func jobNodes() []string { return []string{"", nodes.Standby, nodes.Active, "both"} }
+
+func putCommand(env *cli.Env) *cobra.Command {
+	var job pb.Job
+	cmd := &cobra.Command{
+		Use: "put NAME", Short: "Add a job, or change the one of that name",
+		Long: `Add a job, or replace the one of that name; its history stays. The schedule has the five fields of cron (minute, hour,
+day of the month, month, day of the week), or is one of @hourly, @daily, @weekly and @every 6h; in local time of the active node.
+A compact is a rolling one.`,
+		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
+  lockstep job put tidy --kind shrink --schedule @daily --on both
+  lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job.Name = args[0]
+			switch {
+			case job.GetSchedule() == "" || job.GetKind() == "":
+				return cli.Usage("--kind and --schedule are needed")
+			case !slices.Contains(jobKinds(), job.GetKind()):
+				return cli.Usage("--kind %q is none of %s", job.GetKind(), strings.Join(jobKinds(), ", "))
+			case !slices.Contains(jobNodes(), job.GetOn()):
+				return cli.Usage("--on %q is none of standby, active and both", job.GetOn())
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				now, err := c.PutJob(ctx, &job)
+				if err != nil {
+					return err
+				}
+				j := newJobState(now)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				if j.Paused {
+					return env.Print.Sentence("job %s is kept and paused", j.Name)
+				}
+				return env.Print.Sentence("job %s runs next at %s", j.Name, out.LocalTime(j.NextRun))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
+		"when it runs: cron expression with five fields, or @daily and the like")
+	cmd.Flags().StringVar(&job.Kind, "kind", "", "what it does: "+strings.Join(jobKinds(), ", "))
+	cmd.Flags().StringVar(&job.On, "on", "",
+		"the node that does it: standby, active or both; default: what suits the kind")
+	cmd.Flags().BoolVar(&job.Paused, "paused", false, "keep it and do not run it")
+	return cmd
+}
+
+func deleteCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a job with its history",
+		Long:    `Delete a job with its history. A run of it that is under way goes on to its end.`,
+		Example: "  lockstep job delete nightly",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := c.DeleteJob(ctx, args[0]); err != nil {
+					return err
+				}
+				if err := env.Print.Object(map[string]string{"deleted": args[0]}); err != nil {
+					return err
+				}
+				return env.Print.Sentence("deleted job %s", args[0])
+			})
+		},
+	}
+}
+
+func runCommand(env *cli.Env) *cobra.Command {
+	var detach bool
+	cmd := &cobra.Command{
+		Use: "run NAME", Short: "Run a job now, and wait for it",
+		Long: `Run a job now, whatever its schedule says, and wait until it is done: of a compact, until its rolling plan has ended, which
+lockstep store plan --watch shows. If the active role moves meanwhile, the run is begun again, and this waits for that.
+The exit code is 1 if it failed. It is refused while it runs already. With --detach a compact is not waited for.`,
+		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				find, cancel := context.WithTimeout(ctx, env.Timeout)
+				_, err := c.WaitActive(find)
+				cancel()
+				if err != nil {
+					return err
+				}
+				before, err := lastRun(ctx, c, args[0], env.Timeout)
+				if err != nil {
+					return err
+				}
+				run, err := c.RunJob(ctx, args[0])
+				if err != nil && !errors.Is(err, client.ErrUnavailable) {
+					return err
+				}
+				if err != nil || run.GetOutcome() == outcomeRunning && !detach {
+					if run, err = followRun(ctx, env, c, args[0], before, err); err != nil {
+						return err
+					}
+				}
+				return printRun(env, newJobRun(args[0], run))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the plan of a compact")
+	return cmd
+}
+
+func printRun(env *cli.Env, j jobRun) error {
+	if err := env.Print.Object(j); err != nil {
+		return err
+	}
+	if err := env.Print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
+		return err
+	}
+	if j.Outcome == "failed" {
+		return fmt.Errorf("job %s failed", j.Job)
+	}
+	return nil
+}
+
+const (
+	outcomeRunning = "running"
+	outcomeSkipped = "skipped"
+	// runPoll is how often it is looked whether a run is over.
+	runPoll = 500 * time.Millisecond
+)
+
+// lastRun gives the last run of a job; nil if it did not run yet.
+func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	jobs, err := c.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == name })
+	if i < 0 {
+		return nil, fmt.Errorf("job %s: %w", name, client.ErrNoJob)
+	}
+	if len(jobs[i].GetHistory()) == 0 {
+		return nil, nil // it did not run yet
+	}
+	return jobs[i].GetHistory()[0], nil
+}
+
+// followRun waits for the end of the run that began after another one. cause is why the answer of the node that began
+// it did not come, if it did not: then there may be no such run.
+func followRun(
+	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
+) (*pb.JobRun, error) {
+	ticker := time.NewTicker(runPoll)
+	defer ticker.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		run, err := lastRun(ctx, c, name, env.Timeout)
+		if err != nil {
+			return nil, errors.Join(cause, err)
+		}
+		started := run.GetStartedAt().AsTime()
+		fresh := run != nil && (before == nil || started.After(before.GetStartedAt().AsTime()))
+		switch waited := time.Since(began); {
+		case !fresh && waited > env.Timeout:
+			return nil, cause
+		case !fresh, run.GetOutcome() == outcomeRunning:
+		case run.GetOutcome() == outcomeSkipped && cause != nil && waited < env.Timeout:
+			// It has met a change of roles, and is begun again in a moment.
+		default:
+			return run, nil
+		}
+	}
+}
+
+func historyCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "history NAME", Short: "Show the last runs of a job, newest first",
+		Long: `Show when the last runs of a job began and ended, on which node, and what came of them: result or
+error.`,
+		Example: "  lockstep job history nightly",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				jobs, err := c.Jobs(ctx)
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == args[0] })
+				if i < 0 {
+					return fmt.Errorf("job %s: %w", args[0], client.ErrNoJob)
+				}
+				name := env.NodeNamer(ctx, c)
+				rows := make([][]any, 0, len(jobs[i].GetHistory()))
+				for _, r := range jobs[i].GetHistory() {
+					j := newJobRun(args[0], r)
+					j.Node = name(j.Node)
+					if err := env.Print.Object(j); err != nil {
+						return err
+					}
+					rows = append(rows, []any{
+						out.LocalTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds),
+						j.Node, j.Detail,
+					})
+				}
+				if len(rows) == 0 {
+					return env.Print.Sentence("job %s did not run yet", args[0])
+				}
+				return env.Print.Table([]string{"Started", "Outcome", "Took", "Node", "Detail"}, rows)
+			})
+		},
+	}
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package job_test
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestJobs: they are kept, run and remembered.
+func TestJobs(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	clitest.FillForScan(t, c, 10)
+	require.Contains(t, c.OK("job", "list"), "no jobs")
+	require.Contains(t, c.OK("job", "put", "nightly", "--kind", "scan", "--schedule", "0 2 * * *"),
+		"job nightly runs next at")
+	require.Contains(t, c.OK("job", "put", "tidy", "--kind", "shrink", "--schedule", "@daily", "--paused"), "paused")
+	_, stderr, code := c.Run("", "job", "put", "broken", "--kind", "scan", "--schedule", "sometimes")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "sometimes")
+	require.Contains(t, c.OK("job", "history", "nightly"), "did not run yet")
+	require.Contains(t, c.OK("job", "run", "nightly"), "job nightly: ok")
+	runs := c.Lines("job", "history", "nightly")
+	require.Len(t, runs, 1)
+	require.Equal(t, "ok", runs[0]["outcome"])
+	require.Contains(t, c.OK("job", "history", "nightly"), "ok")
+	require.Len(t, c.Lines("job", "list"), 2)
+	require.Contains(t, c.OK("job", "list"), "0 2 * * *")
+	c.OK("job", "delete", "tidy")
+	_, stderr, code = c.Run("", "job", "run", "tidy")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "no such job")
+	_, _, code = c.Run("", "job", "history", "tidy")
+	require.Equal(t, cli.ExitError, code)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// BrowseCommand makes `lockstep browse`.
+func BrowseCommand(env *cli.Env) *cobra.Command {
+	var o client.BrowseOptions
+	var bodies bool
+	cmd := &cobra.Command{
+		Use: "browse QUEUE", GroupID: "use",
+		Short: "Look at messages without consuming them",
+		Long: `Print stored messages in order, without taking them: consumers get them all the same. With
+--subscription only what that one has still to acknowledge is shown. It ends at the end of the queue.`,
+		Example: `  lockstep browse orders --limit 20
+  lockstep browse prices --subscription audit --from 1000 --output json
+  lockstep browse orders --bodies > all.txt`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return browse(ctx, env, c, args[0], o, bodies)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
+		"only what it has still to acknowledge; default: all that is stored")
+	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
+	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "at most this many; 0: all")
+	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "leave the bodies out")
+	cmd.Flags().BoolVar(&bodies, "bodies", false, "print the bodies, one per line, instead of a table")
+	return cmd
+}
+
+func browse(
+	ctx context.Context, env *cli.Env, c *client.Client, queue string, o client.BrowseOptions, bodies bool,
+) error {
+	wait, cancel := context.WithTimeout(ctx, env.Timeout)
+	_, err := c.WaitActive(wait)
+	cancel()
+	if err != nil {
+		return err
+	}
+	const rowsPerTable = 1000 // a long listing appears in pieces and does not fill the memory
+	var rows [][]any
+	flush := func() error {
+		if len(rows) == 0 {
+			return nil
+		}
+		err := env.Print.Table([]string{"Sequence", "Published", "Deliveries", "Size", "Properties", "Body"}, rows)
+		rows = rows[:0]
+		return err
+	}
+	var damaged []uint64
+	o.Damaged = func(sequence uint64) { damaged = append(damaged, sequence) }
+	for m, err := range c.Browse(ctx, queue, o) {
+		if err != nil {
+			return err
+		}
+		if env.Print.JSON() || bodies {
+			if err := printMessage(env, queue, m, !o.HeadersOnly, nil); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []any{
+			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, out.Bytes(len(m.Body)),
+			out.StoredProperties(&m), out.Body(m.Body),
+		})
+		if len(rows) == rowsPerTable {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := flush(); err != nil || len(damaged) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; "+
+		"lockstep verify lists them, "+
+		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, out.Plural(len(damaged), "message"), queue,
+		damaged[0], queue)
+}

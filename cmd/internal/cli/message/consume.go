@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// consumeFlags are the flags of consume.
+type consumeFlags struct {
+	subscription string
+	count        uint64
+	follow       bool
+	noAck        bool
+	reject       bool
+	wait         time.Duration
+	prefetch     int
+	format       string
+	command      string
+	filter       string
+}
+
+// ConsumeCommand makes `lockstep consume`.
+func ConsumeCommand(env *cli.Env) *cobra.Command {
+	var f consumeFlags
+	cmd := &cobra.Command{
+		Use: "consume QUEUE", GroupID: "use",
+		Short: "Consume messages and print their bodies, one per line",
+		Long: `Print messages and acknowledge each one after it was printed. A message that cannot be printed, because standard output
+is closed or full, is not acknowledged. The command ends when no message came for --wait, or after
+--count; with --follow it goes on until Ctrl-C. With --no-ack the messages stay in the queue. With --reject each one is
+rejected instead: it is moved to the queue's dead-letter queue, or dropped if there is none.
+
+With --filter it gets only the messages that match, an expression in CEL as in subscription create; the others stay for
+other consumers.
+
+` + formatHelp + `
+
+` + handlerHelp,
+		Example: `  lockstep consume orders
+  lockstep consume prices --subscription audit --follow
+  lockstep consume orders --count 1 --output json
+  lockstep consume orders --count 1 --reject
+  lockstep consume orders --filter 'priority > 5' --max 10 --format '{{.sequence}} {{.subject}} {{.body}}'
+  lockstep consume orders --follow --ack-after-command 'curl --fail --data-binary @- https://example.net/orders'
+  lockstep consume orders --follow --ack-after-command \
+    'psql -v ON_ERROR_STOP=1 -v body="$(cat)" -f insert.sql'   # insert into orders values (:'body');`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.prefetch < 1 {
+				return cli.Usage("--prefetch must be at least 1")
+			}
+			format, err := newFormatter(env, f.format)
+			if err != nil {
+				return err
+			}
+			if f.command == "" || format != nil || env.Print.JSON() {
+				if err := checkOutput(env.Stdout); err != nil {
+					return err
+				}
+			}
+			if f.command != "" && !cmd.Flags().Changed("prefetch") {
+				f.prefetch = 1 // one after another: the others are for other consumers
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return consume(ctx, env, c, args[0], f, format)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "subscription to consume")
+	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "end after this many messages; 0: no limit")
+	cmd.Flags().Uint64Var(&f.count, "max", 0, "the same as --count")
+	cmd.MarkFlagsMutuallyExclusive("count", "max")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
+	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
+		"do not acknowledge: the messages are delivered again, to another consumer")
+	cmd.Flags().BoolVar(&f.reject, "reject", false,
+		"reject instead of acknowledging: the messages are moved to the queue's dead-letter queue, or dropped")
+	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
+		"run this command for each message, and answer as its exit code says")
+	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
+	cmd.Flags().StringVar(&f.filter, "filter", "", "only messages that match this expression in CEL; default: all")
+	cmd.Flags().StringVar(&f.format, "format", "", "print each message as this template says")
+	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
+	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
+	return cmd
+}
+
+func consume(
+	ctx context.Context, env *cli.Env, c *client.Client, queue string, f consumeFlags, format *formatter,
+) error {
+	attach, cancel := context.WithTimeout(ctx, env.Timeout)
+	if _, err := c.WaitActive(attach); err != nil {
+		cancel()
+		return err
+	}
+	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch, Filter: f.filter}
+	if f.count > 0 && f.count < uint64(f.prefetch) {
+		o.Prefetch = int(f.count) // do not take what others could have
+	}
+	co, err := c.Consume(attach, queue, o)
+	cancel()
+	if err != nil {
+		return err
+	}
+	err = takeDeliveries(ctx, env, co, f, format)
+	// also after Ctrl-C: what was printed is acknowledged, or rejected
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
+	defer cancel()
+	return errors.Join(err, co.Flush(flush))
+}
+
+// takeDeliveries prints and answers until there is no more, or no more is wanted.
+func takeDeliveries(
+	ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags, format *formatter,
+) error {
+	for n := uint64(0); f.count == 0 || n < f.count; n++ {
+		next, cancel := ctx, context.CancelFunc(func() {})
+		if !f.follow {
+			next, cancel = context.WithTimeout(ctx, f.wait)
+		}
+		d, err := co.Receive(next)
+		ended := next.Err() != nil
+		cancel()
+		switch {
+		case err != nil && ended:
+			return nil //nolint:nilerr // Ctrl-C, or nothing came
+		case err != nil:
+			return err
+		}
+		if f.command == "" || format != nil || env.Print.JSON() {
+			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+				return err
+			}
+		}
+		switch {
+		case f.command != "":
+			if err := (&handler{env: env, command: f.command}).handle(ctx, d); err != nil {
+				return err
+			}
+		case f.reject:
+			d.Reject()
+		case !f.noAck:
+			d.Ack()
+		}
+	}
+	return nil
+}
+
+// printMessage prints one message: its body on a line, all of it as an object, or as format says, if there is one.
+func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
+	if format != nil {
+		return format.print(env, queue, &m)
+	}
+	if env.Print.JSON() {
+		return env.Print.Object(out.NewMessage(queue, m, body))
+	}
+	return env.Print.Raw(append(m.Body[:len(m.Body):len(m.Body)], '\n'))
+}

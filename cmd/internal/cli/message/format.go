@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"text/template"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// formatHelp is what the help of commands with --format says of it.
+const formatHelp = `With --format each message is printed as a template of Go's text/template says, with the fields of --output json:
+{{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex .body}} and {{base64 .body}}
+write a value otherwise. A field or property that the message does not have is an error, and the message stays in the
+queue; {{index .properties "region"}} is empty instead.`
+
+// formatter prints messages as a template says.
+type formatter struct{ template *template.Template }
+
+// newFormatter reads a template; nil for "".
+func newFormatter(env *cli.Env, text string) (*formatter, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // there is nothing to format
+	}
+	if env.Print.JSON() {
+		return nil, cli.Usage("--format and --output json exclude each other")
+	}
+	t, err := template.New("--format").Funcs(template.FuncMap{
+		"json": func(v any) (string, error) {
+			var b bytes.Buffer
+			enc := json.NewEncoder(&b)
+			enc.SetEscapeHTML(false)
+			err := enc.Encode(v)
+			return string(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), err
+		},
+		"hex":    func(v any) string { return hex.EncodeToString(fmt.Append(nil, v)) },
+		"base64": func(v any) string { return base64.StdEncoding.EncodeToString(fmt.Append(nil, v)) },
+	}).Option("missingkey=error").Parse(text)
+	if err != nil {
+		return nil, cli.Usage("%v", err)
+	}
+	return &formatter{t}, nil
+}
+
+// fields are what a template sees: what --output json prints, with the texts that a message does not have empty, and
+// the body as it is.
+func fields(queue string, m *client.Stored) (map[string]any, error) {
+	encoded, err := json.Marshal(out.NewMessage(queue, *m, false))
+	if err != nil {
+		return nil, fmt.Errorf("encode a message: %w", err)
+	}
+	all := map[string]any{
+		"typed_properties": map[string]any{},
+	}
+	for _, name := range [...]string{
+		"message_id", "correlation_id", "reply_to", "content_type", "subject", "group", "priority", "expires_at",
+		"deliver_at",
+	} {
+		all[name] = ""
+	}
+	dec := json.NewDecoder(bytes.NewReader(encoded))
+	dec.UseNumber() // a sequence has more digits than a float64
+	if err := dec.Decode(&all); err != nil {
+		return nil, fmt.Errorf("encode a message: %w", err)
+	}
+	all["body"] = string(m.Body)
+	properties := make(map[string]string, len(m.Properties)) // not any: index gives "" for a missing key
+	maps.Copy(properties, m.Properties)
+	all["properties"] = properties
+	return all, nil
+}
+
+// print prints one message and ends the line.
+func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
+	all, err := fields(queue, m)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := f.template.Execute(&b, all); err != nil {
+		return fmt.Errorf("print message %d, which is not acknowledged: %w; the names of fields are those of --output json",
+			m.Sequence, err)
+	}
+	b.WriteByte('\n')
+	return env.Print.Raw(b.Bytes())
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// handlerHelp is what the help of consume says of --ack-after-command.
+const handlerHelp = `With --ack-after-command 'COMMAND' a shell runs the command for each message, one after another, with the body as its
+standard input and the fields in variables: LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT,
+LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE,
+LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and LOCKSTEP_PROPERTY_NAME for each property. Its exit code decides:
+0 acknowledges the message, 100 rejects it, 126 and 127 (it cannot be run) give it back and end with an error, and every
+other one gives it back, to be delivered again. The messages are not printed then, unless --format is given.`
+
+// Exit codes of a command that are not just success or failure.
+const (
+	exitReject        = 100
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// interruptWait is how long a command may take to end when consume is interrupted.
+const interruptWait = 5 * time.Second
+
+// errHandler is returned when the command of --ack-after-command cannot be run.
+var errHandler = errors.New("the command of --ack-after-command cannot be run")
+
+// handler runs a command for each message.
+type handler struct {
+	env     *cli.Env
+	command string
+}
+
+// handle runs the command for one message and answers it.
+func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
+	code, err := h.run(ctx, d)
+	switch {
+	case err != nil:
+		d.Nack()
+		return err
+	case code == 0:
+		return d.AckSync(ctx)
+	case code == exitReject:
+		d.Reject()
+		return nil
+	}
+	d.Nack()
+	if code == exitNotExecutable || code == exitNotFound {
+		return fmt.Errorf("%w: exit code %d; message %d was given back", errHandler, code, d.Sequence)
+	}
+	fmt.Fprintf(h.env.Stderr, "lockstep: message %d of %s: exit code %d; it is given back\n", d.Sequence, d.Queue(), code)
+	return ctx.Err()
+}
+
+// run gives the exit code of the command; -1 if a signal has ended it.
+func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err error) {
+	cmd := exec.CommandContext(ctx, "sh", "-c", h.command)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = interruptWait
+	cmd.Stdin = bytes.NewReader(d.Body)
+	cmd.Stdout, cmd.Stderr = h.env.Stdout, h.env.Stderr
+	cmd.Env = append(os.Environ(), variables(d)...)
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode(), nil
+	case errors.Is(err, syscall.EPIPE):
+		return cmd.ProcessState.ExitCode(), nil // it has not read all of the body
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", errHandler, err)
+	}
+	return 0, nil
+}
+
+// variables are the environment of the command, beside that of this process.
+func variables(d *client.Delivery) []string {
+	set := map[string]string{
+		"QUEUE": d.Queue(), "SUBSCRIPTION": d.Subscription(), "SEQUENCE": fmt.Sprint(d.Sequence),
+		"DELIVERY_COUNT": fmt.Sprint(d.DeliveryCount), "PUBLISHED_AT": d.PublishedAt.UTC().Format(time.RFC3339Nano),
+		"MESSAGE_ID": d.MessageID, "CORRELATION_ID": d.CorrelationID, "REPLY_TO": d.ReplyTo,
+		"CONTENT_TYPE": d.ContentType, "SUBJECT": d.Subject, "GROUP": d.Group, "PRIORITY": "4",
+	}
+	if d.Priority != nil {
+		set["PRIORITY"] = fmt.Sprint(*d.Priority)
+	}
+	for k, v := range d.Properties {
+		set["PROPERTY_"+variableName(k)] = v
+	}
+	for k, v := range d.Values {
+		if b, is := v.([]byte); is {
+			v = string(b)
+		}
+		set["PROPERTY_"+variableName(k)] = fmt.Sprint(v)
+	}
+	list := make([]string, 0, len(set))
+	for k, v := range set {
+		// No variable can hold a zero byte.
+		list = append(list, "LOCKSTEP_"+k+"="+strings.ReplaceAll(v, "\x00", ""))
+	}
+	sort.Strings(list)
+	return list
+}
+
+// variableName makes a key one that a shell can name: letters and digits, in upper case, and _ for all else.
+func variableName(key string) string {
+	return strings.Map(func(r rune) rune {
+		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return unicode.ToUpper(r)
+		}
+		return '_'
+	}, key)
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+// TestFormat: a template sees the fields of the JSON, and what is no template is wrong usage.
+func TestFormat(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("publish", "orders", "--create", "a <body>", "--subject", "s", "-p", "region=eu", "--typed-property", "total=7")
+	c.OK("publish", "orders", "b", "--priority", "3")
+	require.Equal(t, "orders #1 s eu 7 a <body> {\"region\":\"eu\"} 61203c626f64793e YSA8Ym9keT4=\n",
+		c.OK("consume", "orders", "--max", "1", "--format", "{{.queue}} #{{.sequence}} {{.subject}} {{.properties.region}} "+
+			"{{.typed_properties.total}} {{.body}} {{json .properties}} {{hex .body}} {{base64 .body}}"))
+	require.Equal(t, "[] 3 b\n",
+		c.OK("consume", "orders", "-n", "1", "--format", "[{{.subject}}] {{.priority}} {{.body}}"))
+	for _, wrong := range [][]string{
+		{"--format", "{{.sequence"},
+		{"--format", "{{nothing .body}}"},
+		{"--format", "x", "--output", "json"},
+		{"--max", "1", "--count", "2"},
+		{"--no-ack", "--ack-after-command", "true"},
+	} {
+		_, stderr, code := c.Run("", append([]string{"consume", "orders"}, wrong...)...)
+		require.Equal(t, cli.ExitUsage, code, "%v: %s", wrong, stderr)
+	}
+}
+
+// TestConsumeFilter: what matches is consumed, the rest stays.
+func TestConsumeFilter(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("publish", "orders", "--create", "a", "c", "-p", "region=us")
+	c.OK("publish", "orders", "b", "-p", "region=eu")
+	require.Equal(t, "b\n", c.OK("consume", "orders", "--filter", `properties.region == "eu"`))
+	require.Equal(t, "a\nc\n", c.OK("consume", "orders"))
+	_, stderr, code := c.Run("", "consume", "orders", "--filter", "region == 3")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "1:1: undeclared reference to 'region'")
+
+	c.OK("subscription", "create", "orders", "large", "--filter", "size > 3")
+	c.OK("publish", "orders", "one", "three")
+	require.Equal(t, "three\n", c.OK("consume", "orders", "-s", "large"))
+	require.Contains(t, c.OK("queue", "show", "orders"), "size > 3")
+	_, stderr, code = c.Run("", "subscription", "create", "orders", "wrong", "--filter", "size + 3")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "it gives int, and must give bool")
+}
+
+// TestAckAfterCommand: the exit code of the command decides what becomes of a message.
+func TestAckAfterCommand(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "dead")
+	c.OK("queue", "create", "orders", "--dead-letter", "dead")
+	c.OK("publish", "orders", "good", "--subject", "an order", "-p", "customer-id=17", "--correlation-id", "c1")
+	c.OK("publish", "orders", "bad")
+	file := filepath.Join(t.TempDir(), "seen")
+	const script = `body=$(cat)
+echo "$body $LOCKSTEP_QUEUE $LOCKSTEP_SEQUENCE $LOCKSTEP_SUBJECT $LOCKSTEP_PROPERTY_CUSTOMER_ID" >> %s
+case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 1;; esac`
+	require.Empty(t, c.OK("consume", "orders", "--ack-after-command", fmt.Sprintf(script, file)))
+	seen, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "good orders 1 an order 17\nbad orders 2  \n", string(seen))
+	require.Equal(t, "bad\n", c.OK("consume", "dead"))
+
+	c.OK("publish", "orders", "later")
+	_, stderr, code := c.Run("", "consume", "orders", "--max", "2", "--ack-after-command", fmt.Sprintf(script, file))
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Contains(t, stderr, "message 3 of orders: exit code 1; it is given back")
+	require.Empty(t, c.Lines("browse", "orders"), "the second time it was acknowledged")
+
+	c.OK("publish", "orders", "again")
+	_, stderr, code = c.Run("", "consume", "orders", "--ack-after-command", "no-such-command-anywhere")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr,
+		"the command of --ack-after-command cannot be run: exit code 127; message 4 was given back")
+	require.Equal(t, "again\n", c.OK("consume", "orders", "--format", "{{.body}}", "--ack-after-command", "true"))
+}
+
+// TestRequest: the answer with the same correlation id is printed, and nothing is left; without one the exit code is 1.
+func TestRequest(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "prices")
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		m := c.Lines("consume", "prices", "-n", "1", "--wait", "30s")[0]
+		to, id := fmt.Sprint(m["reply_to"]), fmt.Sprint(m["correlation_id"])
+		c.OK("publish", to, "not this one", "--correlation-id", "another")
+		c.OK("publish", to, "42 for "+fmt.Sprint(m["body"]), "--correlation-id", id, "--subject", "answer")
+	})
+	require.Equal(t, "answer: 42 for item 17\n",
+		c.OK("request", "prices", "item 17", "-p", "k=v", "--timeout", "30s", "--format", "{{.subject}}: {{.body}}"))
+	answering.Wait()
+	require.NotContains(t, c.OK("queue", "list"), "request/")
+
+	_, stderr, code := c.Run("from standard input", "request", "prices", "--timeout", "1s", "--correlation-id", "mine")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "no answer came in time")
+	m := c.Lines("consume", "prices")[0]
+	require.Equal(t, "from standard input", m["body"])
+	require.Equal(t, "mine", m["correlation_id"])
+	_, stderr, code = c.Run("", "request", "nothing", "x", "--timeout", "5s")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "nothing")
+	_, _, code = c.Run("", "request", "prices", "x", "--file", "y")
+	require.Equal(t, cli.ExitUsage, code)
+}

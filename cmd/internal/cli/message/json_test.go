@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var m client.Stored
+	golden.FillStruct(&m)
+	m.Body = []byte("text")
+	m.DeadLetter.Reason = client.DeadLetterRejected
+	golden.JSON(t, "message", out.NewMessage("orders", m, true))
+	golden.JSON(t, "headers", out.NewMessage("orders", m, false))
+	m.Body = []byte{0xff, 0}
+	golden.JSON(t, "binary", out.NewMessage("orders", m, true))
+	var p published
+	golden.FillStruct(&p)
+	golden.JSON(t, "published", p)
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package message has the commands for messages: publish, consume and browse.
+package message
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// maxLineBytes bounds one line of standard input; it is the default limit of a message.
+const maxLineBytes = 64 << 20
+
+// PublishCommand makes `lockstep publish`.
+func PublishCommand(env *cli.Env) *cobra.Command {
+	var files []string
+	var create bool
+	var given messageFlags
+	cmd := &cobra.Command{
+		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
+		Short: "Publish messages: arguments, files, or the lines of standard input",
+		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
+It ends when everything is acknowledged, which means durable on both nodes. While the pair
+refuses writes because fewer nodes are in sync than min-in-sync says, it ends at once, with exit code 1 and nothing
+stored. The exit code is 3 when it is not known of some whether they are stored, because no node has answered: the text
+says how many, and how to find out.`,
+		Example: `  lockstep publish orders "one" "two"
+  lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
+  lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
+  lockstep publish orders "four" --group customer-17 --priority 7 --ttl 1h --delay 30s
+  seq 1000 | lockstep publish orders`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := given.parse(cmd)
+			if err != nil {
+				return err
+			}
+			if len(files) > 0 && len(args) > 1 {
+				return cli.Usage("give messages as arguments or as files, not both")
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if create {
+					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+					_, _, err := c.CreateQueue(ctx, args[0], client.CreateQueueOptions{IfNotExists: true})
+					cancel()
+					if err != nil {
+						return err
+					}
+				}
+				p := &publisher{env: env, queue: args[0], message: m}
+				return p.run(ctx, c, func(send func([]byte) error) error {
+					switch {
+					case len(args) > 1:
+						return sendArguments(args[1:], send)
+					case len(files) > 0:
+						return sendFiles(files, send)
+					default:
+						return sendLines(env.Stdin, send)
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
+		"publish the content of this file as one message; may be repeated")
+	given.register(cmd)
+	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
+	return cmd
+}
+
+// messageFlags are the flags of what a message has besides its body.
+type messageFlags struct {
+	message           client.Message
+	properties, typed []string
+	priority          int
+}
+
+// register gives a command the flags.
+func (f *messageFlags) register(cmd *cobra.Command) {
+	m := &f.message
+	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
+		"property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
+		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
+	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "the application's name for the message")
+	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "what the message belongs to")
+	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "what the body is, such as application/json")
+	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
+	cmd.Flags().StringVar(&m.Group, "group", "",
+		"messages of one group go to one consumer at a time, and in their order")
+	cmd.Flags().IntVar(&f.priority, "priority", -1,
+		"0 to 9: a queue with --priorities delivers higher ones first; not given: as 4")
+	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "the message expires after this time, such as 30s or 24h; 0: never")
+	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
+}
+
+// parse gives the message that the flags say, without a body.
+func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
+	m = f.message
+	if m.Properties, err = parseProperties(f.properties); err != nil {
+		return m, err
+	}
+	if m.Values, err = parseTyped(f.typed); err != nil {
+		return m, err
+	}
+	if cmd.Flags().Changed("priority") {
+		if f.priority < 0 || f.priority > 9 {
+			return m, cli.Usage("--priority is %d; 0 to 9 are possible", f.priority)
+		}
+		m.Priority = new(uint8(f.priority))
+	}
+	return m, nil
+}
+
+// parsePairs reads the values of a flag that are KEY=VALUE.
+func parsePairs[V any](flag string, list []string, value func(text string) (V, error)) (map[string]V, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]V, len(list))
+	for _, s := range list {
+		k, text, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, cli.Usage("--%s %q is not KEY=VALUE", flag, s)
+		}
+		v, err := value(text)
+		if err != nil {
+			return nil, cli.Usage("--%s %q %v", flag, s, err)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+func parseProperties(list []string) (map[string]string, error) {
+	return parsePairs("property", list, func(text string) (string, error) { return text, nil })
+}
+
+// errNotTyped completes the sentence of parsePairs.
+var errNotTyped = errors.New("is neither true nor false nor a number; --property takes texts")
+
+// parseTyped finds the type of each value by how it is written.
+func parseTyped(list []string) (map[string]any, error) {
+	return parsePairs("typed-property", list, func(text string) (any, error) {
+		if text == "true" || text == "false" {
+			return text == "true", nil
+		}
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return n, nil
+		}
+		if f, err := strconv.ParseFloat(text, 64); err == nil {
+			return f, nil
+		}
+		return nil, errNotTyped
+	})
+}
+
+func sendArguments(args []string, send func([]byte) error) error {
+	for _, s := range args {
+		if err := send([]byte(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendFiles(files []string, send func([]byte) error) error {
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("--file: %w", err)
+		}
+		if err := send(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendLines(r io.Reader, send func([]byte) error) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, maxLineBytes)
+	lines := 0
+	for ; s.Scan(); lines++ {
+		if err := send([]byte(s.Text())); err != nil {
+			return err
+		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: "+
+			"publish it with --file, "+
+			"if the limits of the nodes allow that; the lines before it were published", lines+1,
+			out.Bytes(uint64(maxLineBytes)))
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	return nil
+}
+
+// publisher counts what comes back.
+type publisher struct {
+	env     *cli.Env
+	queue   string
+	message client.Message // without a body
+
+	sent uint64 // handed to the producer, by run
+
+	mu          sync.Mutex // guards all below
+	count       uint64     // acknowledged
+	refused     uint64     // certainly not stored
+	first, last uint64
+	err         error // first failure
+}
+
+// published is one acknowledged message for programs.
+type published struct {
+	Queue     string `json:"queue"`
+	Sequence  uint64 `json:"sequence"`
+	LSN       uint64 `json:"lsn"`
+	Duplicate bool   `json:"duplicate,omitempty"`
+}
+
+// run publishes what source sends and waits for all answers.
+func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
+	// Without an active node there is nothing to begin with; once there was one, a failover is waited for.
+	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
+	_, err := c.WaitActive(wait)
+	cancel()
+	if err != nil {
+		return err
+	}
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		return err
+	}
+	sourceErr := source(func(body []byte) error {
+		if err := p.failure(); err != nil {
+			return err
+		}
+		m := p.message
+		m.Body = body
+		err := producer.PublishAsync(ctx, p.queue, m, p.answered)
+		if err == nil {
+			p.sent++
+		}
+		return err
+	})
+	err = producer.Flush(ctx)
+	if first := p.failure(); first != nil {
+		err = first
+	} else if sourceErr != nil {
+		err = sourceErr
+	}
+	p.mu.Lock()
+	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
+	p.mu.Unlock()
+	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
+		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were "+
+			"acknowledged. "+
+			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
+			"publishing all of them again can "+
+			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
+	}
+	if err != nil && refused > 0 && count > 0 {
+		err = fmt.Errorf("%w\n%s refused, and nothing after them was sent", err, out.Plural(refused, "message"))
+	}
+	if count > 0 {
+		sequences := fmt.Sprintf("sequence %d", first)
+		if last != first {
+			sequences = fmt.Sprintf("sequences %d to %d", first, last)
+		}
+		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue,
+			sequences))
+		if err == nil && p.storesNothing(ctx, c) {
+			fmt.Fprintf(p.env.Stderr, "lockstep: nothing is stored: queue %s has no subscription; "+
+				"lockstep subscription create %s NAME creates one\n", p.queue, p.queue)
+		}
+	} else if err == nil {
+		err = p.env.Print.Sentence("nothing to publish")
+	}
+	return err
+}
+
+// storesNothing reports whether the queue discards what is published to it: it has no subscription, keeps nothing by
+// its retention, and forwards nothing. A caller who may publish only gets no answer; then it reports false.
+func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
+	defer cancel()
+	q, err := c.GetQueue(ctx, p.queue)
+	if err != nil {
+		return false
+	}
+	retains := q.Config.RetentionAge > 0 || q.Config.RetentionBytes > 0 || q.Config.RetentionMessages > 0
+	return len(q.Subscriptions) == 0 && len(q.Forwards) == 0 && !retains
+}
+
+func (p *publisher) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// answered is called by the producer, in order.
+func (p *publisher) answered(r client.Receipt, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		err = p.env.Print.Object(published{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
+		if p.count == 0 {
+			p.first = r.Sequence
+		}
+		p.count++
+		p.last = r.Sequence
+	case !errors.Is(err, client.ErrOutcomeUnknown):
+		p.refused++
+	}
+	if p.err == nil {
+		p.err = err
+	}
+}

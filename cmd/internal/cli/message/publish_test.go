@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// mute is an active node that takes publishes and answers none.
+type mute struct {
+	pb.UnimplementedQueueServiceServer
+	pb.UnimplementedAdminServiceServer
+	silent func() // called when it gets one
+}
+
+func (m *mute) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+	if err := s.Send(&pb.WatchStatusResponse{Status: &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (m *mute) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	return &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}, nil
+}
+
+func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
+	for {
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		m.silent()
+	}
+}
+
+// TestPublishUnknown: when no node answers, publish says how many messages may be stored or not, what to do, and has an
+// exit code for it.
+func TestPublishUnknown(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	m := &mute{silent: interrupt}
+	server := grpc.NewServer()
+	pb.RegisterQueueServiceServer(server, m)
+	pb.RegisterAdminServiceServer(server, m)
+	go func() { _ = server.Serve(ln) }()
+	defer server.Stop()
+	var stdout, stderr bytes.Buffer
+	code := commands.Run(ctx, []string{"publish", "orders", "--addr", ln.Addr().String(), "one", "two", "three"},
+		clitest.CLI{}.Process(&bytes.Buffer{}, &stdout, &stderr))
+	require.Equal(t, cli.ExitUnknown, code, stderr.String())
+	require.Contains(t, stderr.String(), "3 messages may or may not be stored")
+	require.Contains(t, stderr.String(), "lockstep browse orders --from 1")
+	require.Empty(t, stdout.String())
+}
+
+// TestLongLine: a line that is longer than a message can be is refused in words.
+func TestLongLine(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	_, stderr, code := c.Run("short\n"+strings.Repeat("x", (64<<20)+1), "publish", "q", "--create")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "line 2 is longer than 64.0 MiB")
+	require.NotContains(t, stderr, "bufio")
+}
+
+// TestPublishFields: what the flags say is what the message has, and what consume, browse and the files show.
+func TestPublishFields(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("publish", "orders", "--create", "{}", "--message-id", "m-1", "--correlation-id", "c-1", "--reply-to", "answers",
+		"--content-type", "application/json", "--subject", "order", "-p", "region=eu", "--typed-property", "total=12.5",
+		"--typed-property", "count=-7", "--typed-property", "paid=true")
+	require.Contains(t, c.OK("browse", "orders"), "message-id: m-1 correlation-id: c-1 reply-to: answers "+
+		"content-type: application/json subject: order count=-7 paid=true region=eu total=12.5")
+	m := c.Lines("consume", "orders", "--output", "json")[0]
+	for k, want := range map[string]any{
+		"message_id": "m-1", "correlation_id": "c-1", "reply_to": "answers", "content_type": "application/json",
+		"subject": "order", "properties": map[string]any{"region": "eu"},
+		"typed_properties": map[string]any{"total": 12.5, "count": -7.0, "paid": true},
+	} {
+		require.Equal(t, want, m[k], k)
+	}
+	for _, wrong := range []string{"k", "=1", "k=text", "k=", "k=TRUE"} {
+		_, stderr, code := c.Run("", "publish", "orders", "x", "--typed-property", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+		require.Contains(t, stderr, "--typed-property", wrong)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// replyGrace is how long the queue of answers is kept without its consumer: over a failover, and when this command
+// was killed.
+const replyGrace = 30 * time.Second
+
+// errNoAnswer is returned when the request was published and no answer came in time; the exit code is 1.
+var errNoAnswer = errors.New("no answer came in time; the request is published, and may still be answered")
+
+// requestFlags are the flags of request.
+type requestFlags struct {
+	message messageFlags
+	file    string
+	format  string
+}
+
+// RequestCommand makes `lockstep request`.
+func RequestCommand(env *cli.Env) *cobra.Command {
+	var f requestFlags
+	cmd := &cobra.Command{
+		Use: "request QUEUE [MESSAGE]", GroupID: "use",
+		Short: "Publish a message and wait for the answer",
+		Long: `Publish a message with a temporary queue as its reply_to, wait for --timeout until a message with the same
+correlation_id comes back, and print its body. The message is the argument, the content of --file, or else all of
+standard input. The temporary queue is deleted afterwards, and 30 seconds later by itself if this command is killed.
+
+The exit code is 0 when an answer came, 1 when none came in time or the request was refused, 2 for a wrong command
+line, and 3 when it is not known whether the request was published.
+
+` + formatHelp,
+		Example: `  lockstep request orders.price '{"item": 17}' --timeout 5s
+  lockstep request orders.price --file request.json --format '{{.subject}} {{.body}}'
+  lockstep consume orders.price --follow --ack-after-command \
+    'lockstep publish "$LOCKSTEP_REPLY_TO" --correlation-id "$LOCKSTEP_CORRELATION_ID" 42'`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := f.message.parse(cmd)
+			if err != nil {
+				return err
+			}
+			format, err := newFormatter(env, f.format)
+			if err != nil {
+				return err
+			}
+			if err := checkOutput(env.Stdout); err != nil {
+				return err
+			}
+			if m.Body, err = requestBody(env, args[1:], f.file); err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return request(ctx, env, c, args[0], m, format)
+			})
+		},
+	}
+	f.message.register(cmd)
+	cmd.Flags().StringVarP(&f.file, "file", "f", "", "publish the content of this file")
+	cmd.Flags().StringVar(&f.format, "format", "", "print the answer as this template says")
+	return cmd
+}
+
+// requestBody gives the argument, the content of the file, or standard input.
+func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
+	switch {
+	case len(args) > 0 && file != "":
+		return nil, cli.Usage("give the message as an argument or as a file, not both")
+	case len(args) > 0:
+		return []byte(args[0]), nil
+	case file != "":
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("--file: %w", err)
+		}
+		return b, nil
+	}
+	b, err := io.ReadAll(io.LimitReader(env.Stdin, maxLineBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	return b, nil
+}
+
+// request publishes m and prints what is answered.
+func request(
+	ctx context.Context, env *cli.Env, c *client.Client, queue string, m client.Message, format *formatter,
+) (err error) {
+	m.ReplyTo = "request/" + uuid.NewString()
+	if m.CorrelationID == "" {
+		m.CorrelationID = uuid.NewString()
+	}
+	o := client.CreateQueueOptions{Config: client.QueueConfig{TemporaryGrace: replyGrace}}
+	if _, _, err := c.CreateQueue(ctx, m.ReplyTo, o); err != nil {
+		return err
+	}
+	defer func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_, _ = c.DeleteQueue(clean, m.ReplyTo, false) // it goes by itself, too
+	}()
+	answers, err := c.Consume(ctx, m.ReplyTo, client.ConsumerOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, answers.Close()) }()
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		return err
+	}
+	if _, err := producer.Publish(ctx, queue, m); err != nil {
+		return err
+	}
+	for {
+		d, err := answers.Receive(ctx)
+		switch {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return errNoAnswer
+		case err != nil:
+			return err
+		}
+		if d.CorrelationID == m.CorrelationID {
+			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+				return err
+			}
+			d.Ack()
+			return nil
+		}
+		d.Ack()
+	}
+}

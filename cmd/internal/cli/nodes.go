@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+)
+
+// ErrNoAnswer is returned when none of the nodes that a command asks answers.
+var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, " + EnvAddr + ")?")
+
+// The same where a node is there, and the two ends disagree about TLS.
+var (
+	errNodeSpeaksTLS = errors.New("no node answers: one is there, and speaks TLS, which this command was not told to")
+	errNodeIsPlain   = errors.New("no node answers: one is there, without TLS, which this command was told to speak")
+	errCertificates  = errors.New("no node answers: one is there, and one end does not accept the other's certificate")
+	errEnds          = errors.New("no node answers: one is there, and ends the connection")
+	errOtherPort     = errors.New("no node answers: the address is not that of a node's port for clients (listen, 7420)")
+)
+
+// NoAnswer is ErrNoAnswer, or says what is wrong where it is not the addresses.
+func NoAnswer(ctx context.Context, s nodes.Status) error {
+	for _, n := range s.Nodes {
+		if nodes.Refuses(n.Err) {
+			return fmt.Errorf("no node shows its status to this caller: %w", n.Err)
+		}
+		switch has := func(text string) bool { return strings.Contains(n.Error, text) }; {
+		case has("it is not a port for clients"):
+			return fmt.Errorf("%w: %s", errOtherPort, n.Error)
+		case has("it speaks TLS, and this client does not"):
+			if !speaksTLS(ctx, n.Address) {
+				return fmt.Errorf("%w: what listens at %s is not gRPC", errOtherPort, n.Address)
+			}
+			return errNodeSpeaksTLS
+		case has("does not speak TLS, and this client does"):
+			return errNodeIsPlain
+		case has("TLS: "), has("wants another client certificate"), has("wants a client certificate"):
+			return errCertificates
+		case has("broken pipe"), has("connection reset"):
+			return fmt.Errorf("%w (%s)", errEnds, n.Error)
+		}
+	}
+	return ErrNoAnswer
+}
+
+// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. Another protocol answers with bytes
+// that are no record of TLS, or ends the connection. No answer in time counts as TLS.
+func speaksTLS(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // nothing is sent, and nothing is believed
+	}}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err == nil {
+		_ = conn.Close() // nothing was sent
+	}
+	var other tls.RecordHeaderError
+	return !errors.As(err, &other) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET)
+}
+
+// probeTimeout bounds the handshake of speaksTLS.
+const probeTimeout = 2 * time.Second
+
+// Addresses are the nodes to talk to.
+func (env *Env) Addresses() ([]string, error) {
+	c, err := env.Connection()
+	if err != nil {
+		return nil, err
+	}
+	return c.List()
+}
+
+// WithClient runs fn with a client of the pair.
+func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	connection, err := env.Connection()
+	if err != nil {
+		return err
+	}
+	return env.With(ctx, connection, fn)
+}
+
+// With is WithClient for another connection.
+func (env *Env) With(ctx context.Context, connection Connection, fn func(context.Context, *client.Client) error) error {
+	o, err := connection.Options()
+	if err != nil {
+		return err
+	}
+	o.FailFast = !env.patient
+	c, err := client.Open(ctx, o)
+	if errors.Is(err, client.ErrInvalid) {
+		return fmt.Errorf("%w: --addr, --tls, --token: %w", ErrUsage, err)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(ctx, c), c.Close())
+}
+
+// NodeAt is the node at an address that was named on the command line.
+func NodeAt(c *client.Client, address string) (*client.Node, error) {
+	n, err := c.Node(address)
+	if errors.Is(err, client.ErrInvalid) {
+		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	return n, err
+}
+
+// WithTimeout runs fn with a client and a context that ends after --timeout: for commands that are one question.
+func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+		defer cancel()
+		return fn(ctx, c)
+	})
+}
+
+// OnActive calls fn with the active node.
+func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.Node) error) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		find, cancel := context.WithTimeout(ctx, env.Timeout)
+		active, err := c.WaitActive(find)
+		cancel()
+		if err != nil {
+			return err
+		}
+		n, err := NodeAt(c, active.Address)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, n)
+	})
+}
+
+// AskNodes asks all nodes at the same time what they are.
+func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) nodes.Status {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nodes.Status{}
+	}
+	return nodes.AskAll(ctx, c, addrs, timeout)
+}
+
+// NodeNamer finds the names of nodes by their ids.
+func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
+	s := env.AskNodes(ctx, c, min(env.Timeout, time.Second))
+	return s.NodeName
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func adoptCommand(env *cli.Env) *cobra.Command {
+	var yes bool
+	req := &pb.AdoptRecordRequest{}
+	cmd := &cobra.Command{
+		Use:   "adopt [ADDRESS]",
+		Short: "Write the pair's record anew, after the coordinator has lost it",
+		Long: `The coordinator holds one record that says which node may act. If it has lost that record, or was restored from an old
+copy, nothing tells any more which node holds every message, and nodes that start wait (` + "`lockstep status`" + ` says so). If the
+right record can be brought back, do that; the nodes go on by themselves.
+
+Otherwise choose a node: this command has the node at ADDRESS (default: the first of --addr) write a new record in which it is the
+active, and the only one in sync; the other node then catches up from it. The node asks the other one first, and refuses if that
+one holds more. If the other one cannot be asked, because it is gone, --without-other says so; then it is you who must know that it
+does not run and does not hold more.
+
+Without --yes it only says what it would do.`,
+		Example: `  lockstep pair adopt 10.0.0.1:7420
+  lockstep pair adopt 10.0.0.1:7420 --other 10.0.0.2:7420 --yes`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			addrs, err := env.Addresses()
+			if err != nil {
+				return err
+			}
+			target := addrs[0]
+			if len(args) > 0 {
+				target = args[0]
+			}
+			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" &&
+				i >= 0 {
+				req.OtherAddress = addrs[i]
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := cli.NodeAt(c, target)
+				if err != nil {
+					return err
+				}
+				return adopt(ctx, env, n, req, yes)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&yes, "yes", false, "do it; without this flag it only says what it would do")
+	f.StringVar(&req.OtherAddress, "other", "",
+		"address of the other node, if the coordinator does not know it (default: another one of --addr)")
+	f.BoolVar(&req.WithoutOther, "without-other", false, "adopt although the other node cannot be asked")
+	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
+		"adopt even though acknowledged messages may be missing on this node")
+	return cmd
+}
+
+// adopt asks the node what it would write, and has it write that if the operator has confirmed it.
+func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
+	plan, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		return errors.Join(printAdoption(env, plan), cli.ErrNotConfirmed)
+	}
+	if !env.Print.JSON() {
+		if err := printAdoption(env, plan); err != nil {
+			return err
+		}
+	}
+	req.Confirm = true
+	done, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if env.Print.JSON() {
+		return printAdoption(env, done)
+	}
+	return env.Print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
+		done.GetPairId(), done.GetConfig(), done.GetTerm())
+}
+
+// nameOf the node that adopts.
+func nameOf(r *pb.AdoptRecordResponse) string {
+	if r.GetNodeName() != "" {
+		return "node " + r.GetNodeName()
+	}
+	return "node " + r.GetNodeId()
+}
+
+// printAdoption says what an adoption does.
+func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
+	if env.Print.JSON() {
+		return env.Print.Object(adoptionObject(r))
+	}
+	found := "no record"
+	if r.GetFoundConfig() > 0 {
+		found = fmt.Sprintf("a record of config %d", r.GetFoundConfig())
+	}
+	lines := []string{
+		fmt.Sprintf("the coordinator has %s of pair %s; %s has obeyed config %d", found, r.GetPairId(), nameOf(r),
+			r.GetOwnConfig()),
+		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(),
+			strings.Join(r.GetInSync(), ", ")),
+		fmt.Sprintf("its log ends at LSN %d of term %d", r.GetLogEnd().GetLsn(), r.GetLogEnd().GetTerm()),
+	}
+	switch other := r.GetOther(); {
+	case other.GetReached():
+		lines = append(lines, fmt.Sprintf("the other node, %s at %s, has config %d; its log ends at LSN %d of term "+
+			"%d: it does not hold more", other.GetName(),
+			other.GetAddress(), other.GetConfig(), other.GetLogEnd().GetLsn(), other.GetLogEnd().GetTerm()))
+	case other != nil:
+		lines = append(lines, fmt.Sprintf("the other node does not answer at %s", other.GetAddress()))
+	default:
+		lines = append(lines, "the other node's address is not known; name it with --other")
+	}
+	for _, w := range r.GetWarnings() {
+		lines = append(lines, "WARNING: "+w)
+	}
+	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
+}
+
+// adoptionObject is the form for programs.
+func adoptionObject(r *pb.AdoptRecordResponse) map[string]any {
+	out := map[string]any{
+		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
+		"config": r.GetConfig(),
+		"term":   r.GetTerm(), "in_sync": r.GetInSync(), "found_config": r.GetFoundConfig(),
+		"own_config": r.GetOwnConfig(),
+		"log_end":    map[string]any{"term": r.GetLogEnd().GetTerm(), "lsn": r.GetLogEnd().GetLsn()},
+		"warnings":   r.GetWarnings(),
+	}
+	if o := r.GetOther(); o != nil {
+		out["other"] = map[string]any{
+			"address": o.GetAddress(), "reached": o.GetReached(), "node_id": o.GetNodeId(), "name": o.GetName(),
+			"config":  o.GetConfig(),
+			"log_end": map[string]any{"term": o.GetLogEnd().GetTerm(), "lsn": o.GetLogEnd().GetLsn()},
+		}
+	}
+	return out
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "json")
+	require.NoError(t, err)
+	env := &cli.Env{Print: p}
+	require.NoError(t, printAdoption(env, golden.Fill(&pb.AdoptRecordResponse{})))
+	var m raft.Member
+	golden.FillStruct(&m)
+	require.NoError(t, printVoters(env, []raft.Member{m}))
+	golden.Text(t, "output.jsonl", b.String())
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/stretchr/testify/require"
+)
+
+// TestVotersAreKnown: the nodes of a raft pair say where their voters are, also when one has not read the pair's record
+// yet; those of another pair, that there are none.
+func TestVotersAreKnown(t *testing.T) {
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	c := clitest.CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
+	c.OK("queue", "create", "q", "--timeout", "30s")
+	require.Len(t, c.Lines("pair", "voters"), 3)
+
+	_, alone := clitest.StartNodes(t, true) // has no record, like a node that has just started
+	_, stderr, code := alone.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "has not read the pair's record yet")
+	c.Addr = alone.Addr + "," + c.Addr
+	require.Len(t, c.Lines("pair", "voters"), 3)
+
+	_, other := clitest.StartNodes(t, false)
+	_, stderr, code = other.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "the coordinator of this pair is etcd, and has no voters")
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pair
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/process"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// raftFlags are those of a voter, and of commands that look for one.
+type raftFlags struct {
+	voters        []string
+	ca, cert, key string
+	names         []string // of the witness
+	secured       bool     // the nodes have said that their voters use TLS
+}
+
+func (f *raftFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
+		"addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
+		"file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
+	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "file with a certificate from it, good for servers and clients")
+	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
+	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
+}
+
+// tls reads the files; nil: none. told hears when they have changed.
+func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
+	if f.ca == "" {
+		return nil, nil, nil
+	}
+	source, err = tlsfiles.Open(tlsfiles.Options{
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, Told: told,
+	})
+	if err != nil {
+		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)
+	}
+	return &raft.TLS{
+		Receive: source.Receive, Dial: source.Dial, Names: f.names, CA: f.ca, Cert: f.cert, Key: f.key,
+	}, source, nil
+}
+
+// Ends of certificates are told so long before them, and so often.
+const (
+	expiryWarning  = 14 * 24 * time.Hour
+	expiryInterval = 12 * time.Hour
+)
+
+// watchExpiry says in the log which certificates of a witness end soon, until ctx ends. The nodes tell of the one that
+// it shows them, too.
+func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
+	ticker := time.NewTicker(expiryInterval)
+	defer ticker.Stop()
+	for {
+		source.Look()
+		for _, c := range source.Certificates() {
+			left := time.Until(c.Ends)
+			fields := []zap.Field{zap.String("file", c.File), zap.String("subject", c.Subject), zap.Time("ends", c.Ends)}
+			switch {
+			case left <= 0:
+				logger.Error("a certificate has ended: new connections with it are refused; replace the file", fields...)
+			case left < expiryWarning:
+				logger.Warn("a certificate ends within 14 days: replace the file, it is read again by itself", fields...)
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// toldIn says in the log what has become of files that have changed.
+func toldIn(logger *zap.Logger) func(error) {
+	return func(err error) {
+		if err == nil {
+			logger.Info("certificates have changed and are used from now on")
+			return
+		}
+		logger.Error("certificates have changed and cannot be used: what the files held before is used still",
+			zap.Error(err))
+	}
+}
+
+// WitnessCommand makes `lockstep witness`.
+func WitnessCommand(env *cli.Env) *cobra.Command {
+	var f raftFlags
+	var dir, listen, advertise, level, format string
+	var insecure bool
+	cmd := &cobra.Command{
+		Use: "witness", GroupID: "run",
+		Short: "Run the third voter of a pair without etcd: no messages, a few MB of memory",
+		Long: `Run the witness of a pair whose coordinator is raft (coordinator.type: raft), until SIGINT or SIGTERM. The two nodes and the
+witness hold the record that says which node may act; any two of the three can change it. The witness stores no messages. Run it
+on a third machine: then the pair survives the loss of any one of them.`,
+		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger, _, err := process.NewLogger(env.Stderr, level, format)
+			if err != nil {
+				return errors.Join(cli.ErrUsage, err)
+			}
+			if f.ca == "" && !insecure && !config.OnlyThisMachine(listen) {
+				return cli.Usage("--listen %s is reached by other machines, and TLS is not set up: whoever reaches it can "+
+					"change the pair's record. Give --raft-ca, --raft-cert and --raft-key (lockstep cert init makes "+
+					"certificates to begin with), or, if the network itself is trusted, say so with --insecure", listen)
+			}
+			secure, source, err := f.tls(toldIn(logger))
+			if err != nil {
+				return err
+			}
+			defer process.OnHangup(cmd.Context(), logger, func() {
+				if source != nil {
+					_ = source.Reload() // what is wrong is told
+				}
+			})()
+			if source != nil {
+				ctx, cancel := context.WithCancel(cmd.Context())
+				var watching sync.WaitGroup
+				watching.Go(func() { watchExpiry(ctx, source, logger) })
+				defer watching.Wait()
+				defer cancel()
+			}
+			if f.ca == "" && !config.OnlyThisMachine(listen) {
+				logger.Warn("the connections of the voters are not encrypted (--insecure): whoever reaches the port can " +
+					"change the pair's record")
+			}
+			return raft.RunWitness(cmd.Context(), raft.Options{
+				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
+			}, func(v *raft.Voter) {
+				// Without a reader (a closed pipe) it works all the same.
+				_ = env.Print.Sentence("lockstep %s, witness %s, on %s", env.Version, v.ID(), v.ListenAddress())
+				_ = env.Print.Object(map[string]string{"id": v.ID(), "address": v.ListenAddress()})
+			})
+		},
+	}
+	f.register(cmd)
+	_ = cmd.MarkFlagRequired("voters")
+	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "names (DNS, IP or URI), one of which the certificate of "+
+		"each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses")
+	cmd.Flags().BoolVar(&insecure, "insecure", false,
+		"listen without TLS on an address that other machines reach: it is meant")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "address for the other voters, host:port")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "address that the other voters reach it by; default: --listen")
+	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "directory for its vote and its copy of the record")
+	cmd.Flags().StringVar(&level, "log-level", "info", "lowest level of log lines: debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "text", "form of log lines on stderr: text or json")
+	return cmd
+}

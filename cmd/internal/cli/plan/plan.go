@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plan starts, follows, shows and cancels the pair's rolling plan: a resize, a compact or a restart of both
+// nodes.
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Command makes `lockstep plan`.
+func Command(env *cli.Env) *cobra.Command {
+	var watch, cancel bool
+	cmd := &cobra.Command{
+		Use: "plan", Short: "Show, watch or cancel the pair's rolling operation",
+		Long: `Show the last rolling resize or compact of the pair: where it is, or how it ended. With --watch, follow it until it has
+ended; Ctrl-C ends only the watching. With --cancel, stop it at the next safe point: a rewrite that is under way is
+dropped, a node that is done stays done, and the pair is in sync all the time.`,
+		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				bounded, stop := context.WithTimeout(ctx, env.Timeout)
+				defer stop()
+				p, err := c.Plan(bounded)
+				if err == nil && cancel {
+					p, err = c.CancelPlan(bounded)
+				}
+				switch {
+				case err != nil:
+					return err
+				case p == nil:
+					return noPlan(env)
+				case watch && !client.PlanEnded(p):
+					if p, err = followPlan(ctx, env, c, p); errors.Is(err, context.Canceled) {
+						return env.Print.Sentence("The plan goes on; lockstep store plan shows it.")
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return printPlan(env, p, env.NodeNamer(ctx, c))
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until it has ended")
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "stop it at the next safe point")
+	return cmd
+}
+
+func noPlan(env *cli.Env) error {
+	if err := env.Print.Object(map[string]any{"state": "none"}); err != nil {
+		return err
+	}
+	return env.Print.Sentence("There was no rolling operation yet. One begins with: lockstep store resize --rolling")
+}
+
+func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
+	j := rolling.NewPlan(p, name)
+	if env.Print.JSON() {
+		return env.Print.Object(j)
+	}
+	ended := "-"
+	if !j.EndedAt.IsZero() {
+		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime),
+			j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
+	}
+	done := strings.Join(j.DoneNodes, ", ")
+	if done == "" {
+		done = "none yet"
+	}
+	rows := [][2]string{
+		{"Plan", j.ID},
+		{"State", rolling.Describe(p, name)},
+		{"Nodes done", done},
+		{"First active", j.FirstActive},
+		{"Started", j.StartedAt.Local().Format(time.DateTime)},
+		{"Ended", ended},
+	}
+	if j.TotalBytes > 0 {
+		rows = append(rows, [2]string{
+			"Progress",
+			fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, out.Bytes(j.DoneBytes)+" of "+out.Bytes(j.TotalBytes)),
+		})
+	}
+	return env.Print.Pairs(rows)
+}
+
+// rolling starts a plan and follows it. Ctrl-C cancels it.
+func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
+	find, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	p, err := c.StartPlan(find, req)
+	switch {
+	case errors.Is(err, client.ErrBusy):
+		return fmt.Errorf("%w; see `lockstep store plan --watch`, and `lockstep store plan --cancel`", err)
+	case err != nil:
+		return err
+	case detach:
+		if err := printPlan(env, p, env.NodeNamer(ctx, c)); err != nil {
+			return err
+		}
+		return env.Print.Sentence("The pair goes through with it; lockstep store plan --watch shows it.")
+	}
+	p, err = followPlan(ctx, env, c, p)
+	if errors.Is(err, context.Canceled) {
+		p, err = cancelAndFollow(context.WithoutCancel(ctx), env, c, p)
+	}
+	if err != nil {
+		return err
+	}
+	if err := printPlan(env, p, env.NodeNamer(context.WithoutCancel(ctx), c)); err != nil {
+		return err
+	}
+	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
+		return fmt.Errorf("the plan is %s; nothing is lost, and it can be started again", rolling.State(p.GetState()))
+	}
+	return nil
+}
+
+// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C ends the program.
+func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
+	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; Ctrl-C again to leave at once.")
+	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
+	cancelled, err := c.CancelPlan(bounded)
+	cancel()
+	switch {
+	case errors.Is(err, client.ErrNoPlan): // it ended meanwhile
+	case err != nil:
+		return p, err
+	default:
+		p = cancelled
+	}
+	if client.PlanEnded(p) {
+		return p, nil
+	}
+	return followPlan(ctx, env, c, p)
+}
+
+// planPollEvery is how often the nodes are asked while a plan is followed.
+const planPollEvery = 150 * time.Millisecond
+
+// followPlan shows both nodes' progress until the plan has ended, and returns it. It goes on through failovers, and
+// while no node answers. When ctx ends it returns the plan as it was, and the context's error.
+func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return p, err
+	}
+	d := progress.New(env.Stderr, out.IsTerminal(env.Stderr))
+	defer d.Close()
+	names := namesByAddress(ctx, env, c)
+	view := rolling.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
+	ticker := time.NewTicker(planPollEvery)
+	defer ticker.Stop()
+	for {
+		s := rolling.Look(ctx, c, addrs)
+		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
+			view.Update(s)
+			p = s.Plan
+			// Only the active knows for sure: what the other one applied may be a little older, but never newer.
+			if client.PlanEnded(p) {
+				return p, nil
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return p, ctx.Err()
+		}
+	}
+}
+
+func namesByAddress(ctx context.Context, env *cli.Env, c *client.Client) map[string]string {
+	names := make(map[string]string)
+	for _, n := range env.AskNodes(ctx, c, time.Second).Nodes {
+		names[n.Address] = n.Name
+		if n.Name == "" {
+			names[n.Address] = n.Address
+		}
+	}
+	return names
+}

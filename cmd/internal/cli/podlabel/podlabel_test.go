@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podlabel
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// cluster is an API server that knows one pod, and a node beside it.
+type cluster struct {
+	api, node *httptest.Server
+	active    atomic.Bool
+	refuses   atomic.Bool
+	labels    chan string
+	account   string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{labels: make(chan string, 100), account: t.TempDir()}
+	c.node = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/activez" || !c.active.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(c.node.Close)
+	c.api = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var patch struct {
+			Metadata struct{ Labels map[string]string }
+		}
+		switch {
+		case c.refuses.Load(), r.Header.Get("Authorization") != "Bearer secret":
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"kind":"Status","message":"pods \"a-0\" is forbidden"}`))
+		case r.Method != http.MethodPatch, r.URL.Path != "/api/v1/namespaces/data/pods/a-0",
+			r.Header.Get("Content-Type") != "application/merge-patch+json",
+			json.NewDecoder(r.Body).Decode(&patch) != nil, len(patch.Metadata.Labels) != 1:
+			w.WriteHeader(http.StatusBadRequest)
+		default:
+			c.labels <- patch.Metadata.Labels["lockstep-mq.io/role"]
+		}
+	}))
+	t.Cleanup(c.api.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.api.Certificate().Raw})
+	require.NoError(t, os.WriteFile(filepath.Join(c.account, "ca.crt"), ca, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(c.account, "token"), []byte("secret\n"), 0o600))
+	return c
+}
+
+func (c *cluster) flags() *flags {
+	return &flags{
+		probe: c.node.URL + "/activez", label: "lockstep-mq.io/role", pod: "a-0", namespace: "data",
+		account: c.account, interval: time.Millisecond,
+	}
+}
+
+// lookup is the environment of a pod.
+func (c *cluster) lookup(name string) (string, bool) {
+	u, err := url.Parse(c.api.URL)
+	switch {
+	case err != nil:
+		return "", false
+	case name == "KUBERNETES_SERVICE_HOST":
+		return u.Hostname(), true
+	case name == "KUBERNETES_SERVICE_PORT":
+		return u.Port(), true
+	}
+	return "", false
+}
+
+// The label follows the node: over a refusal of the API server, and when the node is gone.
+func TestLabelFollowsNode(t *testing.T) {
+	c := newCluster(t)
+	l, err := newLabeller(c.flags(), c.lookup)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	failures := make(chan error, 100)
+	done := make(chan error)
+	go func() {
+		done <- l.run(ctx, func(_ string, err error) {
+			if err != nil {
+				failures <- err
+			}
+		})
+	}()
+	require.Equal(t, "standby", <-c.labels)
+	c.active.Store(true)
+	require.Equal(t, "active", <-c.labels)
+
+	c.refuses.Store(true)
+	c.active.Store(false)
+	require.ErrorContains(t, <-failures, `pods "a-0" is forbidden; the service account needs the verb patch on this pod`)
+	c.refuses.Store(false)
+	require.Equal(t, "standby", <-c.labels)
+
+	// The token is replaced while the command runs.
+	require.NoError(t, os.WriteFile(filepath.Join(c.account, "token"), []byte("stale"), 0o600))
+	c.active.Store(true)
+	require.ErrorContains(t, <-failures, "403 Forbidden")
+	require.NoError(t, os.WriteFile(filepath.Join(c.account, "token"), []byte("secret"), 0o600))
+	require.Equal(t, "active", <-c.labels)
+
+	c.node.Close()
+	require.Equal(t, "standby", <-c.labels)
+	require.Empty(t, c.labels, "nothing is set while nothing changes")
+	require.Empty(t, failures, "a failure is told once")
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func TestRefusals(t *testing.T) {
+	c := newCluster(t)
+	for name, test := range map[string]struct {
+		change func(*flags)
+		lookup func(string) (string, bool)
+		says   string
+		usage  bool
+	}{
+		"no pod":     {change: func(f *flags) { f.pod = "" }, says: "POD_NAME", usage: true},
+		"interval":   {change: func(f *flags) { f.interval = 0 }, says: "not above 0", usage: true},
+		"no cluster": {lookup: func(string) (string, bool) { return "", false }, says: "this is no pod of Kubernetes"},
+		"no account": {change: func(f *flags) { f.account = "/nowhere" }, says: "the service account"},
+		"no authorities": {
+			change: func(f *flags) { f.probeCA = filepath.Join(c.account, "token") }, says: "holds no certificate",
+		},
+	} {
+		f, lookup := c.flags(), c.lookup
+		if test.change != nil {
+			test.change(f)
+		}
+		if test.lookup != nil {
+			lookup = test.lookup
+		}
+		_, err := newLabeller(f, lookup)
+		require.ErrorContains(t, err, test.says, name)
+		require.Equal(t, test.usage, errorsIsUsage(err), name)
+	}
+}
+
+func errorsIsUsage(err error) bool { return errors.Is(err, cli.ErrUsage) }

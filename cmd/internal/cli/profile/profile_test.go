@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package profile_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/issuer"
+)
+
+// believing are settings of nodes that believe an issuer.
+func believing(i *issuer.Issuer) map[string]string {
+	settings := maps.Clone(harness.SmallNodes())
+	settings["auth.jwt.issuer"], settings["auth.jwt.audience"] = i.URL, issuer.Audience
+	return settings
+}
+
+// TestLogin: a profile is made, used, shown without its token, and forgotten.
+func TestLogin(t *testing.T) {
+	i := issuer.New(t)
+	p, c := clitest.StartNodesWith(t, true, believing(i))
+	addr := strings.Join(p.Addresses(), ",")
+	c.Addr = ""
+	file := filepath.Join(t.TempDir(), "sub", "profiles.yaml")
+	c.Env = map[string]string{profiles.EnvFile: file}
+	token := i.Token("alice", nil)
+	secret := token[len(token)-20:]
+	var said strings.Builder
+	run := func(stdin string, args ...string) (string, int) {
+		stdout, stderr, code := c.Run(stdin, args...)
+		said.WriteString(stdout + stderr)
+		return stdout + stderr, code
+	}
+
+	text, code := run("", "profile", "list")
+	require.Equal(t, cli.ExitOK, code, text)
+	require.Contains(t, text, "lockstep login makes one")
+	text, code = run("wrong\n", "login", "--addr", addr, "--token-stdin")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, text, "nothing was kept")
+	require.NoFileExists(t, file)
+
+	text, code = run(token+"\n", "login", "first", "--addr", addr, "--token-stdin")
+	require.Equal(t, cli.ExitOK, code, text)
+	require.Contains(t, text, "the pair takes you for alice")
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	if runtime.GOOS != "windows" {
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	}
+	text, code = run("", "queue", "create", "q") // by the profile alone
+	require.Equal(t, cli.ExitOK, code, text)
+
+	// A file is read again, so that a token can be replaced.
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(tokenFile, []byte(i.Token("bob", nil)), 0o600))
+	text, code = run("", "login", "second", "--addr", addr, "--token-file", tokenFile, "-o", "json")
+	require.Equal(t, cli.ExitOK, code, text)
+	require.NoError(t, os.WriteFile(tokenFile, []byte(i.Token("bob", issuer.Claims{
+		"exp": time.Now().Add(-time.Hour).Unix(),
+	})), 0o600))
+	text, code = run("", "queue", "list")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, text, "expired")
+	text, code = run("", "queue", "list", "--profile", "first")
+	require.Equal(t, cli.ExitOK, code, text)
+	text, code = run("", "queue", "list", "--token", token)
+	require.Equal(t, cli.ExitOK, code, "the flag counts before the profile: "+text)
+	c.Env[cli.EnvToken] = "lsk_of_the_environment"
+	text, code = run("", "queue", "list", "--profile", "first")
+	require.Equal(t, cli.ExitError, code, "the environment counts before the profile")
+	require.NotContains(t, text, "of_the_environment")
+	text, code = run("", "queue", "list", "--profile", "first", "--token", token)
+	require.Equal(t, cli.ExitOK, code, "the flag counts before the environment: "+text)
+	delete(c.Env, cli.EnvToken)
+	c.Env[profiles.EnvProfile] = "first"
+	text, code = run("", "queue", "list")
+	require.Equal(t, cli.ExitOK, code, text)
+	delete(c.Env, profiles.EnvProfile)
+	text, code = run("", "queue", "list", "--addr", addr)
+	require.Equal(t, cli.ExitOK, code, "the current profile is not for other addresses: "+text)
+
+	text, code = run("", "profile", "use", "first")
+	require.Equal(t, cli.ExitOK, code, text)
+	text, code = run("", "profile", "list")
+	require.Equal(t, cli.ExitOK, code)
+	require.Contains(t, text, "****"+token[len(token)-4:])
+	require.Contains(t, text, tokenFile)
+	text, code = run("", "profile", "show", "-o", "json")
+	require.Equal(t, cli.ExitOK, code)
+	require.Contains(t, text, `"current":true`)
+	text, code = run("", "profile", "show", "third")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, text, "there are first, second")
+
+	text, code = run("", "logout")
+	require.Equal(t, cli.ExitOK, code, text)
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NotContains(t, string(raw), secret)
+	_, code = run("", "logout")
+	require.Equal(t, cli.ExitError, code, "none is current")
+	_, code = run("", "profile", "delete", "first")
+	require.Equal(t, cli.ExitOK, code)
+	require.NotContains(t, said.String(), secret)
+	require.NotContains(t, c.OK("--help"), "lsk_")
+}
+
+// TestWrongLogins: bad names, two tokens, files that others may read.
+func TestWrongLogins(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "profiles.yaml")
+	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
+	for name, tt := range map[string]struct {
+		args  []string
+		stdin string
+		code  int
+		says  string
+	}{
+		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "cannot be the name"},
+		"two tokens": {
+			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file",
+		},
+		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "only one"},
+		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "nothing on"},
+		"nobody":   {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
+		"no file":  {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},
+		"plaintext": {
+			args: []string{"login", "--addr", "192.0.2.1:7420", "--token", "lsk_secret"}, code: cli.ExitUsage,
+			says: "unencrypted",
+		},
+		"two words": {
+			args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, says: "byte 11",
+		},
+		"not there":   {args: []string{"status", "--profile", "x"}, code: cli.ExitUsage, says: "lockstep login"},
+		"no such one": {args: []string{"profile", "use", "x"}, code: cli.ExitError, says: "no such profile"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, stderr, code := c.Run(tt.stdin, tt.args...)
+			require.Equal(t, tt.code, code, stdout+stderr)
+			require.Contains(t, stderr, tt.says)
+			require.NotContains(t, stdout+stderr, "secret")
+			require.NoFileExists(t, file)
+		})
+	}
+	c.OK("login", "--token", "lsk_secret", "--no-verify")
+	require.FileExists(t, file)
+	if runtime.GOOS != "windows" {
+		require.NoError(t, os.Chmod(file, 0o644))
+		_, stderr, code := c.Run("", "profile", "list")
+		require.Equal(t, cli.ExitError, code)
+		require.Contains(t, stderr, "chmod 600")
+		require.NoError(t, os.Chmod(file, 0o600))
+	}
+	require.NoError(t, os.WriteFile(file, []byte("token: lsk_secret: x"), 0o600))
+	_, stderr, code := c.Run("", "profile", "list")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "no file of profiles")
+	require.NotContains(t, stderr, "secret")
+	// What needs no profile does not read the file.
+	c.OK("version")
+	_, stderr, _ = c.Run("", "queue", "list")
+	require.Contains(t, stderr, "connection refused")
+}
+
+// TestTyped: an operator at a terminal is asked for the token.
+func TestTyped(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "profiles.yaml")
+	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
+	_, stderr, code := c.Answering("lsk_0123456789012345678901234567\n", "login", "--no-verify")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Contains(t, stderr, "Token (not shown")
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(raw), "lsk_0123456789012345678901234567")
+	require.Contains(t, c.OK("profile", "show"), "lsk_****4567")
+}
+
+func TestMasked(t *testing.T) {
+	for token, want := range map[string]string{
+		"": "", "short": "****", "lsk_0123456789": "****", "lsk_01234567890123456789ABCD": "lsk_****ABCD",
+		"eyJhbGciOi.eyJhbGciOi.signature": "****ture",
+	} {
+		require.Equal(t, want, profiles.Masked(token))
+	}
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// movedMessages is what move did, for programs.
+type movedMessages struct {
+	Moved   uint64 `json:"moved"`
+	Skipped uint64 `json:"skipped"`
+}
+
+func moveCommand(env *cli.Env) *cobra.Command {
+	var o client.MoveOptions
+	var sequences []string
+	cmd := &cobra.Command{
+		Use: "move NAME", Short: "Move chosen messages to another queue",
+		Long: `Move chosen messages of a queue to another one: all that are still there in one transaction, each once, as new messages
+at the end. Without --to, dead letters go back to the queues that they come from. What consumers hold is moved all the
+same. It can be run again after any error: what was moved is not moved again. "lockstep browse" shows the sequences.`,
+		Example: `  lockstep queue move orders --to orders.repair --sequence 17
+  lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
+  lockstep queue move prices --subscription audit --to audit.later --sequence 3
+  lockstep queue move orders.dead --sequence 4`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			chosen, _, err := parseSequences(sequences)
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.MoveMessages(ctx, args[0], chosen, o)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(movedMessages(r)); err != nil {
+					return err
+				}
+				text := fmt.Sprintf("moved %s of %s", out.Plural(r.Moved, "message"), args[0])
+				if r.Skipped > 0 {
+					text += fmt.Sprintf("; %s not there any more, or could not be moved", out.Count(r.Skipped))
+				}
+				return env.Print.Sentence("%s", text)
+			})
+		},
+	}
+	f := cmd.Flags()
+	addSequences(cmd, &sequences)
+	f.StringVar(&o.To, "to", "", "queue to move them to; default: each dead letter to the queue that it comes from")
+	f.StringVarP(&o.Subscription, "subscription", "s", "",
+		"take them from this subscription only; default: from all of them")
+	return cmd
+}
+
+func removeCommand(env *cli.Env) *cobra.Command {
+	var subscription string
+	var sequences []string
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "remove NAME", Short: "Drop chosen messages of a queue, or of one subscription",
+		Long: `Drop chosen messages of a queue, or take them from one subscription: they are acknowledged. What a retention of the queue
+keeps can still be read by others. On a terminal it asks first. "lockstep browse" shows the sequences.`,
+		Example: `  lockstep queue remove orders --sequence 17
+  lockstep queue remove orders --sequence 17,20-25 --yes
+  lockstep queue remove prices --subscription audit --sequence 3`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			chosen, n, err := parseSequences(sequences)
+			if err != nil {
+				return err
+			}
+			what := "queue " + args[0]
+			if subscription != "" {
+				what = "subscription " + subscription + " of " + what
+			}
+			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? What is still there would be gone for good.",
+				out.Plural(n, "message"), what); err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := c.RemoveMessages(ctx, args[0], subscription, chosen, 0)
+				if err != nil {
+					return err
+				}
+				return countResult(env, "removed %s of "+args[0], n)
+			})
+		},
+	}
+	addSequences(cmd, &sequences)
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
+		"only from this subscription; default: from all of them")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func addSequences(cmd *cobra.Command, sequences *[]string) {
+	cmd.Flags().StringSliceVar(sequences, "sequence", nil,
+		"sequence of a message, such as 17, or a range, such as 20-25; may be repeated")
+}
+
+// parseSequences reads sequences and ranges, and counts the messages.
+func parseSequences(texts []string) (list []client.SequenceRange, messages uint64, err error) {
+	if len(texts) == 0 {
+		return nil, 0, fmt.Errorf("%w: --sequence says which messages; \"lockstep browse\" shows their sequences",
+			cli.ErrUsage)
+	}
+	for _, text := range texts {
+		first, last, ranged := strings.Cut(strings.TrimSpace(text), "-")
+		if !ranged {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 64)
+		to, errTo := strconv.ParseUint(last, 10, 64)
+		if err != nil || errTo != nil || from == 0 || to < from {
+			return nil, 0, fmt.Errorf("%w: --sequence %q is no sequence such as 17 and no range such as 20-25; "+
+				"sequences "+
+				"begin at 1", cli.ErrUsage, text)
+		}
+		list = append(list, client.SequenceRange{First: from, Last: to})
+		messages += to - from + 1
+	}
+	return list, messages, nil
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+// TestMoveAndRemove: chosen messages go to another queue, and chosen messages go for good.
+func TestMoveAndRemove(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "from")
+	c.OK("queue", "create", "to")
+	for _, body := range []string{"one", "two", "three", "four", "five"} {
+		c.OK("publish", "from", body)
+	}
+	require.Equal(t, "moved 3 messages of from\n", c.OK("queue", "move", "from", "--to", "to", "--sequence", "1,3-4"))
+	require.Equal(t, "moved 0 messages of from; 1 not there any more, or could not be moved\n",
+		c.OK("queue", "move", "from", "--to", "to", "--sequence", "1"))
+	require.Equal(t, "moved 0 messages of to; 1 not there any more, or could not be moved\n",
+		c.OK("queue", "move", "to", "--sequence", "1"), "it is no dead letter")
+	require.Equal(t, "removed 1 message of from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
+	require.Equal(t, "removed 0 messages of from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
+	require.Equal(t, []map[string]any{{"moved": 1.0, "skipped": 0.0}},
+		c.Lines("queue", "move", "to", "--to", "from", "-s", "default", "--sequence", "2"))
+	for _, refused := range []struct {
+		says string
+		code int
+		args []string
+	}{
+		{"sequence", cli.ExitUsage, []string{"move", "from", "--to", "to"}},
+		{"begin at 1", cli.ExitUsage, []string{"move", "from", "--to", "to", "--sequence", "0"}},
+		{"no range", cli.ExitUsage, []string{"remove", "from", "--sequence", "5-3"}},
+		{"last one is", cli.ExitError, []string{"remove", "from", "--sequence", "99"}},
+		{"no such queue", cli.ExitError, []string{"move", "from", "--to", "none", "--sequence", "5"}},
+	} {
+		_, stderr, code := c.Run("", append([]string{"queue"}, refused.args...)...)
+		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)
+		require.Contains(t, stderr, refused.says, refused.args)
+	}
+}
+
+// TestListInOrder: the node sorts, searches and pages.
+func TestListInOrder(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	for _, name := range []string{"a", "b", "c"} {
+		c.OK("queue", "create", name)
+	}
+	c.OK("publish", "b", "x")
+	names := func(args ...string) (names []string) {
+		var list []map[string]any
+		text := c.OK(append([]string{"queue", "list", "--output", "json"}, args...)...)
+		require.NoError(t, json.Unmarshal([]byte(text), &list), text)
+		for _, q := range list {
+			names = append(names, q["name"].(string))
+			require.Contains(t, q["activity"], "published_per_second")
+		}
+		return names
+	}
+	require.Equal(t, []string{"b", "a", "c"}, names("--sort", "messages", "--descending"))
+	require.Equal(t, []string{"b", "a", "c"}, names("--sort", "messages"), "the fullest first")
+	require.Equal(t, []string{"a", "c", "b"}, names("--sort", "messages", "--descending=false"))
+	require.Equal(t, []string{"a", "b", "c"}, names("--sort", "name"))
+	require.Equal(t, []string{"b"}, names("--sort", "age", "--limit", "1"))
+	require.Equal(t, []string{"c"}, names("--contains", "C"))
+	text := c.OK("queue", "list", "--activity", "--limit", "2")
+	require.Contains(t, text, "Published/s")
+	require.Contains(t, text, "2 of 3 queues; --offset 2 lists more")
+	_, stderr, code := c.Run("", "queue", "list", "--sort", "weight")
+	require.Equal(t, cli.ExitUsage, code)
+	require.Contains(t, stderr, "none of name, messages")
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// behaviour is what a queue does with messages, for programs, beside its limits and dead letters.
+type behaviour struct {
+	TTL                  string  `json:"ttl,omitempty"`
+	Delay                string  `json:"delay,omitempty"`
+	RedeliveryDelay      string  `json:"redelivery_delay,omitempty"`
+	RedeliveryMultiplier float64 `json:"redelivery_multiplier,omitempty"`
+	RedeliveryMaxDelay   string  `json:"redelivery_max_delay,omitempty"`
+	RetentionAge         string  `json:"retention_age,omitempty"`
+	RetentionBytes       uint64  `json:"retention_bytes,omitempty"`
+	RetentionMessages    uint64  `json:"retention_messages,omitempty"`
+	Overflow             string  `json:"overflow,omitempty"`
+	Priorities           bool    `json:"priorities,omitempty"`
+	Exclusive            bool    `json:"exclusive,omitempty"`
+	DeadLetterExpired    bool    `json:"dead_letter_expired,omitempty"`
+	TemporaryGrace       string  `json:"temporary_grace,omitempty"`
+}
+
+func newBehaviour(c client.QueueConfig) behaviour {
+	b := behaviour{
+		TTL: out.Span(c.TTL), Delay: out.Span(c.Delay), RedeliveryDelay: out.Span(c.RedeliveryDelay),
+		RedeliveryMultiplier: c.RedeliveryMultiplier, RedeliveryMaxDelay: out.Span(c.RedeliveryMaxDelay),
+		RetentionAge: out.Span(c.RetentionAge), RetentionBytes: c.RetentionBytes, RetentionMessages: c.RetentionMessages,
+		Priorities: c.Priorities, Exclusive: c.Exclusive, DeadLetterExpired: c.DeadLetterExpired,
+		TemporaryGrace: out.Span(c.TemporaryGrace),
+	}
+	if c.Overflow != client.OverflowReject {
+		b.Overflow = c.Overflow.String()
+	}
+	return b
+}
+
+// pairs shows what is set for people.
+func (b behaviour) pairs() (pairs [][2]string) {
+	add := func(name, text string) {
+		if text != "" {
+			pairs = append(pairs, [2]string{name, text})
+		}
+	}
+	add("Messages expire", after(b.TTL))
+	if b.DeadLetterExpired {
+		add("Expired messages", "are moved with the dead letters")
+	}
+	add("Delivered", after(b.Delay))
+	if b.RedeliveryDelay != "" {
+		text := after(b.RedeliveryDelay)
+		if b.RedeliveryMultiplier > 1 {
+			text += fmt.Sprintf(", times %g with each further time", b.RedeliveryMultiplier)
+		}
+		if b.RedeliveryMaxDelay != "" {
+			text += ", at most " + b.RedeliveryMaxDelay
+		}
+		add("Delivered again", text)
+	}
+	add("Kept", b.retention())
+	add("When it is full", b.Overflow)
+	if b.Priorities {
+		add("Priorities", "higher ones are delivered first")
+	}
+	if b.Exclusive {
+		add("Exclusive", "one consumer of each subscription at a time")
+	}
+	if b.TemporaryGrace != "" {
+		add("Temporary", "deleted when it had no consumer for "+b.TemporaryGrace)
+	}
+	return pairs
+}
+
+func after(d string) string {
+	if d == "" {
+		return ""
+	}
+	return "after " + d
+}
+
+// retention says how long messages are kept that are acknowledged.
+func (b behaviour) retention() string {
+	var until []string
+	if b.RetentionAge != "" {
+		until = append(until, "for "+b.RetentionAge)
+	}
+	if b.RetentionBytes > 0 {
+		until = append(until, "up to "+out.Bytes(b.RetentionBytes))
+	}
+	if b.RetentionMessages > 0 {
+		until = append(until, "up to "+out.Plural(b.RetentionMessages, "message"))
+	}
+	return strings.Join(until, ", ")
+}
+
+// configFlags are the flags of a queue's configuration.
+type configFlags struct {
+	config                             client.QueueConfig
+	maxBytes, retentionBytes, overflow string
+}
+
+// configFlag is one of them: how it is made, and how what it was given gets into a configuration.
+type configFlag struct {
+	name     string
+	register func(cmd *cobra.Command, f *configFlags)
+	copy     func(to, from *client.QueueConfig)
+}
+
+// configFlagNames are the names of all of them.
+func configFlagNames() []string {
+	var names []string
+	for _, flag := range allConfigFlags() {
+		names = append(names, flag.name)
+	}
+	return names
+}
+
+func durationFlag(name, usage string, of func(c *client.QueueConfig) *time.Duration) configFlag {
+	return configFlag{
+		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().DurationVar(of(&f.config), name, 0, usage) },
+		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+	}
+}
+
+func boolFlag(name, usage string, of func(c *client.QueueConfig) *bool) configFlag {
+	return configFlag{
+		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().BoolVar(of(&f.config), name, false, usage) },
+		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+	}
+}
+
+func countFlag(name, usage string, of func(c *client.QueueConfig) *uint64) configFlag {
+	return configFlag{
+		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().Uint64Var(of(&f.config), name, 0, usage) },
+		func(to, from *client.QueueConfig) { *of(to) = *of(from) },
+	}
+}
+
+func textFlag(
+	name, usage, otherwise string, text func(f *configFlags) *string, copyTo func(to, from *client.QueueConfig),
+) configFlag {
+	return configFlag{
+		name, func(cmd *cobra.Command, f *configFlags) { cmd.Flags().StringVar(text(f), name, otherwise, usage) }, copyTo,
+	}
+}
+
+func allConfigFlags() []configFlag {
+	return append(limitFlags(), behaviourFlags()...)
+}
+
+// limitFlags are those about limits, and what happens beyond them.
+func limitFlags() []configFlag {
+	return []configFlag{
+		countFlag("max-messages", "the queue is full while it holds this many messages; 0: no limit",
+			func(c *client.QueueConfig) *uint64 { return &c.MaxMessages }),
+		textFlag("max-bytes", "the queue is full while it holds this much, such as 64MiB; 0: no limit", "0",
+			func(f *configFlags) *string { return &f.maxBytes },
+			func(to, from *client.QueueConfig) { to.MaxBytes = from.MaxBytes }),
+		textFlag("overflow", "what happens to a publish while the queue is full: reject it, drop-head, or dead-letter-head",
+			client.OverflowReject.String(), func(f *configFlags) *string { return &f.overflow },
+			func(to, from *client.QueueConfig) { to.Overflow = from.Overflow }),
+		{
+			"max-deliveries", func(cmd *cobra.Command, f *configFlags) {
+				cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
+					"a message that was given back this many times is moved to --dead-letter, or dropped; 0: no limit")
+			}, func(to, from *client.QueueConfig) { to.MaxDeliveries = from.MaxDeliveries },
+		},
+		textFlag("dead-letter",
+			"queue that messages are moved to that were given back too often, or rejected; empty: they are dropped", "",
+			func(f *configFlags) *string { return &f.config.DeadLetter },
+			func(to, from *client.QueueConfig) { to.DeadLetter = from.DeadLetter }),
+		durationFlag("retention-age", "keep acknowledged messages for this time; 0: their age does not count",
+			func(c *client.QueueConfig) *time.Duration { return &c.RetentionAge }),
+		textFlag("retention-bytes", "keep acknowledged messages up to this much, such as 10GiB; 0: does not count", "0",
+			func(f *configFlags) *string { return &f.retentionBytes },
+			func(to, from *client.QueueConfig) { to.RetentionBytes = from.RetentionBytes }),
+		countFlag("retention-messages", "keep acknowledged messages up to this many; 0: does not count",
+			func(c *client.QueueConfig) *uint64 { return &c.RetentionMessages }),
+	}
+}
+
+// behaviourFlags are those about when messages are delivered, and to which consumers.
+func behaviourFlags() []configFlag {
+	return []configFlag{
+		durationFlag("ttl", "messages expire after this time, such as 30s or 24h; 0: never",
+			func(c *client.QueueConfig) *time.Duration { return &c.TTL }),
+		boolFlag("dead-letter-expired", "move expired messages to --dead-letter; otherwise they are dropped",
+			func(c *client.QueueConfig) *bool { return &c.DeadLetterExpired }),
+		durationFlag("delay", "messages that name no time are delivered after this time; 0: at once",
+			func(c *client.QueueConfig) *time.Duration { return &c.Delay }),
+		durationFlag("redelivery-delay", "a message that was given back waits for this time; 0: not at all",
+			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryDelay }),
+		{
+			"redelivery-multiplier", func(cmd *cobra.Command, f *configFlags) {
+				cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
+					"multiply --redelivery-delay with each further time: 1 to 1000; 0: as 1")
+			}, func(to, from *client.QueueConfig) { to.RedeliveryMultiplier = from.RedeliveryMultiplier },
+		},
+		durationFlag("redelivery-max-delay", "the longest that a message waits that was given back; 0: no limit",
+			func(c *client.QueueConfig) *time.Duration { return &c.RedeliveryMaxDelay }),
+		boolFlag("priorities", "deliver messages of a higher priority first; only when the queue is made",
+			func(c *client.QueueConfig) *bool { return &c.Priorities }),
+		boolFlag("exclusive", "one consumer of each subscription gets messages at a time",
+			func(c *client.QueueConfig) *bool { return &c.Exclusive }),
+		durationFlag("temporary", "delete the queue when it had no consumer for this time, such as 30s; 0: never",
+			func(c *client.QueueConfig) *time.Duration { return &c.TemporaryGrace }),
+	}
+}
+
+func (f *configFlags) register(cmd *cobra.Command) {
+	for _, flag := range allConfigFlags() {
+		flag.register(cmd, f)
+	}
+}
+
+// parse gives the configuration that the flags say, with what was not given at zero.
+func (f *configFlags) parse() (*client.QueueConfig, error) {
+	c := f.config
+	for _, size := range []struct {
+		flag, text string
+		to         *uint64
+	}{{"max-bytes", f.maxBytes, &c.MaxBytes}, {"retention-bytes", f.retentionBytes, &c.RetentionBytes}} {
+		v, err := config.ParseSize(size.text)
+		if err != nil {
+			return nil, cli.Usage("--%s: %v", size.flag, err)
+		}
+		*size.to = uint64(v)
+	}
+	var err error
+	if c.Overflow, err = client.ParseOverflow(f.overflow); err != nil {
+		return nil, cli.Usage("--overflow: %v", err)
+	}
+	return &c, nil
+}
+
+// change sets in c what flags were given for.
+func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
+	for _, flag := range allConfigFlags() {
+		if cmd.Flags().Changed(flag.name) {
+			flag.copy(c, given)
+		}
+	}
+}
+
+// showQueue prints all about one queue.
+func showQueue(env *cli.Env, q client.Queue) error {
+	if err := env.Print.Object(newQueueState(q)); err != nil {
+		return err
+	}
+	limit := func(n uint64, text string) string {
+		if n == 0 {
+			return "none"
+		}
+		return text
+	}
+	deadLetters := "are dropped"
+	if q.Config.DeadLetter != "" {
+		deadLetters = "are moved to " + q.Config.DeadLetter
+	}
+	pairs := [][2]string{
+		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
+		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"Next sequence", fmt.Sprint(q.NextSequence)},
+		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries of a message: %s",
+			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
+			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)),
+			limit(uint64(q.Config.MaxDeliveries), out.Count(q.Config.MaxDeliveries)))},
+		{"Dead letters", deadLetters},
+	}
+	pairs = append(pairs, newBehaviour(q.Config).pairs()...)
+	for _, f := range q.Forwards {
+		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})
+	}
+	err := env.Print.Pairs(append(pairs, [2]string{"Digest", fmt.Sprintf("%016x", q.Digest)}))
+	if err != nil || len(q.Subscriptions) == 0 {
+		return err
+	}
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	return printSubscriptions(env, q)
+}

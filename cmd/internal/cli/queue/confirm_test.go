@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAsksBeforeMessagesGo: on a terminal, and only if there are messages, and not with --yes. Scripts are not asked.
+func TestAsksBeforeMessagesGo(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	fill := func() {
+		c.OK("queue", "create", "q", "-s", "one", "-s", "two", "--if-not-exists")
+		c.OK("publish", "q", "1", "2", "3")
+	}
+	fill()
+	for _, args := range [][]string{
+		{"queue", "purge", "q"},
+		{"queue", "purge", "q", "-s", "one"},
+		{"queue", "delete", "q"},
+		{"subscription", "delete", "q", "two"},
+	} {
+		for _, no := range []string{"", "\n", "n\n", "nonsense\n"} {
+			_, stderr, code := c.Answering(no, args...)
+			require.Equal(t, cli.ExitError, code, args)
+			require.Contains(t, stderr, "3 messages would be gone for good. [y/N]", args)
+			require.Contains(t, stderr, "nothing was done", args)
+		}
+	}
+	require.InDelta(t, 3, c.Lines("queue", "show", "q")[0]["messages"], 0)
+
+	stdout, stderr, code := c.Answering("y\n", "queue", "purge", "q", "-s", "one")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Contains(t, stdout, "purged 3 messages")
+	_, stderr, code = c.Answering("", "queue", "purge", "q", "-s", "one")
+	require.Equal(t, cli.ExitOK, code, "there are none left")
+	require.NotContains(t, stderr, "[y/N]")
+	_, stderr, code = c.Answering("", "queue", "delete", "q", "--yes")
+	require.Equal(t, cli.ExitOK, code)
+	require.NotContains(t, stderr, "[y/N]")
+	fill()
+	c.OK("queue", "purge", "q")
+	fill()
+	c.OK("queue", "delete", "q")
+
+	_, stderr, code = c.Answering("n\n", "store", "drop-old")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "cannot be brought back")
+	_, _, code = c.Answering("yes\n", "store", "drop-old")
+	require.Equal(t, cli.ExitOK, code)
+}
+
+// TestSubscriptionList lists what `queue show` shows below a queue.
+func TestSubscriptionList(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "q", "-s", "one", "-s", "two")
+	c.OK("publish", "q", "1")
+	c.OK("queue", "purge", "q", "-s", "one")
+	require.Contains(t, c.OK("subscription", "list", "q"), "two")
+	lines := c.Lines("subscription", "list", "q")
+	require.Len(t, lines, 2)
+	require.InDelta(t, 1, lines[1]["backlog"], 0)
+	c.OK("queue", "create", "other")
+	table := c.OK("subscription", "list")
+	require.Regexp(t, `(?m)^q +two +1 `, table)
+	require.Regexp(t, `(?m)^other +default `, table)
+	lines = c.Lines("subscription", "list")
+	require.Len(t, lines, 3)
+	require.Equal(t, "other", lines[0]["queue"])
+
+	_, stderr, code := c.Run("", "subscription", "list", "nothing")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "nothing")
+}

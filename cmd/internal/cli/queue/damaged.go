@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/spf13/cobra"
+)
+
+func dropDamagedCommand(env *cli.Env) *cobra.Command {
+	var dry, yes bool
+	cmd := &cobra.Command{
+		Use: "drop-damaged NAME", Short: "Give up the messages of a queue that no node can read",
+		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or on the one that stands alone, as
+"lockstep verify" lists them. They are lost for good, and are no longer counted in the queue. Messages that may still be repaired are left
+alone. After a restart a node has to find damage again: "lockstep verify --deep" reads everything.`,
+		Example: "  lockstep queue drop-damaged orders --dry-run\n  lockstep queue drop-damaged orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.OnActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
+				seen, err := confirmDropDamaged(ctx, env, n, args[0], yes || dry)
+				if err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
+				if err != nil {
+					return err
+				}
+				sequences := append([]uint64{}, r.GetSequences()...)
+				if err := env.Print.Object(map[string]any{"sequences": sequences, "dry_run": dry}); err != nil {
+					return err
+				}
+				if len(sequences) == 0 {
+					return env.Print.Sentence("no message of %s is known to be damaged and beyond repair", args[0])
+				}
+				did := "gave up"
+				if dry {
+					did = "would give up"
+				}
+				return env.Print.Sentence("%s %s of %s: %s", did, out.Plural(len(sequences), "message"), args[0],
+					fmt.Sprint(sequences))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say which messages it would be")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+// confirmDropDamaged asks if there are messages to give up, and returns those that were asked about; none if no
+// operator was asked.
+func confirmDropDamaged(ctx context.Context, env *cli.Env, n *client.Node, queue string, yes bool) ([]uint64, error) {
+	if yes || !env.Asks() {
+		return nil, nil
+	}
+	look, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
+	if err != nil || len(r.GetSequences()) == 0 {
+		return nil, err
+	}
+	return r.GetSequences(), env.Confirm(ctx, yes,
+		"Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+		out.Plural(len(r.GetSequences()), "message"), queue)
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+// TestDeadLetterConfig: create and alter set it, show and list show it, and what alter is not told stays.
+func TestDeadLetterConfig(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "dead")
+	q := c.Lines("queue", "create", "orders", "--max-deliveries", "3", "--dead-letter", "dead", "--max-bytes", "1MiB")[0]
+	require.InDelta(t, 3, q["max_deliveries"], 0)
+	require.Equal(t, "dead", q["dead_letter"])
+	table := c.OK("queue", "show", "orders")
+	require.Contains(t, table, "deliveries of a message: 3")
+	require.Regexp(t, `(?m)^Dead letters +are moved to dead$`, table)
+	require.Regexp(t, `(?m)^Dead letters +are dropped$`, c.OK("queue", "show", "dead"))
+	require.NotContains(t, c.Lines("queue", "show", "dead")[0], "max_deliveries")
+
+	q = c.Lines("queue", "alter", "orders", "--max-messages", "9")[0]
+	require.InDelta(t, 3, q["max_deliveries"], 0)
+	require.Equal(t, "dead", q["dead_letter"])
+	q = c.Lines("queue", "alter", "orders", "--max-deliveries", "5")[0]
+	require.InDelta(t, 5, q["max_deliveries"], 0)
+	require.Equal(t, "dead", q["dead_letter"])
+	require.InDelta(t, 9, q["max_messages"], 0)
+	require.InDelta(t, 1<<20, q["max_bytes"], 0)
+
+	for _, refused := range []struct {
+		says string
+		args []string
+	}{
+		{"1 to 1000000", []string{"queue", "alter", "orders", "--max-deliveries", "1000001"}},
+		{"nothing", []string{"queue", "alter", "orders", "--dead-letter", "nothing"}},
+		{"nothing", []string{"queue", "create", "other", "--dead-letter", "nothing"}},
+		{"come back", []string{"queue", "alter", "orders", "--dead-letter", "orders"}},
+		{"come back", []string{"queue", "alter", "dead", "--dead-letter", "orders"}},
+		{"dead-letter queue of another", []string{"queue", "delete", "dead"}},
+	} {
+		_, stderr, code := c.Run("", refused.args...)
+		require.Equal(t, cli.ExitError, code, "%v: %s", refused.args, stderr)
+		require.Contains(t, stderr, refused.says, refused.args)
+	}
+	q = c.Lines("queue", "show", "orders")[0]
+	require.InDelta(t, 5, q["max_deliveries"], 0)
+	require.Equal(t, "dead", q["dead_letter"])
+
+	q = c.Lines("queue", "alter", "orders", "--max-deliveries", "0", "--dead-letter", "")[0]
+	require.NotContains(t, q, "max_deliveries")
+	require.NotContains(t, q, "dead_letter")
+	c.OK("queue", "delete", "dead")
+}
+
+// TestDeadLetters: a message that is rejected, or given back too often, becomes a dead letter, and can be moved back.
+func TestDeadLetters(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "dead")
+	c.OK("queue", "create", "orders", "--max-deliveries", "2", "--dead-letter", "dead")
+	c.OK("publish", "orders", "one", "--subject", "order")
+	require.Equal(t, "one\n", c.OK("consume", "orders", "--reject", "-n", "1"))
+	c.OK("publish", "orders", "two", "--subject", "order")
+	for range 2 {
+		require.Equal(t, "two\n", c.OK("consume", "orders", "--no-ack", "-n", "1", "--wait", "30s"))
+	}
+	c.OK("publish", "orders", "three")
+	require.Equal(t, "three\n", c.OK("consume", "orders", "-n", "1", "--wait", "30s"))
+	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 2 }, time.Minute,
+		10*time.Millisecond)
+
+	table := c.OK("browse", "dead")
+	require.Contains(t, table, "dead-letter: rejected from orders/default #1 after 1 delivery subject: order")
+	require.Contains(t, table, "dead-letter: max-deliveries from orders/default #2 after 2 deliveries subject: order")
+	letters := c.Lines("browse", "dead")
+	require.Equal(t, "one", letters[0]["body"])
+	letter, is := letters[0]["dead_letter"].(map[string]any)
+	require.True(t, is, letters[0])
+	moved, is := letter["moved_at"].(string)
+	require.True(t, is, letter)
+	at, err := time.Parse(time.RFC3339, moved)
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), at, time.Minute)
+	delete(letter, "moved_at")
+	require.Equal(t, map[string]any{
+		"queue": "orders", "subscription": "default", "sequence": 1.0, "reason": "rejected", "deliveries": 1.0,
+	}, letter)
+
+	c.OK("publish", "dead", "no dead letter")
+	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
+	require.Equal(t, "two\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "moved 1 message of dead; 1 left where they are: no dead letters, or their queue is gone\n",
+		c.OK("queue", "replay-dead", "dead"))
+	require.Equal(t, "one\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, map[string]any{"moved": 1.0, "skipped": 0.0},
+		c.Lines("queue", "replay-dead", "dead", "--to", "orders", "--subscription", "default")[0])
+	require.Equal(t, "no dead letter\n", c.OK("consume", "orders", "-n", "1"))
+	require.Empty(t, c.Lines("browse", "dead"))
+
+	c.OK("publish", "orders", "a", "b", "--subject", "poison")
+	c.OK("publish", "orders", "c")
+	c.OK("consume", "orders", "--reject", "--max", "3")
+	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, time.Minute,
+		10*time.Millisecond)
+	require.Equal(t, "moved 1 message of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
+	require.Equal(t, "c\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "moved 0 messages of dead\n", c.OK("queue", "replay-dead", "dead", "--filter", "size > 1"))
+	for _, refused := range [][]string{
+		{"queue", "replay-dead", "dead", "--filter", "nothing == 1"},
+		{"queue", "replay-dead", "nothing"},
+		{"queue", "replay-dead", "dead", "-s", "nothing"},
+		{"queue", "replay-dead", "dead", "--to", "nothing"},
+	} {
+		_, stderr, code := c.Run("", refused...)
+		require.Equal(t, cli.ExitError, code, "%v: %s", refused, stderr)
+		require.Contains(t, stderr, "nothing", refused)
+	}
+}

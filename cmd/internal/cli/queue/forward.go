@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// forwardState is a rule of a queue for programs.
+type forwardState struct {
+	To     string `json:"to"`
+	Move   bool   `json:"move,omitempty"`
+	Filter string `json:"filter,omitempty"`
+}
+
+func forwardStates(q client.Queue) []forwardState {
+	var list []forwardState
+	for _, f := range q.Forwards {
+		list = append(list, forwardState(f))
+	}
+	return list
+}
+
+// describeForward says what a rule does.
+func describeForward(f client.Forward) string {
+	what, how := "all messages", "are copied"
+	if f.Filter != "" {
+		what = "messages with " + f.Filter
+	}
+	if f.Move {
+		how = "are moved"
+	}
+	return fmt.Sprintf("%s %s to %s", what, how, f.To)
+}
+
+func forwardCommand(env *cli.Env) *cobra.Command {
+	var f client.Forward
+	var remove string
+	cmd := &cobra.Command{
+		Use: "forward NAME", Short: "Have what is published to a queue go to another one, too",
+		Long: `Have the messages that are published to a queue from now on, or those of them that a filter matches, go to another
+queue, too, or with --move there only: in the same transaction, so that both have a message or none. A rule for the same
+queue is replaced. What is forwarded is not forwarded again, and a queue that messages are forwarded to cannot forward
+them itself. While the other queue is full, publishes of messages that go there are refused.`,
+		Example: `  lockstep queue forward orders --to audit
+  lockstep queue forward orders --to orders.eu --filter 'properties.region == "eu"' --move
+  lockstep queue forward orders --remove audit`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if remove != "" && (f.Move || f.Filter != "") {
+				return cli.Usage("--remove takes the rule for a queue away; --filter and --move are for --to")
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				rules, err := changeForwards(q, f, remove)
+				if err != nil {
+					return err
+				}
+				if q, err = c.SetForwards(ctx, args[0], rules); err != nil {
+					return err
+				}
+				return showQueue(env, q)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&f.To, "to", "", "queue that messages go to")
+	cmd.Flags().StringVar(&f.Filter, "filter", "", "only messages that this expression in CEL matches; default: all")
+	cmd.Flags().BoolVar(&f.Move, "move", false, "the messages go to the other queue only")
+	cmd.Flags().StringVar(&remove, "remove", "", "take the rule for this queue away")
+	cmd.MarkFlagsOneRequired("to", "remove")
+	cmd.MarkFlagsMutuallyExclusive("to", "remove")
+	return cmd
+}
+
+// changeForwards gives the rules of a queue with one more, or one less.
+func changeForwards(q client.Queue, f client.Forward, remove string) ([]client.Forward, error) {
+	rules := slices.Clone(q.Forwards)
+	at := slices.IndexFunc(rules, func(r client.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })
+	switch {
+	case remove != "" && at < 0:
+		return nil, fmt.Errorf("queue %s forwards nothing to %s; `lockstep queue show %s` lists its rules", q.Name, remove,
+			q.Name)
+	case remove != "":
+		return slices.Delete(rules, at, at+1), nil
+	case at >= 0:
+		rules[at] = f
+		return rules, nil
+	}
+	return append(rules, f), nil
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "json")
+	require.NoError(t, err)
+	var q client.Queue
+	golden.FillStruct(&q)
+	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
+	q.Config.MaxDeliveries, q.Config.DeadLetter = 0, ""
+	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
+	require.NoError(t, p.Object(newSubscriptionState(q.Subscriptions[0])))
+	require.NoError(t, p.Object(replayed{Moved: 1, Skipped: 2}))
+	golden.Text(t, "output.jsonl", b.String())
+}

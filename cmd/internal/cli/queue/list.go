@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// ratesAfter is how long after the first look at the queues their rates are known.
+const ratesAfter = 1100 * time.Millisecond
+
+// activityState is what happens in a queue, for programs.
+type activityState struct {
+	Published    *float64   `json:"published_per_second,omitempty"`
+	Delivered    *float64   `json:"delivered_per_second,omitempty"`
+	Acknowledged *float64   `json:"acknowledged_per_second,omitempty"`
+	OldestAt     *time.Time `json:"oldest_at,omitempty"`
+	Consumers    uint32     `json:"consumers"`
+}
+
+func newActivityState(a *client.QueueActivity) *activityState {
+	if a == nil {
+		return nil
+	}
+	state := &activityState{Consumers: a.Consumers}
+	if a.Rates {
+		state.Published, state.Delivered, state.Acknowledged = &a.Published, &a.Delivered, &a.Acknowledged
+	}
+	if !a.OldestAt.IsZero() {
+		at := a.OldestAt.UTC()
+		state.OldestAt = &at
+	}
+	return state
+}
+
+// listFlags of the command list.
+type listFlags struct {
+	options  client.ListOptions
+	sort     string
+	activity bool
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	var given listFlags
+	cmd := &cobra.Command{
+		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name or in another order",
+		Long: `List the queues whose name begins with PREFIX. --sort, --activity and the others below have the node search, sort and count:
+what happens in the queues is then listed, too, and at most --limit queues. Rates are measured for a second.
+Names are sorted from the first to the last; all other orders begin with the largest or the oldest. --descending and
+--descending=false choose the direction.`,
+		Example: `  lockstep queue list
+  lockstep queue list orders/ --output json
+  lockstep queue list --sort age --limit 10
+  lockstep queue list --contains dead --sort messages
+  lockstep queue list --activity --limit 50 --offset 100`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				given.options.Prefix = args[0]
+			}
+			for _, name := range []string{"sort", "contains", "descending", "limit", "offset", "activity"} {
+				if cmd.Flags().Changed(name) {
+					if !cmd.Flags().Changed("descending") {
+						given.options.Descending = given.sort != client.OrderName.String()
+					}
+					return listOrdered(cmd.Context(), env, &given)
+				}
+			}
+			return listAll(cmd.Context(), env, given.options.Prefix)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(client.QueueOrders(), ", "))
+	f.BoolVar(&given.options.Descending, "descending", false, "the largest, the oldest, or the last name first; default, "+
+		"except for --sort name")
+	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this, in any case of letters")
+	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "at most so many, up to 1000")
+	f.Uint32Var(&given.options.Offset, "offset", 0, "leave out so many")
+	f.BoolVar(&given.activity, "activity", false, "list rates and ages, too")
+	// fails only for no such flag
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(client.QueueOrders(),
+		cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// listAll lists all queues by name.
+func listAll(ctx context.Context, env *cli.Env, prefix string) error {
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		list, rows := []queueState{}, [][]any{}
+		for q, err := range c.Queues(ctx, prefix) {
+			if err != nil {
+				return err
+			}
+			consumers := uint32(0)
+			for _, s := range q.Subscriptions {
+				consumers += s.Consumers
+			}
+			list = append(list, newQueueState(q))
+			rows = append(rows, []any{
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), out.Count(len(q.Subscriptions)), out.Count(consumers),
+			})
+		}
+		if err := env.Print.Object(list); err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return env.Print.Sentence("no queues")
+		}
+		return env.Print.Table([]string{"Queue", ">Messages", "Size", ">Subscriptions", ">Consumers"}, rows)
+	})
+}
+
+// listOrdered lists some queues, with what happens in them.
+func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
+	order, err := client.ParseQueueOrder(given.sort)
+	if err != nil {
+		return fmt.Errorf("%w: --sort: %w", cli.ErrUsage, err)
+	}
+	given.options.Order = order
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		list, err := measured(ctx, c, given.options)
+		if err != nil {
+			return err
+		}
+		states, rows := []queueState{}, [][]any{}
+		for _, q := range list.Queues {
+			a := q.Activity
+			states = append(states, newQueueState(q))
+			rows = append(rows, []any{
+				q.Name, out.Count(q.Messages), out.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
+				rate(a, a.Acknowledged), age(a.OldestAt), out.Count(a.Consumers),
+			})
+		}
+		if err := env.Print.Object(states); err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return env.Print.Sentence("no queues")
+		}
+		if err := env.Print.Table([]string{
+			"Queue", ">Messages", "Size", ">Published/s", ">Delivered/s", ">Acknowledged/s", "Oldest", ">Consumers",
+		}, rows); err != nil {
+			return err
+		}
+		if n := int(given.options.Offset) + len(rows); n < list.Total {
+			return env.Print.Sentence("%s of %s queues; --offset %d lists more", out.Count(len(rows)),
+				out.Count(list.Total), n)
+		}
+		return nil
+	})
+}
+
+// measured lists queues with their rates, which takes a second when nobody has asked for them lately.
+func measured(ctx context.Context, c *client.Client, o client.ListOptions) (client.QueueList, error) {
+	list, err := c.ListQueues(ctx, o)
+	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
+		return list, err
+	}
+	timer := time.NewTimer(ratesAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return list, fmt.Errorf("measure rates: %w", context.Cause(ctx))
+	}
+	return c.ListQueues(ctx, o)
+}
+
+// rate of an activity; empty while it is not known.
+func rate(a *client.QueueActivity, perSecond float64) string {
+	if !a.Rates {
+		return ""
+	}
+	return units.Rate(perSecond)
+}
+
+// age of the oldest message; empty if there is none.
+func age(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return units.Age(max(time.Since(at), 0))
+}

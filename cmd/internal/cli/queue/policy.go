@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// policyState is what a subscription has for itself, for programs.
+type policyState struct {
+	MaxDeliveries        *uint32  `json:"max_deliveries,omitempty"`
+	DeadLetter           *string  `json:"dead_letter,omitempty"`
+	RedeliveryDelay      *string  `json:"redelivery_delay,omitempty"`
+	RedeliveryMultiplier *float64 `json:"redelivery_multiplier,omitempty"`
+	RedeliveryMaxDelay   *string  `json:"redelivery_max_delay,omitempty"`
+}
+
+func newPolicyState(p client.RedeliveryPolicy) *policyState {
+	if p == (client.RedeliveryPolicy{}) {
+		return nil
+	}
+	span := func(d *time.Duration) *string {
+		if d == nil {
+			return nil
+		}
+		text := spanText(*d)
+		return &text
+	}
+	return &policyState{
+		MaxDeliveries: p.MaxDeliveries, DeadLetter: p.DeadLetter, RedeliveryMultiplier: p.RedeliveryMultiplier,
+		RedeliveryDelay: span(p.RedeliveryDelay), RedeliveryMaxDelay: span(p.RedeliveryMaxDelay),
+	}
+}
+
+// policyText says in words what a subscription has for itself.
+func policyText(p client.RedeliveryPolicy) string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if p.MaxDeliveries != nil {
+		most := "unlimited"
+		if *p.MaxDeliveries != 0 {
+			most = out.Count(*p.MaxDeliveries)
+		}
+		add("max deliveries %s", most)
+	}
+	if p.DeadLetter != nil {
+		add("dead letters %s", orNone(*p.DeadLetter))
+	}
+	if p.RedeliveryDelay != nil {
+		add("redelivery delay %s", spanText(*p.RedeliveryDelay))
+	}
+	if p.RedeliveryMultiplier != nil {
+		add("multiplier %v", *p.RedeliveryMultiplier)
+	}
+	if p.RedeliveryMaxDelay != nil {
+		add("max delay %s", spanText(*p.RedeliveryMaxDelay))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func spanText(d time.Duration) string {
+	if d == 0 {
+		return "0s"
+	}
+	return out.Span(d)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// activeText names the active consumer.
+func activeText(a *client.ActiveConsumer) string {
+	if a == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s since %s", a.Address, a.Since.UTC().Format(time.RFC3339))
+}
+
+// policyFlags are the flags of what a subscription can have for itself.
+type policyFlags struct{ config client.QueueConfig }
+
+func (f *policyFlags) register(cmd *cobra.Command) {
+	cmd.Flags().Uint32Var(&f.config.MaxDeliveries, "max-deliveries", 0,
+		"how many times a message is delivered at most, instead of the queue's; 0: no limit")
+	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
+		"queue that messages are moved to which consumers could not deal with, instead of the queue's; \"\": they "+
+			"are dropped")
+	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
+		"how long a message waits that was given back, instead of the queue's")
+	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
+		"what the delay is multiplied with for each further time, instead of the queue's")
+	cmd.Flags().DurationVar(&f.config.RedeliveryMaxDelay, "redelivery-max-delay", 0,
+		"the longest that a message waits, instead of the queue's; 0: no limit")
+}
+
+// flagOf gives the flag of a field.
+func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
+
+// given is what was given.
+func (f *policyFlags) given(cmd *cobra.Command) client.RedeliveryPolicy {
+	var set []string
+	for _, field := range client.PolicyFields() {
+		if cmd.Flags().Changed(flagOf(field)) {
+			set = append(set, field)
+		}
+	}
+	return client.PolicyOf(f.config, set)
+}
+
+func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
+	var given policyFlags
+	var filter string
+	var inherit []string
+	cmd := &cobra.Command{
+		Use: "alter QUEUE NAME", Short: "Change the filter of a subscription, or what it has instead of its queue's settings",
+		Long: `Change the filter of a subscription, or what it has instead of its queue's settings. What is not given stays as it is;
+--inherit names what is to be as the queue has it, or "all".
+
+A new filter holds for what is read for a consumer from then on. What did not match the old one before is acknowledged for the
+subscription, and does not come back; --filter "" has it get all messages.`,
+		Example: `  lockstep subscription alter orders billing --max-deliveries 3 --dead-letter billing.dead
+  lockstep subscription alter orders billing --redelivery-delay 5s --redelivery-multiplier 2
+  lockstep subscription alter orders billing --inherit max-deliveries,dead-letter
+  lockstep subscription alter orders large --filter 'properties.amount > 5000'`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change := client.SubscriptionChange{Redelivery: given.given(cmd)}
+			if cmd.Flags().Changed("filter") {
+				change.Filter = &filter
+			}
+			for _, name := range inherit {
+				field := strings.ReplaceAll(name, "-", "_")
+				switch {
+				case name == "all":
+					change.Inherit = client.PolicyFields()
+				case slices.Contains(client.PolicyFields(), field):
+					change.Inherit = append(change.Inherit, field)
+				default:
+					return cli.Usage("--inherit %q is none of all, %s", name,
+						flagOf(strings.Join(client.PolicyFields(), ", ")))
+				}
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				s, err := c.AlterSubscription(ctx, args[0], args[1], change)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(newSubscriptionState(s)); err != nil {
+					return err
+				}
+				return env.Print.Sentence("altered subscription %s of %s", s.Name, args[0])
+			})
+		},
+	}
+	given.register(cmd)
+	cmd.Flags().StringVar(&filter, "filter", "", "only messages that match this expression in CEL; \"\": all")
+	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "settings that are to be as the queue has them, or all")
+	names := []string{"filter", "inherit"}
+	for _, field := range client.PolicyFields() {
+		names = append(names, flagOf(field))
+	}
+	cmd.MarkFlagsOneRequired(names...)
+	return cmd
+}

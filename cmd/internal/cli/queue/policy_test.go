@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+// TestSubscriptionPolicy: create and alter set what a subscription has instead of its queue's settings, show and list
+// show it, --inherit gives it up, and what alter is not told stays.
+func TestSubscriptionPolicy(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "dead")
+	c.OK("queue", "create", "orders", "--max-deliveries", "9")
+	s := c.Lines("subscription", "create", "orders", "billing", "--max-deliveries", "3", "--dead-letter", "dead")[0]
+	require.Equal(t, map[string]any{"max_deliveries": 3.0, "dead_letter": "dead"}, s["redelivery"])
+	s = c.Lines("subscription", "alter", "orders", "billing", "--redelivery-delay", "5s", "--max-deliveries", "0",
+		"--filter", "size > 3")[0]
+	require.Equal(t, map[string]any{"max_deliveries": 0.0, "dead_letter": "dead", "redelivery_delay": "5s"},
+		s["redelivery"])
+	require.Equal(t, "size > 3", s["filter"])
+	for _, args := range [][]string{
+		{"queue", "show", "orders"},
+		{"subscription", "list", "orders"},
+		{"subscription", "list"},
+	} {
+		require.Contains(t, c.OK(args...), "max deliveries unlimited, dead letters dead, redelivery delay 5s")
+	}
+	s = c.Lines("subscription", "alter", "orders", "billing", "--inherit", "max-deliveries,redelivery-delay")[0]
+	require.Equal(t, map[string]any{"dead_letter": "dead"}, s["redelivery"])
+	require.Equal(t, "size > 3", s["filter"])
+	s = c.Lines("subscription", "alter", "orders", "billing", "--inherit", "all", "--filter", "")[0]
+	require.NotContains(t, s, "redelivery")
+	require.NotContains(t, s, "filter")
+
+	for says, args := range map[string][]string{
+		`--inherit "ttl" is none of all`: {"--inherit", "ttl"},
+		"to be set, and to be as":        {"--inherit", "dead-letter", "--dead-letter", "dead"},
+		"create it first":                {"--dead-letter", "none"},
+		"at least one of the flags":      nil,
+	} {
+		_, stderr, code := c.Run("", append([]string{"subscription", "alter", "orders", "billing"}, args...)...)
+		require.NotEqual(t, cli.ExitOK, code)
+		require.Contains(t, stderr, says)
+	}
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package queue has the commands for queues and their subscriptions.
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// Command makes `lockstep queue`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
+		Short: "Create, list, show, alter, delete and purge queues, and what happens to their messages",
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
+		purgeCommand(env), moveCommand(env), removeCommand(env), dropDamagedCommand(env), replayCommand(env),
+		seekCommand(env), forwardCommand(env))
+	return cmd
+}
+
+// queueState is a queue for programs.
+type queueState struct {
+	Name          string `json:"name"`
+	ID            uint64 `json:"id"`
+	Messages      uint64 `json:"messages"`
+	Bytes         uint64 `json:"bytes"`
+	NextSequence  uint64 `json:"next_sequence"`
+	MaxMessages   uint64 `json:"max_messages"`
+	MaxBytes      uint64 `json:"max_bytes"`
+	MaxDeliveries uint32 `json:"max_deliveries,omitempty"`
+	DeadLetter    string `json:"dead_letter,omitempty"`
+	behaviour
+	Delayed       uint64              `json:"delayed,omitempty"`
+	Dropped       uint64              `json:"dropped,omitempty"`
+	Expired       uint64              `json:"expired,omitempty"`
+	Forwards      []forwardState      `json:"forwards,omitempty"`
+	Subscriptions []subscriptionState `json:"subscriptions"`
+	Digest        string              `json:"digest"`
+	Activity      *activityState      `json:"activity,omitempty"`
+}
+
+// subscriptionState is a subscription for programs.
+type subscriptionState struct {
+	Name      string `json:"name"`
+	Floor     uint64 `json:"floor"`
+	Backlog   uint64 `json:"backlog"`
+	InFlight  uint64 `json:"in_flight"`
+	Consumers uint32 `json:"consumers"`
+	Filter    string `json:"filter,omitempty"`
+	// Redelivery is what it has instead of its queue's; nil if that is nothing.
+	Redelivery *policyState `json:"redelivery,omitempty"`
+	// Active is the consumer of an exclusive queue that gets messages.
+	Active *activeState `json:"active_consumer,omitempty"`
+}
+
+// activeState is the active consumer for programs.
+type activeState struct {
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"`
+}
+
+func newSubscriptionState(s client.Subscription) subscriptionState {
+	state := subscriptionState{
+		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers,
+		Filter:     s.Filter,
+		Redelivery: newPolicyState(s.Redelivery),
+	}
+	if s.Active != nil {
+		state.Active = &activeState{Address: s.Active.Address, Since: s.Active.Since.UTC()}
+	}
+	return state
+}
+
+func newQueueState(q client.Queue) queueState {
+	j := queueState{
+		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
+		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, MaxDeliveries: q.Config.MaxDeliveries,
+		DeadLetter: q.Config.DeadLetter, behaviour: newBehaviour(q.Config), Forwards: forwardStates(q),
+		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
+		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
+		Activity: newActivityState(q.Activity),
+	}
+	for _, s := range q.Subscriptions {
+		j.Subscriptions = append(j.Subscriptions, newSubscriptionState(s))
+	}
+	return j
+}
+
+func createCommand(env *cli.Env) *cobra.Command {
+	var given configFlags
+	var o client.CreateQueueOptions
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a queue",
+		Long: "Create a queue. Without --subscription it gets one that is named \"default\".",
+		Example: `  lockstep queue create orders
+  lockstep queue create prices --subscription billing --subscription audit
+  lockstep queue create orders --if-not-exists --max-messages 1000000
+  lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead
+  lockstep queue create mails --priorities --ttl 24h --redelivery-delay 5s --redelivery-multiplier 2
+  lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			config, err := given.parse()
+			if err != nil {
+				return err
+			}
+			given.change(cmd, config, &o.Config)
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, created, err := c.CreateQueue(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(newQueueState(q)); err != nil {
+					return err
+				}
+				if !created {
+					return env.Print.Sentence("queue %s is there already", q.Name)
+				}
+				return env.Print.Sentence("created queue %s", q.Name)
+			})
+		},
+	}
+	given.register(cmd)
+	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
+		"name of a subscription to begin with; may be repeated")
+	cmd.Flags().BoolVar(&o.Topic, "topic", false,
+		"begin without any subscription: messages are kept only for those made later")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
+	return cmd
+}
+
+func showCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show a queue with its subscriptions",
+		Long: `Show what a queue holds, how it is configured, and each of its subscriptions: what it has still to
+acknowledge, what is with consumers, and how many consumers it has.`,
+		Example: "  lockstep queue show orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return showQueue(env, q)
+			})
+		},
+	}
+}
+
+func printSubscriptions(env *cli.Env, q client.Queue) error {
+	rows := make([][]any, len(q.Subscriptions))
+	for i, s := range q.Subscriptions {
+		rows[i] = []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
+	}
+	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
+	for _, column := range []struct { // only where some subscription has it
+		name string
+		text func(s client.Subscription) string
+	}{
+		{"Filter", func(s client.Subscription) string { return s.Filter }},
+		{"Instead of the queue's", func(s client.Subscription) string { return policyText(s.Redelivery) }},
+		{"Active consumer", func(s client.Subscription) string { return activeText(s.Active) }},
+	} {
+		if !slices.ContainsFunc(q.Subscriptions, func(s client.Subscription) bool { return column.text(s) != "" }) {
+			continue
+		}
+		head = append(head, column.name)
+		for i, s := range q.Subscriptions {
+			rows[i] = append(rows[i], column.text(s))
+		}
+	}
+	return env.Print.Table(head, rows)
+}
+
+func alterCommand(env *cli.Env) *cobra.Command {
+	var given configFlags
+	cmd := &cobra.Command{
+		Use: "alter NAME", Short: "Change the limits of a queue and what it does with messages",
+		Long: `Change the limits of a queue and what it does with messages. What is not given stays as it is. A flag with =false turns
+off what was turned on, and 0 or "" is what a new queue has.`,
+		Example: `  lockstep queue alter orders --max-messages 1000000
+  lockstep queue alter orders --max-bytes 0
+  lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
+  lockstep queue alter orders --dead-letter ""
+  lockstep queue alter orders --retention-age 168h --exclusive=false`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			config, err := given.parse()
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				given.change(cmd, config, &q.Config)
+				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
+					return err
+				}
+				return showQueue(env, q)
+			})
+		},
+	}
+	given.register(cmd)
+	cmd.MarkFlagsOneRequired(configFlagNames()...)
+	return cmd
+}
+
+func deleteCommand(env *cli.Env) *cobra.Command {
+	var ifEmpty, yes bool
+	cmd := &cobra.Command{
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all of its messages",
+		Long:    "Delete a queue with all of its messages. On a terminal it asks first if there are any.",
+		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := env.ConfirmMessages(ctx, c, yes || ifEmpty, args[0], "",
+					"Delete queue "+args[0]); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				n, err := c.DeleteQueue(ctx, args[0], ifEmpty)
+				if err != nil {
+					return err
+				}
+				return countResult(env, "deleted queue "+args[0]+" with %s", n)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if there are messages")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func purgeCommand(env *cli.Env) *cobra.Command {
+	var subscription string
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
+		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a terminal " +
+			"it asks first if there are any.",
+		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				what := "Purge queue " + args[0]
+				if subscription != "" {
+					what = "Purge subscription " + subscription + " of queue " + args[0]
+				}
+				if err := env.ConfirmMessages(ctx, c, yes, args[0], subscription, what); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				n, err := c.PurgeQueue(ctx, args[0], subscription)
+				if err != nil {
+					return err
+				}
+				return countResult(env, "purged %s of "+args[0], n)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all of them")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+// countResult prints a number of messages: in a sentence that has a %s, or as an object.
+func countResult(env *cli.Env, sentence string, n uint64) error {
+	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
+		return err
+	}
+	return env.Print.Sentence(sentence, out.Plural(n, "message"))
+}

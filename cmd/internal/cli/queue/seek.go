@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// moved is where a subscription goes on, for programs.
+type moved struct {
+	Sequence uint64 `json:"sequence"`
+	Backlog  uint64 `json:"backlog"`
+}
+
+func seekCommand(env *cli.Env) *cobra.Command {
+	var subscription, to string
+	cmd := &cobra.Command{
+		Use: "seek NAME", Short: "Move a subscription of a queue to another place, to read again or to leave out",
+		Long: `Move a subscription. What is before the place is acknowledged, and what is stored from there on is delivered, again
+if it was before. Messages are stored until all subscriptions have acknowledged them; a queue with a retention
+(--retention-age, --retention-bytes, --retention-messages) keeps them longer.
+
+--to is one of
+
+  earliest    the oldest message that is stored
+  latest      the next message that is published
+  SEQUENCE    the first message from this sequence on that is stored
+  TIME        the first message that is stored and was published at this time or later: RFC 3339, 2026-11-21 09:30:00 in
+              local time, or how long ago, such as 90m or 36h
+
+Consumers that are attached go on at the new place. Stop them first to be certain that none of them acknowledges, in the
+same moment, what is to be delivered again.`,
+		Example: `  lockstep queue seek events --to earliest
+  lockstep queue seek events --subscription audit --to 2h
+  lockstep queue seek events --to 2026-11-21T09:30:00Z
+  lockstep queue seek events --to 120000`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			place, err := parsePlace("--to", to)
+			if err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.Seek(ctx, args[0], subscription, place)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(moved(r)); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s goes on at %s, with %s to read", args[0], out.Count(r.Sequence),
+					out.Plural(r.Backlog, "message"))
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
+		"subscription of the queue that is moved; default: \"default\"")
+	cmd.Flags().StringVar(&to, "to", "", "earliest, latest, a sequence, or a time")
+	return cmd
+}
+
+// parsePlace reads a place of a queue: earliest, latest, a sequence, a time, or how long ago.
+func parsePlace(flag, text string) (client.Place, error) {
+	switch text {
+	case "earliest":
+		return client.Earliest(), nil
+	case "latest":
+		return client.Latest(), nil
+	}
+	if sequence, err := strconv.ParseUint(text, 10, 64); err == nil {
+		if sequence == 0 {
+			return client.Place{}, cli.Usage("%s is 0: sequences begin at 1", flag)
+		}
+		return client.AtSequence(sequence), nil
+	}
+	if ago, err := time.ParseDuration(units.ExpandDays(text)); err == nil {
+		if ago < 0 {
+			return client.Place{}, cli.Usage("%s %s has not come yet: it is how long ago", flag, text)
+		}
+		return client.Since(time.Now().Add(-ago)), nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return client.Since(t), nil
+	}
+	for _, form := range []string{time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return client.Since(t), nil
+		}
+	}
+	return client.Place{}, cli.Usage("%s %q is neither earliest, latest, a sequence, a time (RFC 3339, or like "+
+		"2026-11-21 09:30:00), nor how long ago (such as 2h or 7d)", flag, text)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serve has the command that runs one node.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/process"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// Command makes `lockstep serve`.
+func Command(env *cli.Env) *cobra.Command {
+	var file string
+	var check bool
+	cmd := &cobra.Command{
+		Use: "serve", GroupID: "run",
+		Short: "Run one node: of a pair, or with --standalone alone",
+		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
+
+Settings come from the flags, the environment (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in this order;
+a setting that does not exist is an error. With --check nothing is started: the settings, certificates, keys and secrets
+are read, and the exit code is 0 if a node can use them.`,
+		Example: `  lockstep serve --config /etc/lockstep/node.yaml
+  lockstep serve --config /etc/lockstep/node.yaml --check
+  lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
+  lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7420`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// This one is the command line's own, for the other commands.
+			environ := slices.DeleteFunc(slices.Clone(env.Environ),
+				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
+			cfg, err := config.Load(file, environ, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if check {
+				return checkNode(env, cfg)
+			}
+			logger, level, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
+			if err != nil {
+				return err
+			}
+			program, err := os.Executable() // now: a new version may take its place while this one runs
+			if err != nil {
+				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
+			}
+			reload := make(chan struct{}, 1)
+			defer process.OnHangup(cmd.Context(), logger, func() {
+				select {
+				case reload <- struct{}{}:
+				default: // it is about to be done
+				}
+			})()
+			defer process.LimitMemory(cmd.Context(), cfg.Memory.Budget)()
+			address := ""
+			err = node.Run(cmd.Context(), cfg, logger,
+				node.Options{
+					Version: env.Version, CanRestart: canRestart, SetLogLevel: level, Reload: reload,
+					CheckRestart: func(ctx context.Context) error { return checkRestart(ctx, program, os.Args[1:]) },
+					OnReady: func(r node.Ready) {
+						address = r.Address
+						// Without a reader (a closed pipe) the node serves all the same.
+						_ = env.Print.Sentence("lockstep %s serves on %s", env.Version, r.Address)
+						_ = env.Print.Object(map[string]string{
+							"address": r.Address, "advertise": r.Advertise,
+							"node_id": r.NodeID,
+						})
+					},
+				})
+			if errors.Is(err, node.ErrRestart) {
+				logger.Info("beginning anew", zap.String("program", program))
+				return beginAnew(program, address)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	cmd.Flags().BoolVar(&check, "check", false, "check the settings and the files that they name, and end")
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}

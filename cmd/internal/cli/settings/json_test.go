@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package settings
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var r runningSetting
+	golden.FillStruct(&r)
+	golden.JSON(t, "setting", r)
+}

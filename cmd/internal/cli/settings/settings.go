@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package settings has the commands for the settings that can be changed while the nodes run. Those of maintenance are
+// in package store.
+package settings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// This file has the settings that can be changed while the nodes run. Those of maintenance are in maintain_settings.go.
+
+// Command makes `lockstep settings`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "settings", GroupID: "operate",
+		Short: "Show and change settings while the nodes run, without a restart",
+		Long: `Some settings can be changed while the nodes run: log level, rates, limits, the watermark of the disk, min-in-sync and the share
+of deliveries. What is set here wins over the nodes' configurations and holds within a second, also after a restart, until it is taken
+back with unset. It is kept by the pair: with its messages, min-in-sync in its record.
+
+Settings of the pair are the same on both nodes. Those of a node are set on both, too, unless --node names one. All other settings are
+read at the start: change the file, and use lockstep restart. The settings of maintenance are in lockstep store settings.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(listCommand(env), getCommand(env), setCommand(env), unsetCommand(env))
+	return cmd
+}
+
+// runningSetting is one setting for programs.
+type runningSetting struct {
+	Name       string            `json:"name"`
+	KeptBy     string            `json:"kept_by"` // pair or node
+	Value      string            `json:"value"`   // of the pair, or of both nodes; empty if theirs differ
+	Nodes      map[string]string `json:"nodes"`   // by the name of the node
+	Configured map[string]string `json:"configured"`
+	Changed    bool              `json:"changed"`
+	Usage      string            `json:"usage"`
+}
+
+// text is the value for people: one, or that of each node.
+func (r *runningSetting) text(values map[string]string) string {
+	var names, texts []string
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		texts = append(texts, name+": "+values[name])
+	}
+	first := ""
+	for _, name := range names {
+		if first = values[name]; first != values[names[0]] {
+			return strings.Join(texts, ", ")
+		}
+	}
+	return first
+}
+
+// askRunning asks all nodes that answer.
+func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	var list []*runningSetting
+	var last error
+	for _, addr := range addrs {
+		n, err := cli.NodeAt(c, addr)
+		if err != nil {
+			return nil, err
+		}
+		st, err := n.Status(ctx)
+		if err != nil {
+			last = err
+			continue
+		}
+		settings, err := n.RunningSettings(ctx)
+		if err != nil {
+			last = err
+			continue
+		}
+		name := st.GetNode().GetName()
+		for _, s := range settings {
+			i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == s.GetName() })
+			if i < 0 {
+				i = len(list)
+				list = append(list, &runningSetting{
+					Name: s.GetName(), KeptBy: s.GetKeptBy(), Usage: s.GetUsage(), Nodes: map[string]string{},
+					Configured: map[string]string{},
+				})
+			}
+			r := list[i]
+			r.Nodes[name], r.Configured[name] = s.GetValue(), s.GetConfigured()
+			r.Changed = r.Changed || s.GetChanged()
+			r.Value = r.text(r.Nodes)
+		}
+	}
+	if len(list) == 0 {
+		return nil, last
+	}
+	return list, nil
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and " +
+			"who keeps them",
+		Long: `List the settings that can be changed without a restart, with their values now, and whether these come
+from the configuration or were set. docs/reference/configuration.md has all settings.`,
+		Example: "  lockstep settings list\n  lockstep settings list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := askRunning(ctx, env, c)
+				if err != nil {
+					return err
+				}
+				rows := make([][]any, 0, len(list))
+				for _, r := range list {
+					if err := env.Print.Object(r); err != nil {
+						return err
+					}
+					from := "configuration"
+					if r.Changed {
+						from = "changed from " + r.text(r.Configured)
+					}
+					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
+				}
+				return env.Print.Table([]string{"Setting", "Value", "Kept by", "From"}, rows)
+			})
+		},
+	}
+}
+
+func getCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "get NAME", Short: "Show one setting",
+		Long: `Show one of the settings that can be changed while the nodes run: its value on each node, and where it
+comes from. lockstep settings list names them.`,
+		Example: "  lockstep settings get log.level",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := config.FindRunning(args[0]); err != nil {
+				return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := askRunning(ctx, env, c)
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == args[0] })
+				if i < 0 {
+					return fmt.Errorf("the nodes do not know the setting %s: they run an older release", args[0])
+				}
+				if err := env.Print.Object(list[i]); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s", list[i].Value)
+			})
+		},
+	}
+}
+
+func setCommand(env *cli.Env) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "set NAME VALUE", Short: "Change a setting now, on both nodes or on one",
+		Long: `Change a setting now, without a restart, and for restarts to come. What is the pair's is the same on
+both nodes; what is a node's is set on both, unless --node names one. lockstep settings unset takes it back.`,
+		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
+			"  lockstep settings set min-in-sync 2",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeRunning(cmd.Context(), env, args[0],
+				&pb.ChangeSettingsRequest{Set: map[string]string{args[0]: args[1]}, Node: node})
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "",
+		"name or UUID of the node, for a setting that is kept by node; default: both")
+	return cmd
+}
+
+func unsetCommand(env *cli.Env) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "unset NAME", Short: "Let the configurations of the nodes hold again",
+		Long:    `Take back what lockstep settings set has set: the configuration of each node holds again, at once.`,
+		Example: "  lockstep settings unset log.level",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return changeRunning(cmd.Context(), env, args[0],
+				&pb.ChangeSettingsRequest{Unset: []string{args[0]}, Node: node})
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "",
+		"name or UUID of the node, for a setting that is kept by node; default: both")
+	return cmd
+}
+
+func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.ChangeSettingsRequest) error {
+	r, err := config.FindRunning(name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", cli.ErrUsage, err)
+	}
+	if r.Scope == config.ScopePair && req.GetNode() != "" {
+		return cli.Usage("%s is the same on both nodes: leave --node away", name)
+	}
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		change := c.ChangeRunningSettings
+		if name == "min-in-sync" {
+			change = func(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
+				return changeAnywhere(ctx, env, c, req)
+			}
+		}
+		now, err := change(ctx, req)
+		if err != nil {
+			return err
+		}
+		for _, s := range now {
+			if s.GetName() != name {
+				continue
+			}
+			err := env.Print.Object(map[string]any{
+				"name": name, "active_value": s.GetValue(),
+				"configured": s.GetConfigured(), "kept_by": s.GetKeptBy(),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		switch text, set := req.GetSet()[name]; {
+		case !set:
+			return env.Print.Sentence("%s is what the nodes' configurations say again", name)
+		case req.GetNode() != "":
+			return env.Print.Sentence("%s is %s on node %s", name, text, req.GetNode())
+		default:
+			return env.Print.Sentence("%s is %s on both nodes", name, text)
+		}
+	})
+}
+
+// changeAnywhere asks the first node that answers: no node is active while writes are refused because of min-in-sync.
+func changeAnywhere(
+	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
+) (now []*pb.RunningSetting, err error) {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range addrs {
+		n, nodeErr := cli.NodeAt(c, addr)
+		if nodeErr != nil {
+			return nil, nodeErr
+		}
+		if now, err = n.ChangeRunningSettings(ctx, req); err == nil || !errors.Is(err, client.ErrUnavailable) {
+			return now, err
+		}
+	}
+	return now, err
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package settings_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestRunningSettings: settings change without a restart, on both nodes or on one, outlive a failover and a restart,
+// and can be taken back.
+func TestRunningSettings(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	active, standby := clitest.InSync(t, p, c)
+	c.OK("queue", "create", "q")
+	setting := func(name string) map[string]any {
+		return c.Lines("settings", "get", name)[0]
+	}
+	becomes := func(name string, values map[string]any) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			nodes, _ := setting(name)["nodes"].(map[string]any)
+			for node, value := range values {
+				if nodes[node] != value {
+					return false
+				}
+			}
+			return true
+		}, time.Minute, 20*time.Millisecond, "%s should be %v, is %v", name, values, setting(name))
+	}
+
+	// Of the pair: a limit holds on the node that is active.
+	require.Contains(t, c.OK("settings", "set", "limits.message-bytes", "1KiB"),
+		"limits.message-bytes is 1KiB on both nodes")
+	_, stderr, code := c.Run("", "publish", "q", strings.Repeat("x", 2000))
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
+	becomes("limits.message-bytes", map[string]any{"a": "1KiB", "b": "1KiB"})
+	require.Equal(t, true, setting("limits.message-bytes")["changed"])
+	c.OK("switchover", "--to", standby.Name)
+	_, stderr, _ = c.Run("", "publish", "q", strings.Repeat("x", 2000))
+	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
+	clitest.InSync(t, p, c)
+	require.NoError(t, standby.Stop())
+	require.NoError(t, standby.Start())
+	clitest.InSync(t, p, c)
+	becomes("limits.message-bytes", map[string]any{standby.Name: "1KiB"})
+	c.OK("settings", "unset", "limits.message-bytes")
+	c.OK("publish", "q", strings.Repeat("x", 2000))
+
+	// Of a node.
+	c.OK("settings", "set", "log.level", "debug", "--node", active.Name)
+	becomes("log.level", map[string]any{active.Name: "debug", standby.Name: "info"})
+	require.Contains(t, clitest.Logged(t, active), "setting changed")
+	c.OK("settings", "set", "log.level", "warn")
+	becomes("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
+}
+
+// TestRunningMinInSync is kept in the pair's record: it can be changed while writes are refused because of it.
+func TestRunningMinInSync(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	_, standby := clitest.InSync(t, p, c)
+	c.OK("queue", "create", "q")
+	c.OK("settings", "set", "min-in-sync", "2")
+	c.OK("switchover")
+	clitest.InSync(t, p, c)
+	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "the node that becomes active keeps it")
+	require.NoError(t, standby.Stop())
+	// What comes while the one that was stopped is still waited for may be done later: its outcome is unknown.
+	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
+		time.Minute, 10*time.Millisecond)
+	// The client asks again until its time is up; what it has asked by then and was not told is unknown.
+	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
+	require.Contains(t, []int{cli.ExitError, cli.ExitUnknown}, code, stderr)
+	require.Contains(t, stderr, "min_in_sync")
+	// A publish does not wait for the node that was stopped: it ends, and nothing is stored.
+	_, stderr, code = c.Run("", "publish", "q", "refused")
+	require.Equal(t, cli.ExitError, code, stderr)
+	require.Contains(t, stderr, "min_in_sync")
+	c.OK("settings", "set", "min-in-sync", "1")
+	c.OK("publish", "q", "x")
+	require.NotContains(t, c.OK("browse", "q"), "refused")
+	_, stderr, code = c.Run("", "settings", "set", "min-in-sync", "2")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "only one node is in sync")
+	require.NoError(t, standby.Start())
+	clitest.InSync(t, p, c)
+	c.OK("settings", "unset", "min-in-sync")
+	require.Equal(t, false, c.Lines("settings", "get", "min-in-sync")[0]["changed"])
+}
+
+// TestSettingsAreRefused with what is wrong and what there is.
+func TestSettingsAreRefused(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	for want, args := range map[string][]string{
+		"did you mean log.level?":   {"set", "log.levle", "debug"},
+		"is read at the start only": {"set", "sync", "off"},
+		"is the same on both nodes": {"set", "limits.queues", "7", "--node", "a"},
+	} {
+		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
+		require.Equal(t, cli.ExitUsage, code, args)
+		require.Contains(t, stderr, want, args)
+	}
+	for want, args := range map[string][]string{
+		"is not one of debug, info, warn, error": {"set", "log.level", "loud"},
+		"cannot hold a message":                  {"set", "limits.message-bytes", "200MiB"},
+		"not a size":                             {"set", "disk.low-watermark", "much"},
+		"runs alone":                             {"set", "min-in-sync", "1"},
+	} {
+		_, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
+		require.Equal(t, cli.ExitError, code, args)
+		require.Contains(t, stderr, want, args)
+	}
+	table := c.OK("settings", "list")
+	for _, s := range []string{"log.level", "min-in-sync", "limits.delivery-share", "scrub.rate", "pair", "node"} {
+		require.Contains(t, table, s)
+	}
+	require.NotContains(t, table, "data.dir")
+	c.OK("settings", "set", "limits.queues", "1")
+	c.OK("queue", "create", "one")
+	_, stderr, code := c.Run("", "queue", "create", "two")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "limits.queues is 1")
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// printConditions tells people what is the case, what it means and what to do.
+func printConditions(env *cli.Env, all []nodes.Condition) error {
+	for i := range all {
+		c := &all[i]
+		text := strings.ToUpper(c.Severity) + " " + c.Condition
+		if c.Node != "" {
+			text += " on " + c.Node
+		}
+		text += " since " + out.LocalTime(c.Since)
+		if c.Details != "" {
+			text += ": " + c.Details
+		}
+		for _, line := range []string{c.Means, c.Do} {
+			if line != "" {
+				text += "\n  " + line
+			}
+		}
+		if err := env.Print.Sentence("%s", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

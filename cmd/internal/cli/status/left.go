@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// printLeft names what the nodes keep and do not use. It says that something may be removed only when the pair holds
+// what is in it: before both nodes are in sync, a store that was set aside may be the only place of acknowledged
+// messages, and a log tail that was cut always is.
+func printLeft(env *cli.Env, s nodes.Status) error {
+	removable := "not used any more on %s, may be removed: %s"
+	if !settled(&s) {
+		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of " +
+			"messages: %s"
+	}
+	for _, n := range s.Nodes {
+		var unused, cut []string
+		for _, l := range n.LeftBehind {
+			text := fmt.Sprintf("%s (%s)", l.Path, out.Bytes(l.Bytes))
+			switch l.Kind {
+			case store.LeftCutLog:
+				cut = append(cut, text)
+			case store.LeftOldPageFile:
+				unused = append(unused, text+", with lockstep store drop-old --node "+n.Name)
+			default:
+				unused = append(unused, text)
+			}
+		}
+		for _, line := range []struct {
+			format string
+			paths  []string
+		}{
+			{removable, unused},
+			{"records that are not part of the pair are kept on %s (lockstep store dump-log FILE --messages shows " +
+				"them): %s", cut},
+		} {
+			if len(line.paths) == 0 {
+				continue
+			}
+			if err := env.Print.Sentence("\n"+line.format, n.Name, strings.Join(line.paths, ", ")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// settled tells whether the pair holds everything on both nodes, or the node that answers belongs to no pair. A node
+// that is in sync by the record alone and waits with a store that may have lost something has another role.
+func settled(s *nodes.Status) bool {
+	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
+		return false
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		switch role := nodes.BaseRole(n.Role); {
+		case n.Error != "":
+		case role == nodes.Active:
+		case s.Pair != nil && role == "standby":
+		default:
+			return false
+		}
+	}
+	return true
+}

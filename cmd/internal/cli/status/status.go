@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status has the command that shows what the nodes are and know.
+package status
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/spf13/cobra"
+)
+
+// Command shows what the nodes say.
+func Command(env *cli.Env) *cobra.Command {
+	var watch bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use: "status", GroupID: "operate",
+		Short: "Show what both nodes are and know",
+		Long: `Show role, positions and content of each node, and the pair's record. Nodes that do not answer are shown, too.
+The exit code is 1 when no node answers. With --watch it is shown again until Ctrl-C: on a terminal in place, with
+rates, and otherwise whenever it changed.`,
+		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if watch {
+					return watchStatus(ctx, env, c, interval)
+				}
+				s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+				if err := printStatus(env, s); err != nil {
+					return err
+				}
+				if s.Answered() == 0 {
+					return cli.NoAnswer(ctx, s)
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it changed")
+	cmd.Flags().DurationVar(&interval, "interval", 500*time.Millisecond, "with --watch: how often to look")
+	return cmd
+}
+
+func printStatus(env *cli.Env, s nodes.Status) error {
+	if env.Print.JSON() {
+		return env.Print.Object(s)
+	}
+	if err := printNodes(env, s); err != nil {
+		return err
+	}
+	if err := printConditions(env, s.Conditions); err != nil {
+		return err
+	}
+	if err := printLeft(env, s); err != nil {
+		return err
+	}
+	if s.Pair == nil {
+		return nil
+	}
+	reachable := "reachable"
+	if !s.Pair.CoordinatorReachable {
+		reachable = "NOT reachable"
+	}
+	err := env.Print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
+		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
+	if err == nil && s.Pair.Paused != "" {
+		err = env.Print.Sentence("PAUSED %s; no standby takes over by itself: lockstep resume", s.Pair.Paused)
+	}
+	if err == nil {
+		err = printChanges(env, s)
+	}
+	if err != nil || s.PlanText == "" {
+		return err
+	}
+	return env.Print.Sentence("%s", s.PlanText)
+}

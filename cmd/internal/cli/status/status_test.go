@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// TestStatusSaysWhatOperatorsDid: a forced failover that is not settled, and when the role goes back.
+func TestStatusSaysWhatOperatorsDid(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "table")
+	require.NoError(t, err)
+	env := &cli.Env{Print: p}
+	s := nodes.Status{Pair: &nodes.Pair{}, Nodes: []nodes.Node{{NodeID: "1", Name: "b"}}}
+	require.NoError(t, printChanges(env, s))
+	require.Empty(t, b.String())
+	s.Pair.Forced = &nodes.Forced{By: "ann@desk", Reason: "a burnt down", NodeID: "1", AfterLSN: 7}
+	s.Pair.FailbackAt = time.Now().Add(90 * time.Second)
+	require.NoError(t, printChanges(env, s))
+	require.Contains(t, b.String(), "FORCED: node b was made active")
+	require.Contains(t, b.String(), "by ann@desk")
+	require.Contains(t, b.String(), "after LSN 7")
+	require.Contains(t, b.String(), "(a burnt down)")
+	require.Contains(t, b.String(), "failback to the preferred node in 1m")
+	same := *s.Pair.Forced
+	before := s.Fingerprint()
+	s.Pair.Forced = &same
+	require.Equal(t, before, s.Fingerprint(), "only what is in it counts")
+	b.Reset()
+	s.Pair.Forced.Settled, s.Pair.FailbackAt = true, time.Time{}
+	require.NoError(t, printChanges(env, s))
+	require.Empty(t, b.String())
+}
+
+func TestRates(t *testing.T) {
+	look := func(role string, commit, messages uint64) *nodes.Status {
+		return &nodes.Status{Nodes: []nodes.Node{{
+			Name: "a", NodeID: "1", Role: role, Commit: commit, Messages: messages,
+			MessageBytes: 2048,
+		}}}
+	}
+	require.Equal(t, "\nnode a: 50/s transactions, -5/s messages more, 2.0 KiB stored\n",
+		rates(look("active", 100, 20), look("active-alone", 200, 10), 2*time.Second))
+	require.Empty(t, rates(nil, look("active", 1, 1), time.Second))
+	require.Empty(t, rates(look("standby", 1, 1), look("active", 1, 1), time.Second))
+}
+
+// TestPrintConditions: each is shown with what it means and what to do.
+func TestPrintConditions(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "table")
+	require.NoError(t, err)
+	require.NoError(t, printConditions(&cli.Env{Print: p}, []nodes.Condition{{
+		Condition: "disk-low", Severity: "critical", Node: "b", Since: time.Unix(1_700_000_000, 0),
+		Details: "just now", Means: "That means.", Do: "Do this.",
+	}}))
+	require.Regexp(t, `^CRITICAL disk-low on b since [-0-9: ]+: just now\n  That means.\n  Do this.\n$`, b.String())
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// The table of the nodes fits a terminal of statusColumns. What is left for the notes depends on the other columns;
+// however long those are, a note of minNote is shown.
+const (
+	statusColumns = 120
+	minNote       = 12
+)
+
+// printNodes prints one row for each node. A reason that has no room in its row begins there, and the whole of it is
+// below the table, or in the condition that has the same words.
+func printNodes(env *cli.Env, s nodes.Status) error {
+	header := []string{
+		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
+		"Notes",
+	}
+	rows, notes := make([][]any, 0, len(s.Nodes)), make([]string, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		if n.Error != "" {
+			rows, notes = append(rows, []any{"?", n.Address, n.Unanswered(), "", "", "", "", "", ""}),
+				append(notes, n.Error)
+			continue
+		}
+		rows, notes = append(rows, []any{
+			n.Name, n.Address, n.ShownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied,
+			out.Count(n.Queues), out.Count(n.Messages),
+		}), append(notes, notesOf(&n))
+	}
+	room := noteRoom(header, rows)
+	for i := range rows {
+		rows[i] = append(rows[i], cutNote(notes[i], room))
+	}
+	if err := env.Print.Table(header, rows); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		if len(n.Certificates) == 0 {
+			continue
+		}
+		if err := env.Print.Sentence("%s: %s", cmp.Or(n.Name, n.Address), certificatesOf(&n)); err != nil {
+			return err
+		}
+	}
+	for i, n := range s.Nodes {
+		if cutNote(notes[i], room) == notes[i] || told(&s, notes[i]) {
+			continue
+		}
+		if err := env.Print.Sentence("%s: %s", cmp.Or(n.Name, n.Address), notes[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// certificatesOf says when the certificates of a node end, that of each use which ends first.
+func certificatesOf(n *nodes.Node) string {
+	var uses []string
+	first := make(map[string]*nodes.Certificate)
+	for i := range n.Certificates {
+		c := &n.Certificates[i]
+		if first[c.Use] == nil {
+			uses = append(uses, c.Use)
+		} else if !c.Ends.Before(first[c.Use].Ends) {
+			continue
+		}
+		first[c.Use] = c
+	}
+	texts := make([]string, 0, len(uses))
+	for _, use := range uses {
+		texts = append(texts, use+" "+first[use].Ends.Local().Format(time.DateOnly))
+	}
+	return "certificates end: " + strings.Join(texts, ", ")
+}
+
+// notesOf are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to
+// its page file.
+func notesOf(n *nodes.Node) string {
+	var all []string
+	if n.Standby != "" {
+		all = append(all, fmt.Sprintf("standby %s, %s behind", n.Standby, out.Count(n.StandbyLag)))
+	}
+	if n.Maintenance != nil {
+		all = append(all, n.Maintenance.String())
+	}
+	if n.Reason != "" {
+		all = append(all, n.Reason) // the longest is the last, so that the others are in the row
+	}
+	return strings.Join(all, "; ")
+}
+
+// told tells whether a condition that is shown below the table has the words of a note.
+func told(s *nodes.Status, note string) bool {
+	for i := range s.Conditions {
+		if strings.Contains(s.Conditions[i].Details, note) {
+			return true
+		}
+	}
+	return false
+}
+
+// noteRoom is how many columns of the terminal the other columns leave to the last one.
+func noteRoom(header []string, rows [][]any) int {
+	room := statusColumns - 2 // the last column has its blanks, too
+	for i, h := range header[:len(header)-1] {
+		width := utf8.RuneCountInString(strings.TrimPrefix(h, ">"))
+		for _, row := range rows {
+			width = max(width, utf8.RuneCountInString(fmt.Sprint(row[i])))
+		}
+		room -= width + 2
+	}
+	return max(room, minNote)
+}
+
+// cutNote shortens a note to so many columns, between two words if it can.
+func cutNote(note string, room int) string {
+	if utf8.RuneCountInString(note) <= room {
+		return note
+	}
+	short := string([]rune(note)[:room-1])
+	if i := strings.LastIndexByte(short, ' '); i > room/2 {
+		short = short[:i]
+	}
+	return strings.TrimRight(short, " ,;:.") + "…"
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// The table fits 120 columns, however long the reason of a node is; nothing of the reason is lost, and it is there
+// once.
+func TestStatusFits(t *testing.T) {
+	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
+		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +
+		"a second node begins with an empty one"
+	failure := "status: " + strings.Repeat("x", 150)
+	active := nodes.Node{
+		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12,
+		LogDurable: 1_234_567_890, Applied: 1_234_567_890,
+		Queues: 1234, Messages: 123_456_789, Standby: "in-sync",
+	}
+	waiting := nodes.Node{Name: "b", Address: "127.0.0.1:17421", Role: "recovering", Reason: reason}
+	gone := nodes.Node{Address: "127.0.0.1:17422", Error: failure}
+	shown := func(s nodes.Status) string {
+		var b bytes.Buffer
+		p, err := out.New(&b, "table")
+		require.NoError(t, err)
+		require.NoError(t, printStatus(&cli.Env{Print: p}, s))
+		return b.String()
+	}
+
+	text := shown(nodes.Status{Nodes: []nodes.Node{active, waiting, gone}})
+	lines := strings.Split(text, "\n")
+	for _, line := range lines[:5] { // header, rule, three nodes
+		require.LessOrEqual(t, utf8.RuneCountInString(line), statusColumns, line)
+	}
+	require.Regexp(t, `^b .* two.*…$`, lines[3])
+	require.Regexp(t, `^\? .* status.*…$`, lines[4])
+	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
+		lines[5:])
+
+	text = shown(nodes.Status{
+		Nodes: []nodes.Node{waiting},
+		Conditions: []nodes.Condition{{
+			Condition: "not-serving", Severity: "critical",
+			Details: "RECOVERING: " + reason,
+		}},
+	})
+	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
+
+	text = shown(nodes.Status{Nodes: []nodes.Node{{
+		Name: "a", Address: "127.0.0.1:7420", Role: "active",
+		Standby: "in-sync",
+	}}})
+	require.Contains(t, text, "standby in-sync, 0 behind\n", "what fits is not cut")
+	require.NotContains(t, text, "…")
+}
+
+func TestCutNote(t *testing.T) {
+	for _, c := range []struct {
+		note, want string
+		room       int
+	}{
+		{"short", "short", 5},
+		{"waiting for the coordinator: it cannot be reached", "waiting for the coordinator…", 30},
+		{"one two three", "one two…", 10},
+		{strings.Repeat("ä", 20), strings.Repeat("ä", 9) + "…", 10},
+	} {
+		require.Equal(t, c.want, cutNote(c.note, c.room))
+	}
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// clearScreen takes everything off a terminal.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// watchStatus shows the status until ctx ends: on a terminal in place, again and again and with rates, elsewhere
+// whenever it is not what was printed last.
+func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval time.Duration) error {
+	if interval <= 0 {
+		return cli.Usage("--interval must be more than 0")
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	screen := !env.Print.JSON() && (out.IsTerminal(env.Stdout) || env.Terminal != nil && env.Terminal())
+	last := ""
+	var before *nodes.Status
+	var beforeAt time.Time
+	for ctx.Err() == nil {
+		s, now := env.AskNodes(ctx, c, max(interval, 500*time.Millisecond)), time.Now()
+		if ctx.Err() != nil {
+			return nil
+		}
+		switch text := s.Fingerprint(); {
+		case screen:
+			if err := drawStatus(env, s, now, rates(before, &s, now.Sub(beforeAt))); err != nil {
+				return err
+			}
+		case text != last:
+			last = text
+			if err := env.Print.Sentence("\n%s", now.Format(time.TimeOnly)); err != nil {
+				return err
+			}
+			if err := printStatus(env, s); err != nil {
+				return err
+			}
+		}
+		before, beforeAt = &s, now
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// drawStatus puts the status in the place of what is on the terminal, in one piece, so that it does not flicker.
+func drawStatus(env *cli.Env, s nodes.Status, now time.Time, rates string) error {
+	var b bytes.Buffer
+	b.WriteString(clearScreen + now.Format(time.TimeOnly) + "\n")
+	p, err := out.New(&b, "table")
+	if err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	before := env.Print
+	env.Print = p
+	err = printStatus(env, s)
+	env.Print = before
+	if err != nil {
+		return err
+	}
+	b.WriteString(rates)
+	return env.Print.Raw(b.Bytes())
+}
+
+// rates says what the active did since the last look; empty if that cannot be said: after a change of roles, or when
+// there was none before.
+func rates(before, now *nodes.Status, passed time.Duration) string {
+	if before == nil || passed <= 0 {
+		return ""
+	}
+	for _, n := range now.Nodes {
+		if n.Error != "" || nodes.BaseRole(n.Role) != nodes.Active {
+			continue
+		}
+		for _, old := range before.Nodes {
+			if old.NodeID != n.NodeID || nodes.BaseRole(old.Role) != nodes.Active || n.Commit < old.Commit {
+				continue
+			}
+			per := func(d float64) string { return units.Rate(d/passed.Seconds()) + "/s" }
+			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
+				per(float64(n.Commit-old.Commit)),
+				per(float64(n.Messages)-float64(old.Messages)),
+				out.Bytes(n.MessageBytes))
+		}
+	}
+	return ""
+}

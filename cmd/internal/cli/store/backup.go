@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// saveSet is a save-set.
+type saveSet struct {
+	Name      string        `json:"name"`
+	Path      string        `json:"path"`
+	CreatedAt time.Time     `json:"created_at,omitzero"`
+	Position  *out.Position `json:"position,omitempty"`
+	PageSize  uint32        `json:"page_size,omitempty"`
+	Bytes     uint64        `json:"bytes"`
+	Messages  uint64        `json:"messages,omitempty"` // only known to a listing of this machine
+	Complete  bool          `json:"complete"`
+	Problem   string        `json:"problem,omitempty"`
+	Verified  bool          `json:"verified,omitempty"`
+	// Recipients of an encrypted set: public keys of age.
+	Recipients []string `json:"recipients,omitempty"`
+	// Check is what a node found when it verified the set.
+	Check *verified `json:"check,omitempty"`
+}
+
+func backupCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var path, speed string
+	var keep uint32
+	var full bool
+	cmd := &cobra.Command{
+		Use: "backup", Short: "Copy a snapshot of a running node to a save-set",
+		Long: `Copy a snapshot of a running node to a directory of that node, or to a bucket of an S3 server, while it works. The
+save-set's name has the time (UTC), the last record and the page size; a manifest holds checksums, and every page's own
+checksum is verified on the way. A set that was interrupted is never taken for a good one. How the S3 server is reached is
+a setting of the node, backup.s3.`,
+		Example: `  lockstep store backup
+  lockstep store backup --path s3://backups/lockstep
+  lockstep store backup --path /backup/lockstep --keep-generations 7
+  lockstep store backup --node active --rate 50MiB
+  lockstep store backup --full-speed`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := onNodePath(path); err != nil {
+				return err
+			}
+			req := &pb.BackupRequest{Path: path, KeepGenerations: keep, FullSpeed: full}
+			if speed != "" {
+				n, err := config.ParseSize(speed)
+				if err != nil {
+					return cli.Usage("--rate: %v", err)
+				}
+				req.BytesPerSecond = uint64(n)
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				var set *pb.SaveSet
+				start := time.Now()
+				err := withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
+					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				j := newSaveSet(set)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, out.Bytes(j.Bytes),
+					time.Since(start).Round(time.Millisecond))
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node, or "+
+		"s3://BUCKET/PREFIX; default: the setting backup.path")
+	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
+		"how many save-sets to keep; 0: the setting backup.keep-generations")
+	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
+	cli.AddFullSpeed(cmd, &full)
+	return cmd
+}
+
+func newSaveSet(s *pb.SaveSet) saveSet {
+	j := saveSet{
+		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
+		Problem: s.GetProblem(), Recipients: s.GetRecipients(),
+	}
+	if s.GetCreatedAt() != nil {
+		j.CreatedAt = s.GetCreatedAt().AsTime()
+	}
+	if p := s.GetPosition(); p != nil {
+		j.Position = &out.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
+	}
+	return j
+}
+
+// newLocalSaveSet describes a save-set on this machine.
+func newLocalSaveSet(s backup.Set) saveSet {
+	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
+	if s.Problem != nil {
+		j.Problem = s.Problem.Error()
+	}
+	if s.Complete {
+		p := out.NewPosition(s.Manifest.Position)
+		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize),
+			s.Manifest.Messages
+		if e := s.Manifest.Encryption; e != nil {
+			j.Recipients = e.Recipients
+		}
+		for _, f := range s.Manifest.Files {
+			j.Bytes += uint64(f.Bytes)
+		}
+	}
+	return j
+}
+
+// restoreFlags say what to restore.
+type restoreFlags struct {
+	dataDir, archive, toTime string
+	toLSN                    uint64
+	dryRun                   bool
+	places                   placeFlags
+}
+
+func restoreCommand(env *cli.Env) *cobra.Command {
+	var f restoreFlags
+	cmd := &cobra.Command{
+		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a " +
+			"point in time",
+		Long: `Verify a save-set and fill an empty data directory with it; the page size is that of the set. SAVE-SET is its directory on
+this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix of all save-sets: then the newest one is taken from
+which the wanted point can be reached. From a bucket it is read as it is restored: nothing is downloaded before.
+
+With --archive the archived log is put behind it: up to --to-lsn or --to-time, or all there is without a gap. The result
+belongs to no pair and has a new identity, so that no pair takes it for its member; a node that is started with it can be
+the first one of a new pair.`,
+		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
+  lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
+  lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
+  lockstep store restore s3://backups/lockstep --archive s3://backups/log/a --data-dir ./data --identity key.txt`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], &f) },
+	}
+	f.places.register(cmd, env)
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "the new data directory; it must be empty or not there")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from, or "+
+		"s3://BUCKET/PREFIX/NODE")
+	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
+	cmd.Flags().StringVar(&f.toTime, "to-time", "",
+		"restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and say what would be done; write nothing")
+	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
+	return cmd
+}
+
+// parseTime reads a point in time of a flag; empty gives the zero time.
+func parseTime(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	for _, form := range []string{time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
+}
+
+// restored tells what a restore did or would do.
+type restored struct {
+	Set            saveSet      `json:"set"`
+	DataDir        string       `json:"data_dir"`
+	DryRun         bool         `json:"dry_run"`
+	NodeID         string       `json:"node_id,omitempty"`
+	StoreID        string       `json:"store_id,omitempty"`
+	End            out.Position `json:"end"`
+	EndTime        time.Time    `json:"end_time"`
+	ArchiveRecords uint64       `json:"archive_records"`
+	NeededBytes    uint64       `json:"needed_bytes"`
+	AvailableBytes uint64       `json:"available_bytes"`
+}
+
+func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) error {
+	if f.dataDir == "" {
+		return cli.Usage("--data-dir is missing: the empty directory to restore into")
+	}
+	toTime, err := parseTime("--to-time", f.toTime)
+	if err != nil {
+		return err
+	}
+	place, set, err := chooseSet(ctx, &f.places, path, f.toLSN, toTime)
+	if err != nil {
+		return err
+	}
+	o := backup.RestoreOptions{Place: place, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
+	if o.Unseal, err = f.places.unseal(); err != nil {
+		return err
+	}
+	if f.archive != "" {
+		if o.Archive, err = f.places.open(f.archive); err != nil {
+			return err
+		}
+	}
+	var r backup.RestoreResult
+	err = withProgress(ctx, env, set.Name, func(show func(progress.Step)) (err error) {
+		o.Progress = showBackup(show)
+		r, err = backup.Restore(ctx, set.Name, f.dataDir, o)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	j := restored{
+		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End),
+		EndTime:        r.EndTime,
+		ArchiveRecords: r.Records,
+		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
+	}
+	if !f.dryRun {
+		j.NodeID, j.StoreID = r.NodeID.String(), r.StoreID.String()
+	}
+	if err := env.Print.Object(j); err != nil {
+		return err
+	}
+	verb := "restored"
+	if f.dryRun {
+		verb = "verified; a restore would give"
+	}
+	// The number of messages is that of the save-set: what the records add and remove is known when the node has applied
+	// them, at its start.
+	content := fmt.Sprintf("the save-set's %s in pages of %s", out.Plural(r.Manifest.Messages, "message"),
+		out.Bytes(r.Manifest.PageSize))
+	if r.Records > 0 {
+		content += ", and " + out.Plural(r.Records, "later log record") + ", which add and remove messages"
+	}
+	err = env.Print.Sentence("%s: %s %s; up to LSN %s of %s", set.Name, verb, content, fmt.Sprint(r.End.LSN),
+		r.EndTime.Local().Format(time.DateTime))
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		return env.Print.Sentence("  space needed: %s, available: %s", out.Bytes(r.NeededBytes),
+			out.Bytes(r.AvailableBytes))
+	}
+	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
+}
+
+// chooseSet is the save-set in a directory, or the newest fitting one of those in it, and the place that it is in.
+func chooseSet(
+	ctx context.Context, places *placeFlags, path string, toLSN uint64, toTime time.Time,
+) (backup.Objects, backup.Set, error) {
+	parent, name, err := places.openParent(path)
+	if err != nil {
+		return nil, backup.Set{}, err
+	}
+	one := fmt.Errorf("%w: %s is a whole bucket", backup.ErrIncomplete, path)
+	if parent != nil {
+		var set backup.Set
+		if set, one = backup.LoadFrom(ctx, parent, name); one == nil {
+			return parent, set, nil
+		}
+	}
+	if errors.Is(one, backup.ErrRemote) {
+		return nil, backup.Set{}, one
+	}
+	place, err := places.open(path)
+	if err != nil {
+		return nil, backup.Set{}, err
+	}
+	sets, err := backup.ListIn(ctx, place)
+	if err != nil || len(sets) == 0 {
+		return nil, backup.Set{}, errors.Join(one, err)
+	}
+	set, err := backup.Choose(sets, uuid.Nil, toLSN, toTime)
+	if err != nil {
+		return nil, backup.Set{}, fmt.Errorf("%s: %w", place.Path(""), err)
+	}
+	return place, set, nil
+}

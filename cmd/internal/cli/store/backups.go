@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+)
+
+// listFlags say which save-sets to list.
+type listFlags struct {
+	where
+
+	places       placeFlags
+	path, set    string
+	verify, full bool
+}
+
+func backupsCommand(env *cli.Env) *cobra.Command {
+	var f listFlags
+	cmd := &cobra.Command{
+		Use: "backups [PATH]", Short: "List save-sets, and verify them",
+		Long: `List the save-sets of a running node, newest first, those included that were interrupted. With --verify the node reads
+all of them, or the one that --set names, while it works, and tells whether they can be restored, and up to when with its
+log archive. A node cannot read an encrypted one: that is verified with PATH and --identity.
+
+With a PATH, list those in a directory of this machine, or in a bucket of an S3 server, s3://BUCKET/PREFIX; no node is
+needed. The keys of the S3 server are those of a node: in the environment, as AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY, or in files.`,
+		Example: `  lockstep store backups
+  lockstep store backups --node a --verify
+  lockstep store backups --verify --set 20261121T004500Z-lsn000123-ps16384
+  lockstep store backups /backup/lockstep --verify
+  lockstep store backups s3://backups/lockstep --backup-s3-endpoint https://s3.example.com:9000
+  lockstep store backups s3://backups/lockstep --config /etc/lockstep/node.yaml --verify --identity key.txt`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && (f.path != "" || cmd.Flags().Changed("node")) {
+				return cli.Usage("--node and --path are for running nodes, PATH for this machine")
+			}
+			if (f.set != "" || f.full) && !f.verify {
+				return cli.Usage("--set and --full-speed go with --verify")
+			}
+			if len(args) > 0 {
+				return localBackups(cmd.Context(), env, args[0], &f)
+			}
+			if err := onNodePath(f.path); err != nil {
+				return err
+			}
+			return onNode(cmd.Context(), env, f.node, func(ctx context.Context, t target) error {
+				return nodeBackups(ctx, env, t, &f)
+			})
+		},
+	}
+	f.register(cmd, false)
+	f.places.register(cmd, env)
+	cmd.Flags().StringVar(&f.path, "path", "",
+		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
+	cmd.Flags().BoolVar(&f.verify, "verify", false, "read all save-sets and check what is in them")
+	cmd.Flags().StringVar(&f.set, "set", "", "with --verify: only the save-set of this name")
+	cli.AddFullSpeed(cmd, &f.full)
+	return cmd
+}
+
+// verified is what a check of a save-set found.
+type verified struct {
+	Restorable  bool          `json:"restorable"`
+	Messages    uint64        `json:"messages,omitempty"`
+	NeededBytes uint64        `json:"needed_bytes,omitempty"`
+	Archive     string        `json:"archive,omitempty"`
+	Gap         string        `json:"archive_problem,omitempty"`
+	Reach       *out.Position `json:"reach,omitempty"`
+	ReachTime   time.Time     `json:"reach_time,omitzero"`
+}
+
+// nodeBackups lists the save-sets of a running node.
+func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) error {
+	asked, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	sets, err := t.Backups(asked, f.path)
+	if err != nil {
+		return err
+	}
+	list, broken, found := []saveSet{}, 0, false
+	for _, s := range sets {
+		if f.set != "" && s.GetName() != f.set {
+			continue
+		}
+		found = true
+		j := newSaveSet(s)
+		if f.verify && s.GetComplete() {
+			if err := verifyOnNode(ctx, env, t, f, &j); err != nil {
+				return err
+			}
+			if !j.Verified {
+				broken++
+			}
+		}
+		list = append(list, j)
+	}
+	if f.set != "" && !found {
+		return fmt.Errorf("%w: %q is not among those of %s (lockstep store backups)", client.ErrNoSaveSet, f.set,
+			t.label())
+	}
+	return endSets(env, t.label(), list, broken)
+}
+
+// verifyOnNode has a node check a save-set.
+func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *saveSet) error {
+	var r *pb.VerifyBackupResult
+	err := withProgress(ctx, env, j.Name, func(show func(progress.Step)) (err error) {
+		r, err = t.VerifyBackup(ctx, &pb.VerifyBackupRequest{Path: f.path, Name: j.Name, FullSpeed: f.full},
+			func(p *pb.Progress) { show(toStep(p)) })
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	noteVerified(j, r)
+	return nil
+}
+
+// noteVerified notes what a node found.
+func noteVerified(j *saveSet, r *pb.VerifyBackupResult) {
+	j.Verified = r.GetRestorable()
+	j.Check = &verified{Restorable: r.GetRestorable()}
+	if !r.GetRestorable() {
+		j.Complete, j.Problem = false, r.GetProblem()
+		return
+	}
+	j.Messages = r.GetMessages()
+	j.Check.Messages, j.Check.NeededBytes = r.GetMessages(), r.GetNeededBytes()
+	j.Check.Archive, j.Check.Gap = r.GetArchive(), r.GetArchiveProblem()
+	if p := r.GetReach(); p != nil {
+		j.Check.Reach = &out.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
+	}
+	if r.GetReachTime() != nil {
+		j.Check.ReachTime = r.GetReachTime().AsTime()
+	}
+}
+
+// endSets shows save-sets; the error says that some cannot be restored.
+func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
+	if err := printSets(env, label, list); err != nil {
+		return err
+	}
+	if broken > 0 {
+		return fmt.Errorf("%s: %s cannot be restored", label, out.Plural(broken, "save-set"))
+	}
+	return nil
+}
+
+// localBackups lists the save-sets in a directory of this machine, or in a bucket.
+func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) error {
+	if err := checkThere(path); err != nil {
+		return err
+	}
+	place, err := f.places.open(path)
+	if err != nil {
+		return err
+	}
+	with, err := f.places.unseal()
+	if err != nil {
+		return err
+	}
+	sets, err := backup.ListIn(ctx, place)
+	if err != nil {
+		return err
+	}
+	list, broken := []saveSet{}, 0
+	for _, s := range slices.Backward(sets) {
+		if f.set != "" && s.Name != f.set {
+			continue
+		}
+		j := newLocalSaveSet(s)
+		if f.verify && s.Complete {
+			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
+				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
+					Place: place, Unseal: with, Progress: showBackup(show),
+				})
+				return err
+			})
+			if ctx.Err() != nil {
+				return err
+			}
+			j.Verified = err == nil
+			if err != nil {
+				broken++
+				j.Complete, j.Problem = false, err.Error()
+			}
+		}
+		list = append(list, j)
+	}
+	if f.set != "" && len(list) == 0 {
+		return fmt.Errorf("%w: %q is not in %s", backup.ErrNoSet, f.set, path)
+	}
+	return endSets(env, path, list, broken)
+}
+
+// showBackup makes of a backup's progress what can be shown. A check counts pages, not their bytes.
+func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
+	return func(p checkpoint.Progress) {
+		if p.Phase == "check" {
+			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Pages), out.Count(p.TotalPages))})
+			return
+		}
+		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
+	}
+}
+
+func printSets(env *cli.Env, label string, list []saveSet) error {
+	if env.Print.JSON() {
+		for _, j := range list {
+			if err := env.Print.Object(j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return env.Print.Sentence("%s: there are no save-sets", label)
+	}
+	rows := make([][]any, 0, len(list))
+	for _, j := range list {
+		state := "complete"
+		switch {
+		case !j.Complete:
+			state = "NOT USABLE: " + j.Problem
+		case j.Verified:
+			state = "verified" + reachText(j.Check)
+		}
+		made, lsn, size := "", "", ""
+		if !j.CreatedAt.IsZero() {
+			made = j.CreatedAt.Local().Format(time.DateTime)
+		}
+		if j.Position != nil {
+			lsn = out.Count(j.Position.LSN)
+		}
+		if j.PageSize > 0 {
+			size = out.Bytes(uint64(j.PageSize))
+		}
+		if len(j.Recipients) > 0 && j.Complete {
+			state += ", encrypted"
+		}
+		rows = append(rows, []any{j.Name, made, lsn, size, out.Bytes(j.Bytes), state})
+	}
+	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
+}
+
+// reachText says how far a restore can go beyond a save-set, or why the archive does not lead further.
+func reachText(v *verified) string {
+	switch {
+	case v == nil || v.Archive == "":
+		return ""
+	case v.Gap != "":
+		return fmt.Sprintf("; with the archive up to LSN %s: %s", out.Count(v.Reach.LSN), v.Gap)
+	default:
+		return fmt.Sprintf("; with the archive up to LSN %s of %s", out.Count(v.Reach.LSN),
+			v.ReachTime.Local().Format(time.DateTime))
+	}
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "json")
+	require.NoError(t, err)
+	env := &cli.Env{Print: p}
+	require.NoError(t, PrintScan(p, "node a", golden.Fill(&pb.ScanResult{})))
+	require.NoError(t, printRewrite(env, "node a", false, golden.Fill(&pb.RewriteResult{})))
+	require.NoError(t, printSettings(env, golden.Fill(&pb.MaintenanceSettings{})))
+	var local backup.Set
+	golden.FillStruct(&local)
+	require.NoError(t, printSets(env, "node a",
+		[]saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
+	set := newSaveSet(golden.Fill(&pb.SaveSet{}))
+	noteVerified(&set, golden.Fill(&pb.VerifyBackupResult{}))
+	require.NoError(t, printSets(env, "node a", []saveSet{set}))
+	require.NoError(t, printMap(p, "node a", golden.Fill(&pb.GetPageMapResponse{})))
+	var archive archived
+	var restore restored
+	golden.FillStruct(&archive)
+	golden.FillStruct(&restore)
+	require.NoError(t, p.Object(archive))
+	require.NoError(t, p.Object(restore))
+	golden.Text(t, "output.jsonl", b.String())
+}

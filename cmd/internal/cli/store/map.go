@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// pageMap is the map of a page file.
+type pageMap struct {
+	Store    string       `json:"store"`
+	PageSize uint32       `json:"page_size"`
+	FreeTail uint64       `json:"free_tail"`
+	Readers  uint32       `json:"readers"`
+	Total    pageRegion   `json:"total"`
+	Regions  []pageRegion `json:"regions"`
+}
+
+// pageRegion tells what the pages of a part of it are used for.
+type pageRegion struct {
+	FirstPage      uint64 `json:"first_page"`
+	Pages          uint64 `json:"pages"`
+	Messages       uint64 `json:"messages"`
+	Index          uint64 `json:"index"`
+	Bitmap         uint64 `json:"bitmap"`
+	HeldCheckpoint uint64 `json:"held_checkpoint"`
+	HeldReader     uint64 `json:"held_reader"`
+	Free           uint64 `json:"free"`
+}
+
+func newPageRegion(r *pb.PageRegion) pageRegion {
+	return pageRegion{
+		FirstPage: r.GetFirstPage(), Pages: r.GetPages(), Messages: r.GetMessages(), Index: r.GetIndex(),
+		Bitmap: r.GetBitmap(), HeldCheckpoint: r.GetHeldCheckpoint(), HeldReader: r.GetHeldReader(), Free: r.GetFree(),
+	}
+}
+
+func mapCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var regions uint32
+	cmd := &cobra.Command{
+		Use: "map", Short: "Show what the pages of a running node's page file are used for",
+		Long: `Show page.db of a running node from its beginning to its end: which parts hold messages, which the index, what is free,
+and what was freed and is held for a checkpoint or a reader, such as a backup. A small letter says that some pages of the
+part are free or held. Nothing waits for it, and no message is read.
+
+Free pages at the end are what ` + "`lockstep store shrink`" + ` gives back; free pages between others are used for what comes
+next, and ` + "`lockstep store compact`" + ` removes them.`,
+		Example: `  lockstep store map
+  lockstep store map --node active --regions 1024
+  lockstep store map --node a --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				m, err := t.PageMap(ctx, regions)
+				if err != nil {
+					return err
+				}
+				return printMap(env.Print, t.label(), m)
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().Uint32Var(&regions, "regions", 256, "how many parts to show at most, up to 4096")
+	return cmd
+}
+
+// mapLine is how many regions a line shows.
+const mapLine = 64
+
+// printMap shows a map: a letter for each region, and the sums.
+func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
+	j := pageMap{
+		Store: label, PageSize: m.GetPageSize(), FreeTail: m.GetFreeTail(), Readers: m.GetReaders(),
+		Total: newPageRegion(m.GetTotal()), Regions: []pageRegion{},
+	}
+	for _, r := range m.GetRegions() {
+		j.Regions = append(j.Regions, newPageRegion(r))
+	}
+	if p.JSON() {
+		return p.Object(j)
+	}
+	if len(j.Regions) == 0 {
+		return p.Sentence("%s: page.db has no pages yet", label)
+	}
+	size := uint64(j.PageSize)
+	err := p.Sentence("%s: %s pages of %s; a letter stands for %s pages, %s", label, out.Count(j.Total.Pages),
+		out.Bytes(size), out.Count(j.Regions[0].Pages), out.Bytes(j.Regions[0].Pages*size))
+	if err != nil {
+		return err
+	}
+	for at := 0; at < len(j.Regions); at += mapLine {
+		line := &strings.Builder{}
+		for _, r := range j.Regions[at:min(at+mapLine, len(j.Regions))] {
+			line.WriteByte(r.letter())
+		}
+		if err := p.Sentence("%12s  %s", out.Count(j.Regions[at].FirstPage), line); err != nil {
+			return err
+		}
+	}
+	return p.Table([]string{"", "What it is", ">Pages", ">Size"}, j.rows())
+}
+
+// rows are what the letters stand for.
+func (m *pageMap) rows() [][]any {
+	size, t := uint64(m.PageSize), &m.Total
+	row := func(letter, what string, pages uint64) []any {
+		return []any{letter, what, out.Count(pages), out.Bytes(pages * size)}
+	}
+	return [][]any{
+		row("M", "messages", t.Messages), row("I", "index", t.Index), row("B", "map of used pages", t.Bitmap),
+		row("C", "freed, held for a checkpoint", t.HeldCheckpoint),
+		row("R", fmt.Sprintf("freed, held for readers (%d now)", m.Readers), t.HeldReader),
+		row(".", "free", t.Free), row("", "of it at the end", m.FreeTail),
+	}
+}
+
+// letter stands for what most pages of the region are; a small letter for one with free or held pages, too.
+func (r *pageRegion) letter() byte {
+	most, letter := uint64(0), byte('.')
+	for _, of := range []struct {
+		pages  uint64
+		letter byte
+	}{{r.Messages, 'M'}, {r.Index, 'I'}, {r.Bitmap, 'B'}, {r.HeldCheckpoint, 'C'}, {r.HeldReader, 'R'}, {r.Free, '.'}} {
+		if of.pages > most {
+			most, letter = of.pages, of.letter
+		}
+	}
+	if letter != '.' && r.Free+r.HeldCheckpoint+r.HeldReader > 0 && letter != 'C' && letter != 'R' {
+		letter += 'a' - 'A'
+	}
+	return letter
+}

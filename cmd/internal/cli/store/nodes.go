@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// where says which page file a command of maintenance is about: that of a running node, or that of a stopped one.
+type where struct {
+	node    string
+	dataDir string
+}
+
+func (w *where) register(cmd *cobra.Command, offline bool) {
+	cmd.Flags().StringVar(&w.node, "node", nodes.Standby,
+		"the node to do it: standby, active, a node's name, or its address")
+	if offline {
+		cmd.Flags().StringVar(&w.dataDir, "data-dir", "", "data directory of a stopped node, instead of a running node")
+		cmd.MarkFlagsMutuallyExclusive("node", "data-dir")
+	}
+}
+
+// target is a node that was chosen.
+type target struct {
+	*client.Node
+	status nodes.Node
+}
+
+// label names it for people.
+func (t target) label() string {
+	name := t.status.Name
+	if name == "" {
+		name = t.Address()
+	}
+	return fmt.Sprintf("node %s (%s)", name, t.status.Role)
+}
+
+// onNode calls fn with the node that --node means.
+func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		t, err := chooseNode(ctx, env, c, want)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, t)
+	})
+}
+
+// chooseNode finds the node that --node means. Without a standby the active does what any node can do, and refuses the
+// rest.
+func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
+	s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
+	i := slices.IndexFunc(s.Nodes, func(n nodes.Node) bool {
+		return want == n.Address || n.Error == "" &&
+			(want == n.Name || want == n.NodeID || want == nodes.BaseRole(n.Role))
+	})
+	if i < 0 && want == nodes.Standby {
+		active := func(n nodes.Node) bool { return nodes.BaseRole(n.Role) == nodes.Active }
+		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
+			s.Pair != nil {
+			fmt.Fprintf(env.Stderr, "There is no standby now; node %s, the active one, is asked.\n", s.Nodes[i].Name)
+		}
+	}
+	address := want
+	switch {
+	case i >= 0:
+		address = s.Nodes[i].Address
+	case strings.Contains(want, ":"):
+		// An address that is not in --addr is as good.
+	case s.Answered() == 0:
+		return target{}, cli.ErrNoAnswer
+	default:
+		return target{}, cli.Usage("--node %q is no node that answers; there are: %s", want,
+			strings.Join(nodeNames(s), ", "))
+	}
+	n, err := cli.NodeAt(c, address)
+	if err != nil {
+		return target{}, err
+	}
+	t := target{Node: n, status: nodes.Node{Address: address, Role: "unknown"}}
+	if i >= 0 {
+		t.status = s.Nodes[i]
+	}
+	return t, nil
+}
+
+func nodeNames(s nodes.Status) []string {
+	var names []string
+	for _, n := range s.Nodes {
+		if n.Error == "" {
+			names = append(names, fmt.Sprintf("%s (%s)", n.Name, n.Role))
+		}
+	}
+	return names
+}
+
+// toStep makes of a node's progress what can be shown.
+func toStep(p *pb.Progress) progress.Step {
+	return progress.Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
+		Left: p.GetEta().AsDuration(),
+	}
+}
+
+// withProgress runs a long operation and shows how far it is. After the first Ctrl-C it ends as it ends by itself,
+// safely; a second one ends the program at once, and the node safely gives up all the same.
+func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
+	d := progress.New(env.Stderr, out.IsTerminal(env.Stderr))
+	bar := d.Bar(label)
+	stop := context.AfterFunc(ctx, func() { d.Line("Stopping safely; Ctrl-C again to leave at once.") })
+	err := fn(func(s progress.Step) { d.Set(bar, s) })
+	stop()
+	switch {
+	case err == nil:
+		d.Clear()
+		return nil
+	case ctx.Err() != nil:
+		d.End(bar, "cancelled")
+		d.Close()
+		return errors.New("cancelled; everything is as it was")
+	}
+	d.End(bar, "failed")
+	d.Close()
+	return err
+}
+
+// sizeChange describes how a file changed: "669 MiB → 610 MiB (-9%)".
+func sizeChange(before, after uint64) string {
+	s := fmt.Sprintf("%s → %s", out.Bytes(before), out.Bytes(after))
+	if before > 0 {
+		s += fmt.Sprintf(" (%s)", percentChange(before, after))
+	}
+	return s
+}
+
+// percentChange writes by how much something changed: "-9%".
+func percentChange(before, after uint64) string {
+	if before == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%+.0f%%", (float64(after)/float64(before)-1)*100)
+}

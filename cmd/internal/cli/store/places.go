@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/objects"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// placeFlags say how the places are reached that a command without a node reads, and how it decrypts what is there.
+type placeFlags struct {
+	env        *cli.Env
+	flags      *pflag.FlagSet
+	config     string
+	identities []string
+}
+
+// register adds the flags.
+func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
+	p.env, p.flags = env, cmd.Flags()
+	cmd.Flags().StringVar(&p.config, "config", "", "configuration file of a node: its backup.s3 settings say how the S3 "+
+		"server is reached")
+	cmd.Flags().StringArrayVar(&p.identities, "identity", nil, "file with secret keys of age (age-keygen) that an "+
+		"encrypted save-set or archive is decrypted with; can be repeated")
+	config.RegisterBackupFlags(cmd.Flags())
+}
+
+// opener opens places as flags, environment and file say.
+func (p *placeFlags) opener() (objects.Opener, error) {
+	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
+	if err != nil {
+		return objects.Opener{}, fmt.Errorf("settings of the S3 server: %w", err)
+	}
+	return objects.New(s3, 0, zap.NewNop()), nil
+}
+
+// open opens a place: a path or a URL.
+func (p *placeFlags) open(text string) (backup.Objects, error) {
+	o, err := p.opener()
+	if err != nil {
+		return nil, err
+	}
+	place, err := o.Parse(text)
+	if err != nil {
+		return nil, cli.Usage("%v", err)
+	}
+	return place, nil
+}
+
+// openParent opens the place that a save-set is in, and gives its name there.
+func (p *placeFlags) openParent(text string) (place backup.Objects, name string, err error) {
+	at, err := backup.ParseLocation(text)
+	if err != nil {
+		return nil, "", cli.Usage("%v", err)
+	}
+	parent, name := backup.Location{Bucket: at.Bucket}, path.Base(at.Prefix)
+	switch {
+	case !at.IsS3():
+		dir := filepath.Clean(at.Dir)
+		parent, name = backup.Location{Dir: filepath.Dir(dir)}, filepath.Base(dir)
+	case at.Prefix == "":
+		return nil, "", nil
+	case path.Dir(at.Prefix) != ".":
+		parent.Prefix = path.Dir(at.Prefix)
+	}
+	o, err := p.opener()
+	if err != nil {
+		return nil, "", err
+	}
+	place, err = o.Open(parent)
+	if err != nil {
+		return nil, "", cli.Usage("%v", err)
+	}
+	return place, name, nil
+}
+
+// unseal reads the identities.
+func (p *placeFlags) unseal() (backup.Unsealer, error) {
+	with, err := objects.ReadIdentities(p.identities...)
+	if err != nil {
+		return nil, cli.Usage("--identity: %v", err)
+	}
+	return with, nil
+}
+
+// checkThere refuses a directory that is not there: a listing of it would be empty.
+func checkThere(text string) error {
+	at, err := backup.ParseLocation(text)
+	if err != nil {
+		return cli.Usage("%v", err)
+	}
+	if at.IsS3() {
+		return nil
+	}
+	if s, err := vfs.OS().Stat(at.Dir); err != nil || !s.IsDir {
+		return fmt.Errorf("%s is not a directory", at.Dir)
+	}
+	return nil
+}
+
+// onNodePath refuses a path that means something else on each node.
+func onNodePath(text string) error {
+	if text == "" {
+		return nil
+	}
+	at, err := backup.ParseLocation(text)
+	if err != nil {
+		return cli.Usage("--path: %v", err)
+	}
+	if !at.IsS3() && !filepath.IsAbs(at.Dir) {
+		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of "+
+			"its own", text)
+	}
+	return nil
+}

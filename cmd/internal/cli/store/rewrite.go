@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/plan"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// rewriteFlags are those of resize and compact.
+type rewriteFlags struct {
+	where
+	kind       pb.PlanKind
+	pageSize   string
+	dryRun     bool
+	rolling    bool
+	switchBack bool
+	detach     bool
+}
+
+func (f *rewriteFlags) register(cmd *cobra.Command) {
+	f.where.register(cmd, true)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would happen, and what space it needs; change nothing")
+	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
+		"both nodes of the pair, one after the other, with a switchover between them")
+	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: give the active role back at the end")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start it and do not watch it")
+	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
+	cmd.MarkFlagsMutuallyExclusive("rolling", "data-dir")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
+}
+
+func resizeCommand(env *cli.Env) *cobra.Command {
+	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_RESIZE}
+	cmd := &cobra.Command{
+		Use: "resize", Short: "Rewrite page.db with another page size, of the standby or of both nodes",
+		Long: `Rewrite page.db with the recommended page size, or with a given one. Messages are packed anew, each stored once.
+
+It is done by a standby, whose log goes on receiving and acknowledging meanwhile: the pair stays in sync. With --rolling
+the pair does the whole of it: the standby, a switchover, the other node. The pair keeps the plan and goes on with it
+whatever is killed, this command included. Ctrl-C cancels it at the next safe point; a second Ctrl-C leaves at once.
+
+A standalone node does it before it serves: lockstep store settings set resize-on-startup true, and restart it.
+The former file stays as page.db_old; lockstep store drop-old removes it. To revert, resize with --page-size 2KiB.`,
+		Example: `  lockstep store resize --rolling
+  lockstep store resize --rolling --switch-back --page-size 16KiB
+  lockstep store resize --dry-run
+  lockstep store resize --node b --page-size 8KiB`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return rewriteOnline(cmd.Context(), env, f) },
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&f.pageSize, "page-size", "",
+		"new page size, a multiple of 2KiB; default: what the last scan recommended")
+	return cmd
+}
+
+func compactCommand(env *cli.Env) *cobra.Command {
+	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
+	cmd := &cobra.Command{
+		Use: "compact", Short: "Rewrite page.db with the same page size and without holes, of the standby or of both nodes",
+		Long: `Rewrite page.db with all messages moved to the front and packed, each stored once. Otherwise it is like a resize: see
+lockstep store resize --help.`,
+		Example: `  lockstep store compact --rolling
+  lockstep store compact --dry-run --node a
+  lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return rewriteOnline(cmd.Context(), env, f) },
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// rewriteOnline is resize and compact of running nodes.
+func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
+	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
+	switch {
+	case err != nil:
+		return err
+	case !f.rolling && (f.switchBack || f.detach):
+		return cli.Usage("--switch-back and --detach go with --rolling")
+	case f.dataDir != "" && !f.dryRun:
+		return cli.Usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with " +
+			"--resize-on-startup or --compact-on-startup; with --dry-run this command says what that would do")
+	case f.dataDir != "" && pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE:
+		return cli.Usage("with --data-dir a --page-size is needed; lockstep store scan --data-dir recommends one")
+	case f.dataDir != "":
+		return planOffline(ctx, env, f.dataDir, int(pageSize))
+	}
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		switch {
+		case f.rolling && f.dryRun:
+			return dryRunBoth(ctx, env, c, f, pageSize)
+		case f.rolling:
+			return plan.Run(ctx, env, c, &pb.StartPlanRequest{
+				Kind: f.kind, PageSize: pageSize,
+				SwitchBack: f.switchBack,
+			},
+				f.detach)
+		}
+		t, err := chooseNode(ctx, env, c, f.node)
+		if err != nil {
+			return err
+		}
+		r, err := rewriteNode(ctx, env, t, f, pageSize)
+		if err != nil {
+			return err
+		}
+		return printRewrite(env, t.label(), f.dryRun, r)
+	})
+}
+
+// rewriteNode rewrites, or would rewrite, the page file of one node.
+func rewriteNode(
+	ctx context.Context, env *cli.Env, t target, f rewriteFlags, pageSize uint32,
+) (r *pb.RewriteResult, err error) {
+	if pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE {
+		s, err := t.Settings(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
+			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or give one " +
+				"with --page-size")
+		}
+	}
+	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
+		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun},
+			func(p *pb.Progress) { show(toStep(p)) })
+		return err
+	})
+	return r, err
+}
+
+// dryRunBoth says what a rolling operation would do on each node.
+func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFlags, pageSize uint32) error {
+	f.dryRun = true
+	for _, role := range []string{nodes.Standby, nodes.Active} {
+		t, err := chooseNode(ctx, env, c, role)
+		if err != nil {
+			return err
+		}
+		if nodes.BaseRole(t.status.Role) != role {
+			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep "+
+				"status", role)
+		}
+		r, err := rewriteNode(ctx, env, t, f, pageSize)
+		if err != nil {
+			return err
+		}
+		if err := printRewrite(env, t.label(), true, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rewritten tells what a rewrite did or would do.
+type rewritten struct {
+	Store           string  `json:"store"`
+	DryRun          bool    `json:"dry_run"`
+	PageSizeBefore  uint32  `json:"page_size_before"`
+	PageSizeAfter   uint32  `json:"page_size_after"`
+	FileBytesBefore uint64  `json:"file_bytes_before"`
+	FileBytesAfter  uint64  `json:"file_bytes_after"`
+	NeededBytes     uint64  `json:"needed_bytes"`
+	AvailableBytes  uint64  `json:"available_bytes"`
+	Enough          bool    `json:"enough_space"`
+	Messages        uint64  `json:"messages"`
+	Seconds         float64 `json:"seconds,omitempty"`
+	MBPerSecond     float64 `json:"mb_per_s,omitempty"`
+}
+
+func printRewrite(env *cli.Env, label string, dryRun bool, r *pb.RewriteResult) error {
+	took := r.GetTook().AsDuration()
+	j := rewritten{
+		Store: label, DryRun: dryRun, PageSizeBefore: r.GetPageSizeBefore(), PageSizeAfter: r.GetPageSizeAfter(),
+		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(),
+		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(),
+		Messages: r.GetMessages(), Seconds: took.Seconds(),
+	}
+	if !dryRun && took > 0 {
+		j.MBPerSecond = float64(j.FileBytesAfter) / 1e6 / j.Seconds
+	}
+	return showRewrite(env, j, took)
+}
+
+func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
+	if err := env.Print.Object(j); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("page.db %s, pages of %s → %s, %s", sizeChange(j.FileBytesBefore, j.FileBytesAfter),
+		out.Bytes(uint64(j.PageSizeBefore)), out.Bytes(uint64(j.PageSizeAfter)), out.Plural(j.Messages, "message"))
+	if !j.DryRun {
+		if took > 0 {
+			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
+		}
+		return env.Print.Sentence("%s: %s\nThe former file is kept as page.db_old; lockstep store drop-old removes it.",
+			j.Store, what)
+	}
+	if err := env.Print.Sentence("%s: would be: %s", j.Store, what); err != nil {
+		return err
+	}
+	if err := env.Print.Sentence("  space needed meanwhile: %s, available: %s", out.Bytes(j.NeededBytes),
+		out.Bytes(j.AvailableBytes)); err != nil {
+		return err
+	}
+	if !j.Enough {
+		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, out.Bytes(j.NeededBytes),
+			out.Bytes(j.AvailableBytes))
+	}
+	return nil
+}
+
+// planOffline says what a rewrite of a stopped node's page file would do. pageSize 0: the present one.
+func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
+	var p rewrite.Plan
+	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
+		p, err = rewrite.PlanDir(ctx, vfs.OS(), dir,
+			rewrite.Options{PageSize: pageSize, Progress: func(p checkpoint.Progress) {
+				showStore(show, p)
+			}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return showRewrite(env, rewritten{
+		Store: dir, DryRun: true, PageSizeBefore: uint32(p.FromPageSize), PageSizeAfter: uint32(p.PageSize),
+		FileBytesBefore: p.FileBytes,
+		FileBytesAfter:  p.File.FileBytes, NeededBytes: p.NeedBytes + p.ReserveBytes,
+		AvailableBytes: p.AvailableBytes + p.OldFileBytes,
+		Enough:         p.Err() == nil, Messages: p.Messages,
+	}, 0)
+}
+
+func shrinkCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "shrink", Short: "Give the free end of page.db back to the filesystem",
+		Long: `Give the free end of a running node's page.db back to the filesystem. Nothing waits for it. Up to 64 MiB of messages are
+moved from the end into gaps for that; to move all of them, use lockstep store compact.`,
+		Example: "  lockstep store shrink\n  lockstep store shrink --node active --dry-run",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				r, err := t.Shrink(ctx, dryRun)
+				if err != nil {
+					return err
+				}
+				err = env.Print.Object(map[string]any{
+					"store": t.label(), "dry_run": dryRun, "file_bytes_before": r.GetFileBytesBefore(),
+					"file_bytes_after": r.GetFileBytesAfter(),
+				})
+				if err != nil {
+					return err
+				}
+				would := ""
+				if dryRun {
+					would = "would be: "
+				}
+				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
+				if after >= before { // the checkpoints that it makes may even need a little
+					return env.Print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(),
+						out.Bytes(after))
+				}
+				return env.Print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(before, after))
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back; change nothing")
+	return cmd
+}
+
+func dropOldCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
+		Long: "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store " +
+			"in use is not touched. On a terminal it asks first.",
+		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old " +
+			"--data-dir /var/lib/lockstep",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			show := func(label string, n uint64) error {
+				if err := env.Print.Object(map[string]any{"store": label, "bytes": n}); err != nil {
+					return err
+				}
+				if n == 0 {
+					return env.Print.Sentence("%s: there is nothing to remove", label)
+				}
+				return env.Print.Sentence("%s: freed %s", label, out.Bytes(n))
+			}
+			question := "Remove what the last rewrite or snapshot of %s replaced? It cannot be brought back."
+			if w.dataDir != "" {
+				if err := env.Confirm(cmd.Context(), yes, question, w.dataDir); err != nil {
+					return err
+				}
+				n, err := rewrite.DropOldDir(vfs.OS(), w.dataDir)
+				if err != nil {
+					return err
+				}
+				return show(w.dataDir, n)
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				if err := env.Confirm(ctx, yes, question, t.label()); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				n, err := t.DropOld(ctx)
+				if err != nil {
+					return err
+				}
+				return show(t.label(), n)
+			})
+		},
+	}
+	w.register(cmd, true)
+	cli.AddYes(cmd, &yes)
+	return cmd
+}

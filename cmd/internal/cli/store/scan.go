@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// scanned is what a scan found.
+type scanned struct {
+	Store        string      `json:"store"`
+	Time         time.Time   `json:"time,omitzero"`
+	PageSize     uint32      `json:"page_size"`
+	Recommended  uint32      `json:"recommended"`
+	GainBytes    uint64      `json:"gain_bytes"`
+	FileBytes    uint64      `json:"file_bytes"`
+	Messages     uint64      `json:"messages"`
+	MessageBytes uint64      `json:"message_bytes"`
+	Note         string      `json:"note"`
+	Histogram    []bucket    `json:"histogram"`
+	Candidates   []candidate `json:"candidates"`
+	Problems     []string    `json:"problems,omitempty"`
+
+	pair bool // there are two nodes, so that it can be done rolling
+}
+
+// bucket counts messages of similar size.
+type bucket struct {
+	FromBytes uint64 `json:"from_bytes"`
+	ToBytes   uint64 `json:"to_bytes"`
+	Messages  uint64 `json:"messages"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// candidate is a page size, and the file that it would give.
+type candidate struct {
+	PageSize   uint32 `json:"page_size"`
+	FileBytes  uint64 `json:"file_bytes"`
+	Pages      uint64 `json:"pages"`
+	WasteBytes uint64 `json:"waste_bytes"`
+}
+
+func scanCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var limit string
+	var full, last bool
+	cmd := &cobra.Command{
+		Use: "scan", Short: "Read all messages and recommend a page size",
+		Long: `Read a snapshot of a page file and show how large the messages are, what page.db would take with each page size, and the
+page size that suits them. Nothing waits for it and nothing is changed, but for page-size-recommended of the settings.
+
+The result weighs every message: a few huge ones don't spoil it. Each node keeps what its last scan found, by whatever it was
+started: --last shows it again, of all nodes or of --node.`,
+		Example: `  lockstep store scan
+  lockstep store scan --node active --page-size-max 64KiB
+  lockstep store scan --full-speed
+  lockstep store scan --last
+  lockstep store scan --data-dir /var/lib/lockstep --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			largest, err := cli.ParsePageSize("--page-size-max", limit)
+			if err != nil {
+				return err
+			}
+			if last {
+				if !cmd.Flags().Changed("node") {
+					w.node = ""
+				}
+				return lastScans(cmd.Context(), env, w.node)
+			}
+			if w.dataDir != "" {
+				return scanOffline(cmd.Context(), env, w.dataDir, int(largest))
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				r, err := scanNode(ctx, env, t, &pb.ScanRequest{PageSizeMax: largest, FullSpeed: full})
+				if err != nil {
+					return err
+				}
+				return printScan(env.Print, r)
+			})
+		},
+	}
+	w.register(cmd, true)
+	cmd.Flags().StringVar(&limit, "page-size-max", "",
+		"do not recommend more than this; default: the setting of that name, offline 32KiB")
+	cmd.Flags().BoolVar(&last, "last", false, "read nothing: show what the last scan of each node found, and when")
+	cli.AddFullSpeed(cmd, &full)
+	for _, other := range []string{"data-dir", "page-size-max", "full-speed"} {
+		cmd.MarkFlagsMutuallyExclusive("last", other)
+	}
+	return cmd
+}
+
+// lastScans shows what the last scans of the nodes found: of the one that is wanted, or, if that is empty, of all.
+func lastScans(ctx context.Context, env *cli.Env, want string) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		targets, err := answering(ctx, env, c, want)
+		if err != nil {
+			return err
+		}
+		all := struct {
+			Scans []scanned `json:"scans"`
+		}{[]scanned{}}
+		for _, t := range targets {
+			r, err := t.Scan(ctx, &pb.ScanRequest{Last: true}, nil)
+			if err != nil {
+				return fmt.Errorf("last scan of %s: %w", t.label(), err)
+			}
+			j := newScanned(t.label(), r)
+			j.pair = t.inPair()
+			all.Scans = append(all.Scans, j)
+		}
+		if env.Print.JSON() {
+			return env.Print.Object(all)
+		}
+		for i, j := range all.Scans {
+			if err := printLast(env.Print, j, i > 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// answering gives the node that is wanted, or, if that is empty, all that answer.
+func answering(ctx context.Context, env *cli.Env, c *client.Client, want string) ([]target, error) {
+	if want != "" {
+		t, err := chooseNode(ctx, env, c, want)
+		return []target{t}, err
+	}
+	var targets []target
+	for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
+		if n.Error != "" {
+			fmt.Fprintf(env.Stderr, "Node %s does not answer: %s\n", n.Address, n.Error)
+			continue
+		}
+		node, err := cli.NodeAt(c, n.Address)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{Node: node, status: n})
+	}
+	if len(targets) == 0 {
+		return nil, cli.ErrNoAnswer
+	}
+	return targets, nil
+}
+
+// printLast prints a scan that was done before.
+func printLast(p *out.Printer, j scanned, more bool) error {
+	if more {
+		if err := p.Sentence(""); err != nil {
+			return err
+		}
+	}
+	if j.PageSize == 0 {
+		return p.Sentence("%s: it has not scanned yet (lockstep store scan)", j.Store)
+	}
+	if err := p.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
+		return err
+	}
+	return printScan(p, j)
+}
+
+// inPair tells whether the node has another one.
+func (t target) inPair() bool {
+	return nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
+}
+
+// scanNode scans a running node.
+func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanned, err error) {
+	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
+		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+		j = newScanned(t.label(), r)
+		return err
+	})
+	j.pair = t.inPair()
+	return j, err
+}
+
+func newScanned(store string, r *pb.ScanResult) scanned {
+	j := scanned{
+		Store: store, PageSize: r.GetCurrent(), Recommended: r.GetRecommended(), GainBytes: r.GetGainBytes(),
+		FileBytes: r.GetFileBytes(),
+		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucket{},
+		Candidates: []candidate{},
+	}
+	if r.GetTime() != nil {
+		j.Time = r.GetTime().AsTime()
+	}
+	for _, b := range r.GetHistogram() {
+		j.Histogram = append(j.Histogram, bucket{
+			FromBytes: b.GetFromBytes(), ToBytes: b.GetToBytes(),
+			Messages: b.GetMessages(), Bytes: b.GetBytes(),
+		})
+	}
+	for _, c := range r.GetCandidates() {
+		j.Candidates = append(j.Candidates, candidate{
+			PageSize: c.GetPageSize(), FileBytes: c.GetFileBytes(), Pages: c.GetPages(), WasteBytes: c.GetWasteBytes(),
+		})
+	}
+	return j
+}
+
+// scanOffline scans the files of a stopped node.
+func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
+	var r checkpoint.ScanResult
+	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
+		return checkpoint.ReadDir(vfs.OS(), dir, func(c *checkpoint.Checkpoint) (err error) {
+			r, err = c.Scan(ctx, checkpoint.ScanOptions{MaxPageSize: largest, Progress: func(p checkpoint.Progress) {
+				showStore(show, p)
+			}})
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	problems := r.Problems
+	r.Problems = nil // each is told, and not the first one in the note
+	j := newScanned(dir, wire.ScanToProto(&r))
+	j.Problems = problems
+	return printScan(env.Print, j)
+}
+
+// showStore shows the progress of work on the files of a stopped node.
+func showStore(show func(progress.Step), p checkpoint.Progress) {
+	if p.Phase != "done" {
+		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes, Left: p.Left})
+	}
+}
+
+// PrintScan prints what a scan of a node of a pair found.
+func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
+	j := newScanned(node, r)
+	j.pair = true
+	return printScan(p, j)
+}
+
+func printScan(p *out.Printer, j scanned) error {
+	if p.JSON() {
+		return p.Object(j)
+	}
+	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, out.Plural(j.Messages, "message"),
+		out.Bytes(j.MessageBytes), out.Bytes(j.FileBytes), out.Bytes(uint64(j.PageSize)))
+	if err != nil {
+		return err
+	}
+	for _, problem := range j.Problems {
+		if err := p.Sentence("damaged: %s", problem); err != nil {
+			return err
+		}
+	}
+	if len(j.Histogram) > 0 {
+		if err := p.Table([]string{">Message size", ">Messages", ">Bytes", ""},
+			histogramRows(j.Histogram)); err != nil {
+			return err
+		}
+		if err := p.Sentence(""); err != nil {
+			return err
+		}
+	}
+	if err := p.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+		candidateRows(j)); err != nil {
+		return err
+	}
+	return p.Sentence("\n%s", j.advice())
+}
+
+// chartWidth is the longest bar of the histogram.
+const chartWidth = 40
+
+// histogramRows draws a bar for each size, as long as its share of the messages. Whatever is there is seen.
+func histogramRows(buckets []bucket) [][]any {
+	most := uint64(1)
+	for _, b := range buckets {
+		most = max(most, b.Messages)
+	}
+	rows := make([][]any, 0, len(buckets))
+	for _, b := range buckets {
+		rows = append(rows, []any{
+			out.Bytes(b.FromBytes) + " – " + out.Bytes(b.ToBytes), out.Count(b.Messages), out.Bytes(b.Bytes),
+			chart(b.Messages, most),
+		})
+	}
+	return rows
+}
+
+// chart draws a bar in eighths of a character.
+func chart(n, most uint64) string {
+	eighths := int(float64(n) / float64(most) * chartWidth * 8)
+	if n > 0 {
+		eighths = max(eighths, 1)
+	}
+	s := strings.Repeat("█", eighths/8)
+	if eighths%8 > 0 {
+		s += string([]rune("▏▎▍▌▋▊▉")[eighths%8-1])
+	}
+	return s
+}
+
+func candidateRows(j scanned) [][]any {
+	rows := make([][]any, 0, len(j.Candidates))
+	for _, c := range j.Candidates {
+		var marks []string
+		if c.PageSize == j.PageSize {
+			marks = append(marks, "present")
+		}
+		if c.PageSize == j.Recommended {
+			marks = append(marks, "← recommended")
+		}
+		rows = append(rows, []any{
+			out.Bytes(uint64(c.PageSize)), out.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes),
+			out.Count(c.Pages), out.Bytes(c.WasteBytes),
+			strings.Join(marks, " "),
+		})
+	}
+	return rows
+}
+
+// advice says what to do.
+func (j scanned) advice() string {
+	if j.Messages == 0 {
+		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", out.Bytes(uint64(j.Recommended)))
+	}
+	then, present := j.FileBytes, uint64(0)
+	for _, c := range j.Candidates {
+		if c.PageSize == j.Recommended {
+			then = c.FileBytes
+		}
+		if c.PageSize == j.PageSize {
+			present = c.FileBytes
+		}
+	}
+	s := fmt.Sprintf("Recommended: pages of %s", out.Bytes(uint64(j.Recommended)))
+	const worthwhile = 100 // the part of the file that is worth the work
+	verb := "resize"
+	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
+	case j.Recommended != j.PageSize:
+		s += fmt.Sprintf(": a resize makes page.db %s instead of %s", out.Bytes(then), out.Bytes(j.FileBytes))
+		if present > 0 {
+			s += fmt.Sprintf("; a compact with the present ones, %s", out.Bytes(present))
+		}
+		s += "."
+	case gains:
+		verb = "compact"
+		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", out.Bytes(then),
+			out.Bytes(j.FileBytes))
+	default:
+		return s + ", as they are. Nothing is gained by a resize or a compact."
+	}
+	if j.pair {
+		return s + fmt.Sprintf("\nTo do it without downtime: lockstep store %s --rolling", verb)
+	}
+	return s + fmt.Sprintf("\nTo do it when the node starts next: lockstep store settings set %s-on-startup true", verb)
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// setting is one of the pair's maintenance settings.
+type setting struct {
+	name string
+	get  func(*pb.MaintenanceSettings) any
+	set  func(r *pb.UpdateSettingsRequest, value string) error // nil: read-only
+	help string
+}
+
+// text is the value for people.
+func (s setting) text(all *pb.MaintenanceSettings) string {
+	v := s.get(all)
+	text := fmt.Sprint(v)
+	switch n, isNumber := v.(uint32); {
+	case isNumber && strings.HasPrefix(s.name, "page-size-") && n > 0:
+		return out.Bytes(uint64(n))
+	case text == "":
+		return "-"
+	}
+	return text
+}
+
+// settings are all of them.
+func settings() []setting {
+	return []setting{
+		{"page-size-current", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeCurrent() }, nil, "read-only"},
+		{
+			"page-size-recommended", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeRecommended() }, nil,
+			"read-only; set by a scan, 0: none yet",
+		},
+		{
+			"page-size-max", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeMax() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				n, err := cli.ParsePageSize("page-size-max", v)
+				r.PageSizeMax = &n
+				return err
+			}, "upper limit of a recommendation",
+		},
+		{
+			"resize-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetResizeOnStartup() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setBool(&r.ResizeOnStartup, v)
+			}, "each node resizes once, at its next start",
+		},
+		{
+			"compact-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetCompactOnStartup() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setBool(&r.CompactOnStartup, v)
+			}, "each node compacts once, at its next start",
+		},
+		{
+			"backup.path", func(s *pb.MaintenanceSettings) any { return s.GetBackupPath() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				r.BackupPath = &v
+				return nil
+			}, "directory of save-sets on each node, or s3://BUCKET/PREFIX",
+		},
+		{
+			"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setNumber(&r.BackupKeepGenerations, v)
+			}, "how many save-sets are kept",
+		},
+		{
+			"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				if v == "off" {
+					v = ""
+				}
+				r.AutotuneWindow = &v
+				return nil
+			}, "when autotune may resize, such as 02:00-05:00; off",
+		},
+		{
+			"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
+			}, "what autotune must gain at least, in percent",
+		},
+	}
+}
+
+func setBool(dst **bool, text string) error {
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return cli.Usage("%q is neither true nor false", text)
+	}
+	*dst = &v
+	return nil
+}
+
+func setNumber(dst **uint32, text string) error {
+	v, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return cli.Usage("%q is no number", text)
+	}
+	n := uint32(v)
+	*dst = &n
+	return nil
+}
+
+// findSetting finds one by its name; "maintenance." before it may be left out.
+func findSetting(name string) (setting, error) {
+	var names []string
+	for _, s := range settings() {
+		if s.name == name || s.name == "maintenance."+name {
+			return s, nil
+		}
+		names = append(names, s.name)
+	}
+	return setting{}, cli.Usage("there is no setting %q; there are: %s", name, strings.Join(names, ", "))
+}
+
+func settingsCommand(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "settings", Short: "Show and change the pair's maintenance settings",
+		Long: `The settings belong to the pair and are kept with its messages: what is set on one node is set on both, and wins over the
+configuration files. One-shot settings clear themselves when both nodes have done it.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(getSettingCommand(env), setSettingCommand(env))
+	return cmd
+}
+
+func getSettingCommand(env *cli.Env) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "get [NAME]", Short: "Show all settings, or one",
+		Long: `Show the maintenance settings that the pair keeps, which win over those in the configuration files of
+the nodes.`,
+		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var one setting
+			if len(args) > 0 {
+				var err error
+				if one, err = findSetting(args[0]); err != nil {
+					return err
+				}
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				s, err := readSettings(ctx, env, c, node)
+				switch {
+				case err != nil:
+					return err
+				case one.get == nil:
+					return printSettings(env, s)
+				}
+				if err := env.Print.Object(map[string]any{one.name: one.get(s)}); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s", one.text(s))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", nodes.Active,
+		"the node to ask, for page-size-current: standby, active, a node's name, or its address")
+	return cmd
+}
+
+func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node string) (*pb.MaintenanceSettings, error) {
+	if node == nodes.Active {
+		return c.MaintenanceSettings(ctx)
+	}
+	t, err := chooseNode(ctx, env, c, node)
+	if err != nil {
+		return nil, err
+	}
+	return t.Settings(ctx)
+}
+
+func setSettingCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "set NAME VALUE", Short: "Change a setting, on both nodes",
+		Long: `Change a maintenance setting of the pair. It is kept with the messages, the same on both nodes, wins
+over the configuration files, and survives restarts. lockstep store settings get lists them.`,
+		Example: `  lockstep store settings set page-size-max 64KiB
+  lockstep store settings set resize-on-startup true
+  lockstep store settings set backup.path /backup/lockstep
+  lockstep store settings set maintenance.autotune.window 02:00-05:00`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := findSetting(args[0])
+			if err != nil {
+				return err
+			}
+			if s.set == nil {
+				return cli.Usage("%s cannot be set: a scan and a rewrite do that", s.name)
+			}
+			req := &pb.UpdateSettingsRequest{}
+			if err := s.set(req, args[1]); err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				now, err := c.UpdateMaintenanceSettings(ctx, req)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(settingsMap(now)); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s is %s", s.name, s.text(now))
+			})
+		},
+	}
+}
+
+func settingsMap(now *pb.MaintenanceSettings) map[string]any {
+	m := make(map[string]any)
+	for _, s := range settings() {
+		m[s.name] = s.get(now)
+	}
+	return m
+}
+
+func printSettings(env *cli.Env, now *pb.MaintenanceSettings) error {
+	if env.Print.JSON() {
+		return env.Print.Object(settingsMap(now))
+	}
+	rows := make([][]any, 0, len(settings()))
+	for _, s := range settings() {
+		rows = append(rows, []any{s.name, s.text(now), s.help})
+	}
+	return env.Print.Table([]string{"Setting", "Value", ""}, rows)
+}

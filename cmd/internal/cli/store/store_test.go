@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMaintenance: all of it on a pair, as an operator would do it.
+func TestMaintenance(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	clitest.FillForScan(t, c, 2000)
+
+	require.Contains(t, c.OK("store", "plan"), "no rolling operation")
+	_, stderr, code := c.Run("", "store", "resize")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "lockstep store scan")
+	text := c.OK("store", "scan")
+	for _, want := range []string{
+		"(standby): 2,000 messages", "4.0 KiB – 6.0 KiB", "████", "← recommended", "present",
+		"lockstep store resize --rolling",
+	} {
+		require.Contains(t, text, want)
+	}
+	scan := c.Lines("store", "scan")[0]
+	require.InDelta(t, 2048, scan["page_size"], 0)
+	recommended, _ := scan["recommended"].(float64)
+	require.Greater(t, recommended, 4000.0)
+	require.NotEmpty(t, scan["histogram"])
+	require.NotEmpty(t, scan["candidates"])
+	last := c.OK("store", "scan", "--last")
+	require.Regexp(t, `node [ab] \(active\): it has not scanned yet`, last)
+	require.Regexp(t, `node [ab] \(standby\), scanned `, last)
+	require.Contains(t, last, text, "all of it is shown again")
+	scans, _ := c.Lines("store", "scan", "--last", "--node", "standby")[0]["scans"].([]any)
+	require.Equal(t, []any{scan}, scans)
+	_, _, code = c.Run("", "store", "scan", "--last", "--full-speed")
+	require.Equal(t, cli.ExitUsage, code)
+
+	require.Contains(t, c.OK("store", "settings", "set", "page-size-max", "16KiB"), "16.0 KiB")
+	require.Contains(t, c.OK("store", "settings", "get", "page-size-max"), "16.0 KiB")
+	require.Contains(t, c.OK("store", "settings", "get"), "page-size-recommended")
+	require.InDelta(t, 16384, c.Lines("store", "settings", "get")[0]["page-size-max"], 0)
+	_, _, code = c.Run("", "store", "settings", "set", "backup.keep-generations", "0")
+	require.Equal(t, cli.ExitError, code, "the node refuses it")
+
+	dry := c.OK("store", "resize", "--rolling", "--dry-run", "--page-size", "8KiB")
+	require.Equal(t, 2, strings.Count(dry, "pages of 2.0 KiB → 8.0 KiB, 2,000 messages"), dry)
+	require.Equal(t, 2, strings.Count(dry, "space needed meanwhile: "), dry)
+	before := clitest.ActiveAddress(t, c)
+	stdout, stderr, code := c.Run("", "store", "resize", "--rolling", "--page-size", "8KiB", "--switch-back")
+	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
+	require.Contains(t, stdout, "resize to pages of 8.0 KiB: both nodes are done")
+	require.Contains(t, stderr, "node a: done, pages of 8.0 KiB")
+	require.Contains(t, stderr, "node b: done, pages of 8.0 KiB")
+	require.Equal(t, before, clitest.ActiveAddress(t, c), "the role was given back")
+	plan := c.Lines("store", "plan")[0]
+	require.Equal(t, "done", plan["state"])
+	require.ElementsMatch(t, []any{"a", "b"}, plan["done_nodes"])
+	status := c.Lines("status")[0]
+	inStatus, _ := status["plan"].(map[string]any)
+	require.Equal(t, "done", inStatus["state"])
+	require.NotContains(t, c.OK("status"), "resize", "it has ended")
+	require.Contains(t, c.OK("store", "plan", "--watch"), "both nodes are done")
+	_, _, code = c.Run("", "store", "plan", "--cancel")
+	require.Equal(t, cli.ExitError, code, "it has ended")
+	for _, node := range []string{"a", "b"} {
+		require.Contains(t, c.OK("store", "settings", "get", "page-size-current", "--node", node), "8.0 KiB")
+		require.Contains(t, c.OK("store", "drop-old", "--node", node), "freed")
+		require.Contains(t, c.OK("store", "drop-old", "--node", node), "nothing to remove")
+	}
+
+	compact := c.OK("store", "compact", "--node", "standby")
+	require.Contains(t, compact, "pages of 8.0 KiB → 8.0 KiB, 2,000 messages")
+	require.Contains(t, compact, "page.db_old")
+	_, stderr, code = c.Run("", "store", "compact", "--node", "active")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "role")
+	require.Contains(t, c.OK("store", "shrink", "--node", p.Nodes[0].Address), "page.db")
+	require.Contains(t, c.OK("store", "shrink", "--dry-run"), "page.db")
+	_, stderr, code = c.Run("", "store", "scan", "--node", "c")
+	require.Equal(t, cli.ExitUsage, code)
+	require.Contains(t, stderr, "a (")
+	backups(t, c)
+}
+
+// backups makes some, lists them, and restores one.
+func backups(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "sets")
+	_, stderr, code := c.Run("", "store", "backup", "--path", "relative")
+	require.Equal(t, cli.ExitUsage, code, stderr)
+	require.Contains(t, c.OK("store", "backup", "--path", dir), "-ps8192")
+	require.Contains(t, c.OK("store", "settings", "set", "backup.path", dir), dir)
+	require.Contains(t, c.OK("store", "backup", "--node", "active", "--rate", "500MiB"), dir)
+	require.Len(t, c.Lines("store", "backups"), 2)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "20200101T000000Z-lsn000001-ps2048"), 0o750))
+	require.Contains(t, c.OK("store", "backups", dir), "NOT USABLE")
+	require.Contains(t, c.OK("store", "backups", dir, "--verify"), "verified")
+	onNode := c.Lines("store", "backups", "--verify")
+	require.Equal(t, true, onNode[0]["verified"])
+	check, _ := onNode[0]["check"].(map[string]any)
+	require.Equal(t, true, check["restorable"])
+	require.InDelta(t, 2000, check["messages"], 0)
+	require.Len(t, c.Lines("store", "backups", "--verify", "--set", onNode[1]["name"].(string)), 1)
+	_, stderr, code = c.Run("", "store", "backups", "--verify", "--set", "none")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "no such save-set")
+	_, _, code = c.Run("", "store", "backups", "--set", "none")
+	require.Equal(t, cli.ExitUsage, code)
+	pageMapOf(t, c)
+
+	data := filepath.Join(t.TempDir(), "data")
+	require.Contains(t, c.OK("store", "restore", dir, "--data-dir", data, "--dry-run"),
+		"a restore would give the save-set's 2,000 messages")
+	require.NoDirExists(t, data)
+	restored := c.Lines("store", "restore", dir, "--data-dir", data)[0]
+	require.NotEmpty(t, restored["store_id"])
+	require.Contains(t, c.OK("store", "check", data), "is sound: 2,000 messages")
+	require.Contains(t, c.OK("store", "scan", "--data-dir", data), "2,000 messages")
+	require.Contains(t, c.OK("store", "resize", "--data-dir", data, "--page-size", "4KiB", "--dry-run"),
+		"8.0 KiB → 4.0 KiB")
+	require.Contains(t, c.OK("store", "drop-old", "--data-dir", data), "nothing to remove")
+	_, stderr, code = c.Run("", "store", "restore", dir, "--data-dir", data)
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "empty")
+	_, stderr, code = c.Run("", "store", "restore", filepath.Dir(data), "--data-dir", filepath.Join(data, "x"))
+	require.Equal(t, cli.ExitError, code, stderr)
+}
+
+// TestCancelRolling: the first Ctrl-C cancels the plan safely and waits for that.
+func TestCancelRolling(t *testing.T) {
+	settings := harness.SmallNodes()
+	settings["maintenance.rewrite-rate"] = "64KiB" // it takes minutes, if it is not cancelled
+	_, c := clitest.StartNodesWith(t, false, settings)
+	clitest.FillForScan(t, c, 2000)
+	ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)
+	defer interrupt()
+	var stdout strings.Builder
+	stderr := &clitest.WatchedWriter{Want: "rewrites its page file", Seen: interrupt}
+	code := commands.Run(ctx, []string{"store", "compact", "--rolling", "--output", "json"},
+		c.Process(strings.NewReader(""), &stdout, stderr))
+	var plan map[string]any
+	require.NoError(t, json.Unmarshal([]byte(stdout.String()), &plan), "%s%s", stdout.String(), stderr.Text.String())
+	require.Contains(t, stderr.Text.String(), "Ctrl-C again")
+	require.Equal(t, cli.ExitError, code)
+	require.Equal(t, "cancelled", plan["state"])
+	require.Equal(t, "cancelled", c.Lines("store", "plan")[0]["state"])
+	c.OK("store", "check")
+}
+
+// pageMapOf looks at the map of the standby's page file.
+func pageMapOf(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	text := c.OK("store", "map")
+	require.Regexp(t, `node [ab] \(standby\): [0-9,]+ pages of 8.0 KiB`, text)
+	require.Regexp(t, `\n +1  [MIBCRmib.]+\n`, text)
+	m := c.Lines("store", "map", "--regions", "16")[0]
+	regions, _ := m["regions"].([]any)
+	require.LessOrEqual(t, len(regions), 16)
+	total, _ := m["total"].(map[string]any)
+	require.Greater(t, total["messages"], 500.0)
+	_, stderr, code := c.Run("", "store", "map", "--regions", "5000")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "at most 4096")
+}

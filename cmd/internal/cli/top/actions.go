@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+const (
+	// switchoverLimit is how long a switchover may take; undoing one may take as long.
+	switchoverLimit = 10 * time.Second
+	// pauseReason is what others read.
+	pauseReason = "from lockstep top"
+)
+
+// actions are what the model can have done.
+type actions struct {
+	want       func(query)
+	switchover func() tea.Cmd
+	pause      func(bool) tea.Cmd
+}
+
+// doneMsg says how an action ended.
+type doneMsg struct {
+	text string
+	err  error
+}
+
+func (s *source) actions(ctx context.Context) actions {
+	return actions{
+		want:       s.want,
+		switchover: func() tea.Cmd { return func() tea.Msg { return s.switchover(ctx) } },
+		pause:      func(paused bool) tea.Cmd { return func() tea.Msg { return s.setPaused(ctx, paused) } },
+	}
+}
+
+// switchover hands the active role to the other node.
+func (s *source) switchover(ctx context.Context) doneMsg {
+	ctx, cancel := context.WithTimeout(ctx, 2*switchoverLimit)
+	defer cancel()
+	active, err := s.client.WaitActive(ctx)
+	if err != nil {
+		return doneMsg{err: err}
+	}
+	n, err := cli.NodeAt(s.client, active.Address)
+	if err != nil {
+		return doneMsg{err: err}
+	}
+	r, err := n.Switchover(ctx, switchoverLimit)
+	if err != nil {
+		return doneMsg{err: err}
+	}
+	return doneMsg{text: fmt.Sprintf("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(),
+		r.GetTerm(), r.GetPause().AsDuration().Round(100*time.Microsecond))}
+}
+
+// setPaused asks the nodes in turn: the active may be gone.
+func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
+	ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
+	defer cancel()
+	reason := ""
+	if paused {
+		reason = pauseReason
+	}
+	var err error
+	for _, address := range s.addresses {
+		n, nodeErr := cli.NodeAt(s.client, address)
+		if nodeErr != nil {
+			return doneMsg{err: nodeErr}
+		}
+		if _, err = n.SetPaused(ctx, paused, reason); err == nil {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return doneMsg{err: err}
+	case paused:
+		return doneMsg{text: "the pair is paused: no standby takes over by itself until it is resumed"}
+	}
+	return doneMsg{text: "the pair is not paused: a standby takes over when the active is gone"}
+}

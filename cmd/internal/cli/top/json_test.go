@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+)
+
+// TestJSON: what is printed for programs.
+func TestJSON(t *testing.T) {
+	var p Picture
+	golden.FillStruct(&p)
+	golden.JSON(t, "picture", p)
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+)
+
+// window is how many queues are asked for: those on the screen, and some before and after them.
+const window = 200
+
+// screen is what is shown.
+type screen int
+
+const (
+	ofPair   screen = iota // the pair and its queues
+	ofQueue                // one queue
+	ofAlarms               // all conditions, in full
+	ofKeys                 // all keys
+)
+
+// question is asked before something is done.
+type question struct {
+	text string
+	yes  func() tea.Cmd
+	busy string // what is shown while it is done
+}
+
+// model keeps what was told last, and what the operator has typed. It does no I/O.
+type model struct {
+	do            actions
+	paint         painter
+	width, height int
+
+	status  statusMsg
+	told    bool              // status is known
+	names   map[string]string // of nodes by their addresses, for when they do not answer
+	page    page
+	listErr error
+	listed  bool // page is known
+	operate bool
+
+	screen    screen
+	query     query  // that is wanted, but for its window
+	queue     string // of the screen of one queue
+	cursor    int    // number of the queue that is chosen, from 0
+	first     int    // number of the first one that is shown
+	scroll    int    // of the screens that are lists of lines
+	filtering bool
+	asking    *question
+	busy      string
+	said      string
+	failed    bool // said is an error
+}
+
+func newModel(do actions) model {
+	return model{do: do, width: 80, height: 24, query: query{limit: window}, names: make(map[string]string)}
+}
+
+// Init implements tea.Model.
+func (m model) Init() tea.Cmd { return nil }
+
+// Update takes what the source says, keys, and sizes.
+func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case statusMsg:
+		m.status, m.told = msg, true
+		for i := range msg.status.Nodes {
+			if n := &msg.status.Nodes[i]; n.Name != "" {
+				m.names[n.Address] = n.Name
+			}
+		}
+	case queuesMsg:
+		m.takeQueues(msg)
+	case rightsMsg:
+		m.operate = msg.operate
+	case doneMsg:
+		m.busy, m.said, m.failed = "", msg.text, msg.err != nil
+		if msg.err != nil {
+			m.said = msg.err.Error()
+		}
+	case tea.KeyPressMsg:
+		return m.key(msg)
+	case tea.PasteMsg:
+		if m.filtering {
+			m.filter(m.query.contains + msg.Content)
+		}
+	}
+	m.follow()
+	return m, nil
+}
+
+// takeQueues takes a page, if it is the one that is wanted now.
+func (m *model) takeQueues(msg queuesMsg) {
+	if msg.page.query != m.wanted() {
+		return
+	}
+	if m.listErr = msg.err; msg.err == nil {
+		m.page, m.listed = msg.page, true
+	}
+}
+
+// wanted is the query for what is shown: the screen of one queue wants that one.
+func (m *model) wanted() query {
+	if m.screen == ofQueue {
+		return query{contains: m.queue, order: byName, limit: window}
+	}
+	return m.query
+}
+
+// follow keeps the chosen queue on the screen, and has the source list what is around it.
+func (m *model) follow() {
+	if m.screen != ofQueue && m.listed && m.page.query == m.query {
+		m.cursor = max(min(m.cursor, m.page.total-1), 0)
+	}
+	rows := m.rows()
+	m.first = max(min(m.first, m.cursor), m.cursor-rows+1, 0)
+	if m.cursor < m.query.offset || m.cursor+rows > m.query.offset+window {
+		m.query.offset = max(m.cursor-window/2, 0)
+	}
+	if m.do.want != nil {
+		m.do.want(m.wanted())
+	}
+}
+
+// chosen is the queue under the cursor; nil for none.
+func (m *model) chosen() *Queue {
+	if i := m.cursor - m.page.query.offset; m.listed && i >= 0 && i < len(m.page.queues) {
+		return &m.page.queues[i]
+	}
+	return nil
+}
+
+// shown is the queue of the screen of one queue; nil if it is gone or not listed yet.
+func (m *model) shown() *Queue {
+	if i := slices.IndexFunc(m.page.queues, func(q Queue) bool { return q.Name == m.queue }); i >= 0 {
+		return &m.page.queues[i]
+	}
+	return nil
+}
+
+// key does what a key says.
+func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
+	name := msg.String()
+	var cmd tea.Cmd
+	switch {
+	case name == "ctrl+c":
+		return m, tea.Quit
+	case m.asking != nil:
+		cmd = m.answer(name)
+	case m.filtering:
+		m.typed(name, msg.Key().Text)
+	case name == "q":
+		return m, tea.Quit
+	case name == "S", name == "P":
+		m.ask(name)
+	case name == "?":
+		m.turnTo(ofKeys)
+	case name == "a":
+		m.turnTo(ofAlarms)
+	case name == "esc", name == "backspace":
+		m.back()
+	case m.screen == ofPair:
+		m.listKey(name)
+	default:
+		m.scroll += move(name, m.height/2)
+		m.scroll = max(m.scroll, 0)
+	}
+	m.follow()
+	return m, cmd
+}
+
+// turnTo shows a screen, or, if it is shown, the pair again.
+func (m *model) turnTo(s screen) {
+	if m.screen == s {
+		s = ofPair
+	}
+	m.screen, m.scroll = s, 0
+}
+
+// back leaves a screen, and then the filter, and then what was said.
+func (m *model) back() {
+	switch {
+	case m.screen != ofPair:
+		m.screen, m.scroll = ofPair, 0
+	case m.query.contains != "":
+		m.filter("")
+	default:
+		m.said = ""
+	}
+}
+
+// listKey moves in the list of queues, sorts it, and chooses from it.
+func (m *model) listKey(name string) {
+	switch name {
+	case "/":
+		m.filtering = true
+	case "enter":
+		if q := m.chosen(); q != nil {
+			m.queue, m.screen, m.scroll = q.Name, ofQueue, 0
+		}
+	case "s", ">":
+		m.sortBy((m.query.order + 1) % orders)
+	case "<":
+		m.sortBy((m.query.order + orders - 1) % orders)
+	case "r":
+		m.query.reversed = !m.query.reversed
+		m.toStart()
+	default:
+		m.cursor = max(m.cursor+move(name, m.rows()-1), 0)
+		if name == "end" || name == "G" {
+			m.cursor = max(m.page.total-1, 0)
+		}
+	}
+}
+
+// move is how far a key moves.
+func move(name string, page int) int {
+	switch name {
+	case "up", "k":
+		return -1
+	case "down", "j":
+		return 1
+	case "pgup":
+		return -max(page, 1)
+	case "pgdown", "space":
+		return max(page, 1)
+	case "home", "g":
+		return -1 << 30
+	}
+	return 0
+}
+
+func (m *model) sortBy(o order) {
+	m.query.order, m.query.reversed = o, false
+	m.toStart()
+}
+
+func (m *model) toStart() { m.cursor, m.first, m.query.offset = 0, 0, 0 }
+
+func (m *model) filter(contains string) {
+	m.query.contains = contains
+	m.toStart()
+}
+
+// typed takes a key while a filter is typed.
+func (m *model) typed(name, text string) {
+	switch name {
+	case "enter":
+		m.filtering = false
+	case "esc":
+		m.filtering = false
+		m.filter("")
+	case "backspace":
+		_, size := utf8.DecodeLastRuneInString(m.query.contains)
+		m.filter(m.query.contains[:len(m.query.contains)-size])
+	case "up", "down", "pgup", "pgdown":
+		m.cursor = max(m.cursor+move(name, m.rows()-1), 0)
+	default:
+		m.filter(m.query.contains + text)
+	}
+}
+
+// ask asks before something is done, if it is possible and the operator may do it.
+func (m *model) ask(name string) {
+	refuse := func(why string) { m.said, m.failed = why, true }
+	pair := m.status.status.Pair
+	switch {
+	case m.busy != "":
+		refuse("wait: " + m.busy)
+	case !m.told || pair == nil:
+		refuse("there is no pair to switch over or pause: no node of one answers")
+	case !m.operate:
+		refuse("switchover and pause need the right to operate, and the caller has not been told to have it: " +
+			"lockstep access whoami")
+	case name == "S":
+		m.asking = &question{
+			text: fmt.Sprintf("Hand the active role from %s to %s? Clients wait for a moment, nothing is lost. "+
+				"If it takes longer than %v it is undone. [y/N]", pair.Active, otherNode(&m.status.status),
+				switchoverLimit),
+			yes: m.do.switchover, busy: "switching over …",
+		}
+	case pair.Paused != "":
+		m.asking = &question{
+			text: "Resume the pair? A standby takes over by itself again when the active is gone. [y/N]",
+			yes:  func() tea.Cmd { return m.do.pause(false) }, busy: "resuming …",
+		}
+	default:
+		m.asking = &question{
+			text: "Pause the pair? No standby takes over by itself until it is resumed: if the active is lost " +
+				"meanwhile, no node serves. [y/N]",
+			yes: func() tea.Cmd { return m.do.pause(true) }, busy: "pausing …",
+		}
+	}
+}
+
+// otherNode names the one that would get the role.
+func otherNode(s *nodes.Status) string {
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; n.Name != "" && n.Name != s.Pair.Active {
+			return n.Name
+		}
+	}
+	for _, name := range s.Pair.InSync {
+		if name != s.Pair.Active {
+			return name
+		}
+	}
+	return "the other node"
+}
+
+// answer takes a key while something is asked: only y does it.
+func (m *model) answer(name string) tea.Cmd {
+	q := m.asking
+	m.asking = nil
+	if !strings.EqualFold(name, "y") {
+		m.said, m.failed = "nothing was done", false
+		return nil
+	}
+	m.busy, m.said = q.busy, ""
+	return q.yes()
+}
+
+// age of what is shown, in whole seconds.
+func (m *model) at() string { return m.status.at.Format(time.TimeOnly) }

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// statusLimit is how long a node may take to answer.
+	statusLimit = 2 * time.Second
+	// queuesLimit is how long the active may take to list queues, and to be found.
+	queuesLimit = 5 * time.Second
+	// rightsEvery is how often it is asked what the operator may do.
+	rightsEvery = 10 * time.Second
+)
+
+// What the source tells the model.
+type (
+	// statusMsg is what the nodes say.
+	statusMsg struct {
+		at     time.Time
+		status nodes.Status
+		rates  *nodes.Rates
+	}
+	// queuesMsg is a page of queues, or why there is none.
+	queuesMsg struct {
+		page page
+		err  error
+	}
+	// rightsMsg says whether the operator may switch over and pause.
+	rightsMsg struct{ operate bool }
+)
+
+// source asks the nodes.
+type source struct {
+	client    *client.Client
+	addresses []string
+	interval  time.Duration
+
+	mu    sync.Mutex // guards what follows
+	query query
+	asked chan struct{} // closed when there is another query
+}
+
+func newSource(c *client.Client, addresses []string, interval time.Duration) *source {
+	return &source{
+		client: c, addresses: addresses, interval: interval,
+		query: query{limit: window}, asked: make(chan struct{}),
+	}
+}
+
+// run tells what the nodes say until ctx ends, and then closes what it returns.
+func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{}) {
+	var running sync.WaitGroup
+	answers := make(chan answer)
+	for i := range s.addresses {
+		running.Go(func() { s.askNode(ctx, i, answers) })
+	}
+	running.Go(func() { s.tellStatus(ctx, answers, tell) })
+	running.Go(func() { s.tellQueues(ctx, tell) })
+	running.Go(func() { s.tellRights(ctx, tell) })
+	ended := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(ended)
+	}()
+	return ended
+}
+
+// answer of one node.
+type answer struct {
+	node int
+	nodes.Answer
+}
+
+// askNode asks one node again and again: one that does not answer holds up no other.
+func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, statusLimit)
+		r, err := nodes.Ask(limited, s.client, s.addresses[i])
+		cancel()
+		select {
+		case answers <- answer{i, nodes.Answer{Address: s.addresses[i], Response: r, Err: err}}:
+		case <-ctx.Done():
+		}
+		wait(ctx, s.interval, nil)
+	}
+}
+
+// tellStatus puts the answers together, once in each interval, and at once when a node has another role or is gone.
+func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
+	all := make([]nodes.Answer, len(s.addresses))
+	for i, address := range s.addresses {
+		all[i] = nodes.Answer{Address: address, Err: errors.New("not asked yet")}
+	}
+	var rates rateKeeper
+	ticker := time.NewTicker(s.interval)
+	defer ticker.Stop()
+	known := 0 // nodes that were asked
+	show := func() {
+		if known == len(all) {
+			now := nodes.Combine(all)
+			tell(statusMsg{time.Now(), now, rates.take(&now)})
+		}
+	}
+	for {
+		select {
+		case a := <-answers:
+			before := all[a.node]
+			all[a.node] = a.Answer
+			known = min(known+1, len(all))
+			if (before.Err == nil) != (a.Err == nil) || before.Response.GetRole() != a.Response.GetRole() {
+				show()
+			}
+		case <-ticker.C:
+			show()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// rateKeeper tells rates between two answers of the active that are not the same.
+type rateKeeper struct {
+	before *nodes.Status
+	last   *nodes.Rates
+}
+
+func (k *rateKeeper) take(now *nodes.Status) *nodes.Rates {
+	active, was := activeOf(now), activeOf(k.before)
+	if active != nil && was != nil && active.NodeID == was.NodeID && active.AnsweredAt().Equal(was.AnsweredAt()) {
+		return k.last // nothing new
+	}
+	k.last, k.before = nodes.RatesBetween(k.before, now), now
+	return k.last
+}
+
+// activeOf is the node that serves; nil for none.
+func activeOf(s *nodes.Status) *nodes.Node {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; n.Error == "" && nodes.BaseRole(n.Role) == nodes.Active {
+			return n
+		}
+	}
+	return nil
+}
+
+// tellQueues lists the queues that are wanted. A list that takes long is made less often, so that it never takes more
+// than about a tenth of the time.
+func (s *source) tellQueues(ctx context.Context, tell func(any)) {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		q, asked := s.query, s.asked
+		s.mu.Unlock()
+		began := time.Now()
+		limited, cancel := context.WithTimeout(ctx, queuesLimit)
+		p, err := listQueues(limited, s.client, q)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		tell(queuesMsg{p, err})
+		wait(ctx, max(s.interval, 10*time.Since(began)), asked)
+	}
+}
+
+// want changes which queues are listed, from now on.
+func (s *source) want(q query) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q == s.query {
+		return
+	}
+	s.query = q
+	close(s.asked)
+	s.asked = make(chan struct{})
+}
+
+// tellRights says now and then what the operator may do.
+func (s *source) tellRights(ctx context.Context, tell func(any)) {
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, queuesLimit)
+		me, err := s.client.WhoAmI(limited)
+		cancel()
+		pause := rightsEvery
+		if err == nil {
+			tell(rightsMsg{mayOperate(me)})
+		} else {
+			pause = s.interval
+		}
+		wait(ctx, pause, nil)
+	}
+}
+
+// mayOperate tells whether somebody may switch over. What a role gives is not known here: then the node decides.
+func mayOperate(me *pb.WhoAmIResponse) bool {
+	if me.GetOpen() || me.GetBootstrapOperator() {
+		return true
+	}
+	for _, rule := range me.GetRules() {
+		if len(rule.GetRoles()) > 0 {
+			return true
+		}
+		for _, right := range rule.GetRights() {
+			if right == pb.AccessRight_ACCESS_RIGHT_OPERATE {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// once looks twice, an interval apart, and gives the picture.
+func (s *source) once(ctx context.Context) (*Picture, error) {
+	limited, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	before := nodes.AskAll(limited, s.client, s.addresses, statusLimit)
+	p := &Picture{At: time.Now(), Status: before, Queues: []Queue{}}
+	if before.Answered() == 0 {
+		return p, nil
+	}
+	list := func() {
+		limited, cancel := context.WithTimeout(ctx, queuesLimit)
+		defer cancel()
+		got, err := listQueues(limited, s.client, query{limit: window})
+		if err != nil {
+			p.QueuesError = err.Error()
+			return
+		}
+		p.Queues, p.QueuesTotal, p.QueuesError = got.queues, got.total, ""
+	}
+	list()
+	wait(ctx, s.interval, nil)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	p.Status = nodes.AskAll(ctx, s.client, s.addresses, statusLimit)
+	p.At = time.Now()
+	p.Rates = nodes.RatesBetween(&before, &p.Status)
+	list()
+	return p, nil
+}
+
+// wait ends after d, with ctx, or when sooner is closed.
+func wait(ctx context.Context, d time.Duration, sooner <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-sooner:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// rows is how many queues fit the screen.
+func (m *model) rows() int {
+	return max(m.height-m.footHeight()-len(m.head())-2, 1) // a title and a header are above them
+}
+
+// listLines are the queues.
+func (m *model) listLines() []string {
+	if m.listErr != nil && !m.listed {
+		return []string{"", m.paint.critical(fit("queues: "+m.listErr.Error(), m.width))}
+	}
+	if !m.listed {
+		return []string{"", "asking for the queues …"}
+	}
+	lines := []string{m.listTitle()}
+	start := m.first - m.page.query.offset
+	var shown []Queue
+	if start >= 0 && start < len(m.page.queues) {
+		shown = m.page.queues[start:min(start+m.rows(), len(m.page.queues))]
+	}
+	header, rows := queueTable(shown, m.width, m.page.query.order)
+	lines = append(lines, m.paint.faint(header))
+	for i, row := range rows {
+		if m.first+i == m.cursor {
+			row = m.paint.chosen(row)
+		}
+		lines = append(lines, row)
+	}
+	return lines
+}
+
+// listTitle says which queues are shown, and how old they are if the active does not answer.
+func (m *model) listTitle() string {
+	q := m.page.query
+	text := fmt.Sprintf("%s by %s", out.Plural(m.page.total, "queue"), q.order)
+	if q.reversed {
+		text += ", reversed"
+	}
+	if q.contains != "" {
+		text += fmt.Sprintf(", with %q", q.contains)
+	}
+	if m.page.total > 0 {
+		text += fmt.Sprintf(" (%s of %s)", out.Count(min(m.cursor+1, m.page.total)), out.Count(m.page.total))
+	}
+	text = fit(text, m.width)
+	if m.listErr != nil {
+		return m.paint.bold(text) + m.paint.critical(fit("  old: "+m.listErr.Error(), m.width-columnsOf(text)))
+	}
+	return m.paint.bold(text)
+}
+
+// queueTable lays out queues; the column that they are sorted by is marked.
+func queueTable(queues []Queue, width int, by order) (header string, lines []string) {
+	columns := []column{
+		{title: "QUEUE", least: 24},
+		{title: "MESSAGES", right: true, least: 12},
+		{title: "IN/S", right: true, rank: 1, least: 8},
+		{title: "OUT/S", right: true, rank: 3, least: 8},
+		{title: "ACKED/S", right: true, rank: 2, least: 8},
+		{title: "OLDEST", right: true, rank: 4, least: 7},
+		{title: "CONSUMERS", right: true, rank: 5},
+		{title: "BYTES", right: true, rank: 6, least: 10},
+	}
+	sorted := map[order]int{
+		byMessages: 1, byPublished: 2, byDelivered: 3, byAcknowledged: 4, byAge: 5, byConsumers: 6, byName: 0,
+	}
+	columns[sorted[by]].title += "*"
+	columns[sorted[by]].rank = 0
+	rows := make([][]string, 0, len(queues))
+	for i := range queues {
+		q := &queues[i]
+		published, delivered, acknowledged, oldest := activityOf(q)
+		rows = append(rows, []string{
+			q.Name, out.Count(q.Messages), published, delivered, acknowledged, oldest, out.Count(q.Consumers),
+			out.Bytes(q.Bytes),
+		})
+	}
+	return table(columns, rows, width, true)
+}
+
+// activityOf writes what happens in a queue; "-" for what is not known.
+func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
+	a := q.Activity
+	if a == nil {
+		return "-", "-", "-", "-"
+	}
+	known := func(v *float64, write func(float64) string) string {
+		if v == nil {
+			return "-"
+		}
+		return write(*v)
+	}
+	return known(a.Published, units.Rate), known(a.Delivered, units.Rate), known(a.Acknowledged, units.Rate),
+		known(a.OldestSeconds, func(s float64) string { return units.Age(time.Duration(s * float64(time.Second))) })
+}
+
+// queueLines are everything about one queue.
+func (m *model) queueLines() []string {
+	q := m.shown()
+	switch {
+	case q == nil && m.listErr != nil:
+		return []string{"", m.paint.critical(fit("queue "+m.queue+": "+m.listErr.Error(), m.width))}
+	case q == nil && (!m.listed || m.page.query != m.wanted()):
+		return []string{"", "asking for queue " + m.queue + " …"}
+	case q == nil:
+		return []string{"", m.paint.warning(fit("queue "+m.queue+" is gone", m.width))}
+	}
+	published, delivered, acknowledged, oldest := activityOf(q)
+	facts := append([]fact{
+		{"messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"per second", fmt.Sprintf("%s published, %s delivered, %s acknowledged", published, delivered, acknowledged)},
+		{"oldest", oldest},
+	}, q.facts...)
+	lines := []string{"", m.paint.bold(fit("queue "+q.Name, m.width))}
+	for _, f := range facts {
+		lines = append(lines, fit(fmt.Sprintf("%-12s  %s", f.name, f.value), m.width))
+	}
+	rows := make([][]string, 0, len(q.Subscriptions))
+	for i := range q.Subscriptions {
+		s := &q.Subscriptions[i]
+		rows = append(rows, []string{
+			s.Name, out.Count(s.Backlog), out.Count(s.InFlight), out.Count(s.Consumers), s.Filter,
+		})
+	}
+	header, table := table([]column{
+		{title: "SUBSCRIPTION"},
+		{title: "BACKLOG", right: true, least: 12},
+		{title: "IN FLIGHT", right: true, rank: 1},
+		{title: "CONSUMERS", right: true, rank: 2},
+		{title: "FILTER", rank: 3},
+	}, rows, m.width, false)
+	lines = append(append(lines, "", m.paint.faint(header)), table...)
+	if len(table) == 0 {
+		lines = append(lines, "none: no consumer gets what is published")
+	}
+	return lines
+}
+
+// helpLines are all keys.
+func (m *model) helpLines() []string {
+	lines := []string{m.paint.bold("lockstep top: keys"), ""}
+	for _, k := range [][2]string{
+		{"↑ ↓ pgup pgdn", "choose a queue, or scroll"},
+		{"home end", "the first, the last queue"},
+		{"enter", "everything about the chosen queue"},
+		{"/", "filter: type a part of the name; enter keeps it, esc drops it"},
+		{"s or >, <", "sort by the next, the former column; * marks it"},
+		{"r", "reverse the order"},
+		{"a", "alarms: all of them, what they mean and what to do"},
+		{"S", "switch over: the standby becomes active; asks first"},
+		{"P", "pause the pair, or resume it; asks first"},
+		{"esc", "back"},
+		{"?", "these keys"},
+		{"q ctrl+c", "leave"},
+	} {
+		lines = append(lines, fit(fmt.Sprintf("%s%s  %s", k[0], strings.Repeat(" ", 14-columnsOf(k[0])), k[1]), m.width))
+	}
+	if !m.operate {
+		lines = append(lines, "", m.paint.warning(fit("S and P: not for you (lockstep access whoami)", m.width)))
+	}
+	return lines
+}
+
+// printed is a picture as text, with all of its queues.
+func printed(p *Picture) string {
+	m := newModel(actions{})
+	m.paint.plain = true
+	m.width, m.height = 120, 1<<20
+	m.status, m.told = statusMsg{at: p.At, status: p.Status, rates: p.Rates}, true
+	lines := m.head()
+	if p.QueuesError != "" {
+		lines = append(lines, "queues: "+p.QueuesError)
+	} else {
+		header, rows := queueTable(p.Queues, m.width, byMessages)
+		lines = append(append(lines, out.Plural(p.QueuesTotal, "queue")+" by messages", header), rows...)
+	}
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transaction has the commands for transactions that are prepared and wait for a decision.
+package transaction
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// Command makes `lockstep txn`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "txn", GroupID: "use",
+		Short: "List prepared transactions, and commit or roll them back in the place of their coordinator",
+		Long: `Transactions in two phases are prepared, and then wait until the coordinator that prepared them decides. A
+prepared transaction holds messages back from consumers, and room in queues. When its coordinator does not come back, an
+operator can decide in its place. The coordinator is told so when it decides after all.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(listCommand(env), commitCommand(env), rollbackCommand(env))
+	return cmd
+}
+
+// prepared is a prepared transaction for programs.
+type prepared struct {
+	XID        string          `json:"xid"`
+	LSN        uint64          `json:"lsn"`
+	PreparedAt time.Time       `json:"prepared_at"`
+	AgeSeconds float64         `json:"age_s"`
+	Queues     []preparedQueue `json:"queues"`
+	Bytes      uint64          `json:"bytes"`
+}
+
+// preparedQueue is what it will do in one queue.
+type preparedQueue struct {
+	Queue     string `json:"queue"`
+	Publishes uint64 `json:"publishes"`
+	Acks      uint64 `json:"acks"`
+}
+
+func newPrepared(p client.PreparedTransaction, now time.Time) prepared {
+	j := prepared{
+		XID: p.XID, LSN: p.LSN, PreparedAt: p.PreparedAt.UTC(), Bytes: p.Bytes, Queues: []preparedQueue{},
+		AgeSeconds: max(0, now.Sub(p.PreparedAt).Seconds()),
+	}
+	for _, q := range p.Queues {
+		j.Queues = append(j.Queues, preparedQueue(q))
+	}
+	return j
+}
+
+// what says in a few words what a transaction will do.
+func (p *prepared) what() string {
+	parts := make([]string, 0, len(p.Queues))
+	for _, q := range p.Queues {
+		var does []string
+		if q.Publishes > 0 {
+			does = append(does, "publishes "+out.Count(q.Publishes))
+		}
+		if q.Acks > 0 {
+			does = append(does, "acknowledges "+out.Count(q.Acks))
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s", q.Queue, strings.Join(does, ", ")))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the transactions that wait for a decision, the oldest first",
+		Long: `Show the transactions that were prepared and wait for their coordinator: how old they are, what they
+hold back, and who prepared them. One whose coordinator is gone for good is decided with lockstep txn commit or
+rollback.`,
+		Example: "  lockstep txn list\n  lockstep txn list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, rows := []prepared{}, [][]any{}
+				for p, err := range c.ListPrepared(ctx) {
+					if err != nil {
+						return err
+					}
+					j := newPrepared(p, time.Now())
+					list = append(list, j)
+					age := time.Duration(j.AgeSeconds * float64(time.Second)).Round(time.Second)
+					rows = append(rows, []any{j.XID, age, j.what(), out.Bytes(j.Bytes)})
+				}
+				if err := env.Print.Object(list); err != nil {
+					return err
+				}
+				if len(rows) == 0 {
+					return env.Print.Sentence("no prepared transactions")
+				}
+				return env.Print.Table([]string{"XID", "Age", "Will", "Size"}, rows)
+			})
+		},
+	}
+}
+
+// decision is what became of a transaction, for programs.
+type decision struct {
+	XID       string `json:"xid"`
+	Committed bool   `json:"committed"`
+}
+
+func commitCommand(env *cli.Env) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "commit XID", Short: "Commit a prepared transaction in the place of its coordinator",
+		Long: `Commit a prepared transaction: its messages are published, and what it acknowledges is acknowledged. Find out
+first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it decides: if it
+rolls back, it gets HEURISTIC_COMMIT. On a terminal it asks first.`,
+		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return decide(cmd.Context(), env, yes, args[0], true)
+		},
+	}
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func rollbackCommand(env *cli.Env) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "rollback XID", Short: "Roll a prepared transaction back in the place of its coordinator",
+		Long: `Roll a prepared transaction back: its messages are dropped, and what it would have acknowledged is delivered
+again. Find out first what the coordinator has decided elsewhere: this cannot be undone. The coordinator is told when it
+decides: if it commits, it gets HEURISTIC_ROLLBACK. On a terminal it asks first.`,
+		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return decide(cmd.Context(), env, yes, args[0], false)
+		},
+	}
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool) error {
+	what, done := "Roll back", "rolled back"
+	if commit {
+		what, done = "Commit", "committed"
+	}
+	err := env.Confirm(ctx, yes,
+		"%s the prepared transaction %q in the place of its coordinator? It cannot be undone.", what, xid)
+	if err != nil {
+		return err
+	}
+	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		call := c.HeuristicRollbackPrepared
+		if commit {
+			call = c.HeuristicCommitPrepared
+		}
+		if _, err := call(ctx, xid); err != nil {
+			return err
+		}
+		if err := env.Print.Object(decision{XID: xid, Committed: commit}); err != nil {
+			return err
+		}
+		return env.Print.Sentence("%s %q", done, xid)
+	})
+}

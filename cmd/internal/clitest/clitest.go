@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clitest runs commands of `lockstep` in tests, against nodes that are real processes.
+package clitest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
+	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/stretchr/testify/require"
+)
+
+// asProgram makes the test binary be the lockstep command: pair runs nodes by starting its own executable again.
+const asProgram = "TEST_BINARY_IS_LOCKSTEP"
+
+// Program runs one command line of a program and returns the exit code.
+type Program func(ctx context.Context, args []string, process cli.Process) int
+
+// Main is the TestMain of a package whose tests start nodes.
+func Main(m *testing.M) { MainOf(m, commands.Run) }
+
+// MainOf is Main for another program than lockstep.
+func MainOf(m *testing.M, program Program) {
+	if os.Getenv(asProgram) != "" && !fuzzes() {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		code := program(ctx, os.Args[1:], cli.Process{
+			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
+		})
+		stop()
+		os.Exit(code)
+	}
+	if err := os.Setenv(asProgram, "1"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// fuzzes tells whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
+func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
+
+// CLI runs commands against some nodes.
+type CLI struct {
+	T *testing.T
+	// Addr is what --addr is, by way of the environment; empty: not set.
+	Addr string
+	// Env are further variables of the environment.
+	Env map[string]string
+	// Program is what runs; nil: lockstep.
+	Program Program
+}
+
+// Run runs one command line and returns what it printed, and its exit code.
+func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
+	defer cancel()
+	var out, err bytes.Buffer
+	program := c.Program
+	if program == nil {
+		program = commands.Run
+	}
+	code = program(ctx, args, c.Process(strings.NewReader(stdin), &out, &err))
+	return out.String(), err.String(), code
+}
+
+// Process is one that is told the addresses.
+func (c CLI) Process(stdin io.Reader, stdout, stderr io.Writer) cli.Process {
+	return cli.Process{
+		Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Lookup: func(name string) (string, bool) {
+			if name == cli.EnvAddr && c.Addr != "" {
+				return c.Addr, true
+			}
+			value, ok := c.Env[name]
+			return value, ok
+		},
+	}
+}
+
+// OK runs a command that must succeed.
+func (c CLI) OK(args ...string) string {
+	c.T.Helper()
+	stdout, stderr, code := c.Run("", args...)
+	require.Equal(c.T, cli.ExitOK, code, "%v: %s%s", args, stdout, stderr)
+	return stdout
+}
+
+// Lines runs a command with --output json and decodes each line.
+func (c CLI) Lines(args ...string) []map[string]any {
+	c.T.Helper()
+	var list []map[string]any
+	for line := range strings.Lines(c.OK(append(args, "--output", "json")...)) {
+		v := map[string]any{}
+		require.NoError(c.T, json.Unmarshal([]byte(line), &v), line)
+		list = append(list, v)
+	}
+	return list
+}
+
+// StartNodes runs a pair or a standalone node until the test ends.
+func StartNodes(t *testing.T, standalone bool) (*harness.Pair, CLI) {
+	t.Helper()
+	return StartNodesWith(t, standalone, harness.SmallNodes())
+}
+
+// StartNodesWith is StartNodes with settings for the nodes.
+func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (*harness.Pair, CLI) {
+	t.Helper()
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Standalone: standalone, Settings: settings})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	require.NoError(t, p.WaitReady(ctx, nil))
+	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
+}
+
+// Answering runs a command at a terminal where an operator types.
+func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
+	defer cancel()
+	var out, err bytes.Buffer
+	p := c.Process(strings.NewReader(typed), &out, &err)
+	p.Terminal = func() bool { return true }
+	code = commands.Run(ctx, args, p)
+	return out.String(), err.String(), code
+}
+
+// FillForScan puts messages into a queue that pages of 2 KiB do not suit.
+func FillForScan(t *testing.T, c CLI, messages int) {
+	t.Helper()
+	cl, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cl.Close()) }()
+	_, _, err = cl.CreateQueue(t.Context(), "orders", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	p, err := cl.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	body := make([]byte, 4200)
+	for range messages {
+		require.NoError(t, p.PublishAsync(t.Context(), "orders", client.Message{Body: body},
+			func(_ client.Receipt, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			}))
+	}
+	require.NoError(t, p.Flush(t.Context()))
+}
+
+// InSync waits until both nodes of a pair hold everything, and returns the active and the other one.
+func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "in sync: a and b") }, 20*time.Second,
+		10*time.Millisecond)
+	active = p.Find(ActiveAddress(t, c))
+	for _, n := range p.Nodes {
+		if n != active {
+			standby = n
+		}
+	}
+	return active, standby
+}
+
+// WatchedWriter calls Seen when it was written what is wanted.
+type WatchedWriter struct {
+	Text strings.Builder
+	Want string
+	Seen func()
+}
+
+// Write keeps what is written.
+func (w *WatchedWriter) Write(b []byte) (int, error) {
+	w.Text.Write(b)
+	if strings.Contains(string(b), w.Want) {
+		w.Seen()
+	}
+	return len(b), nil
+}
+
+// ActiveAddress is the node that says it is active. Just after a switchover the new one still waits for its standby.
+func ActiveAddress(t *testing.T, c CLI) (address string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var status nodes.Status
+		require.NoError(t, json.Unmarshal([]byte(c.OK("status", "-o", "json")), &status))
+		for _, n := range status.Nodes {
+			if n.Role == "active" || n.Role == "active-alone" {
+				address = n.Address
+			}
+		}
+		return address != ""
+	}, 10*time.Second, 10*time.Millisecond)
+	return address
+}
+
+// Logged is what a node has said so far.
+func Logged(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	b, err := os.ReadFile(n.LogFile())
+	require.NoError(t, err)
+	return string(b)
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package commands puts the groups of commands together to the command `lockstep`.
+package commands
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/access"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/audit"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/cert"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/connection"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/definitions"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/demo"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/doctor"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/job"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/message"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/operate"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/pair"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/podlabel"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/profile"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/queue"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/settings"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/status"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/store"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/top"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/transaction"
+	"github.com/lockstep-mq/lockstep/cmd/internal/completion"
+)
+
+// Run runs one command line and returns the exit code.
+func Run(ctx context.Context, args []string, process cli.Process) int {
+	if process.Version == "" {
+		process.Version = versionOfBuild()
+	}
+	env := &cli.Env{Process: process}
+	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
+}
+
+// Root is the command `lockstep` with all commands.
+func Root(env *cli.Env) *cobra.Command {
+	root := cli.Root(
+		env,
+		serve.Command(env), pair.WitnessCommand(env), podlabel.Command(env), demo.DevCommand(env), demo.Command(env),
+		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
+		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
+		transaction.Command(env),
+		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
+		message.RequestCommand(env),
+		doctor.Command(env), status.Command(env), top.Command(env),
+		operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
+		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
+		operate.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
+		settings.Command(env),
+		cert.Command(env),
+		audit.Command(env), connection.Command(env),
+		benchcli.Command(env), versionCommand(env),
+	)
+	completion.Add(env, root)
+	cli.ShapeFlags(root)
+	return root
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package commands_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestUsage: what makes no sense has exit code 2 and says where to look.
+func TestUsage(t *testing.T) {
+	c := clitest.CLI{T: t}
+	for _, args := range [][]string{
+		{"nonsense"},
+		{"--nonsense"},
+		{"queue"},
+		{"queue", "nonsense"},
+		{"pair"},
+		{"pair", "nonsense"},
+		{"serve", "--listen", "nowhere"},
+		{"queue", "create"},
+		{"queue", "show", "a", "b"},
+		{"status", "--output", "xml"},
+		{"status", "--addr", "nowhere"},
+		{"status", "--addr", ","},
+		{"status", "--addr", "127.0.0.1:99999"},
+		{"queue", "list", "--addr", "127.0.0.1:0"},
+		{"checkpoint", "127.0.0.1:99999"},
+		{"consume", "q", "--prefetch", "-1"},
+		{"consume", "q", "--no-ack", "--reject"},
+		{"queue", "create", "q", "--max-deliveries", "-1"},
+		{"queue", "replay-dead"},
+		{"queue", "replay-dead", "q", "--limit", "-1"},
+		{"publish", "q", "--property", "x"},
+		{"subscription", "create", "q", "s", "--start", "middle"},
+		{"queue", "alter", "q"},
+		{"queue", "create", "q", "--max-bytes", "much"},
+		{"demo", "--duration", "1ms"},
+		{"store", "dump-page", "/tmp", "x"},
+		{"consume", "q", "--count", "-1"},
+		{"store", "scan", "--page-size-max", "3000"},
+		{"store", "scan", "--node", "a", "--data-dir", "x"},
+		{"store", "resize", "--switch-back"},
+		{"store", "resize", "--data-dir", "x"},
+		{"store", "resize", "--data-dir", "x", "--dry-run"},
+		{"store", "compact", "--rolling", "--node", "a"},
+		{"store", "restore", "x"},
+		{"store", "restore", "x", "--data-dir", "y", "--to-time", "tomorrow"},
+		{"store", "backups", "x", "--node", "a"},
+		{"store", "backups", "--set", "x"},
+		{"store", "settings"},
+		{"store", "settings", "get", "page-size"},
+		{"store", "settings", "set", "page-size-current", "4096"},
+		{"store", "settings", "set", "resize-on-startup", "maybe"},
+		{"job"},
+		{"job", "put", "j"},
+		{"job", "put", "j", "--schedule", "@daily", "--kind", "dance"},
+	} {
+		stdout, stderr, code := c.Run("", args...)
+		require.Equal(t, cli.ExitUsage, code, "%v: %s", args, stderr)
+		require.Empty(t, stdout, args)
+		require.Contains(t, stderr, "--help", args)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	c := clitest.CLI{T: t}
+	version, _ := c.Lines("version")[0]["version"].(string)
+	require.NotEmpty(t, version)
+	require.Contains(t, c.OK("version"), "lockstep "+version)
+	require.Contains(t, c.OK("completion", "bash"), "lockstep")
+}
+
+// TestNobodyThere: the error names the addresses and how to change them.
+func TestNobodyThere(t *testing.T) {
+	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
+	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "127.0.0.1:1")
+	require.Contains(t, stderr, "refused")
+	stdout, stderr, code := c.Run("", "status")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stdout, "connection refused")
+	require.Contains(t, stderr, "LOCKSTEP_ADDR")
+
+	for _, args := range [][]string{
+		{"queue", "list"},
+		{"publish", "q", "x"},
+		{"consume", "q"},
+		{"browse", "q"},
+		{"switchover"},
+		{"verify"},
+		{"job", "list"},
+		{"store", "scan", "--last"},
+	} {
+		_, stderr, code = c.Run("", args...)
+		require.Equal(t, cli.ExitError, code, args)
+		require.Equal(t, 1, strings.Count(stderr, "127.0.0.1:1"), "%v: %s", args, stderr)
+		require.Contains(t, stderr, "connection refused")
+		require.NotContains(t, stderr, "deadline")
+	}
+}
+
+// TestGivenOnlyTheStandby: the commands follow what the standby says.
+func TestGivenOnlyTheStandby(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	_, standby := clitest.InSync(t, p, c)
+	c.Addr = standby.Address
+	c.OK("queue", "create", "q")
+	c.OK("publish", "q", "one", "two")
+	require.Equal(t, "one\n", c.OK("browse", "q", "--bodies", "-n", "1"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "--count", "2"))
+	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is active now")
+}
+
+// TestCommands: the life of some queues on one node, and then its files.
+func TestCommands(t *testing.T) {
+	p, c := clitest.StartNodes(t, true)
+
+	require.Contains(t, c.OK("queue", "create", "orders", "--max-messages", "1000"), "created queue orders")
+	_, stderr, code := c.Run("", "queue", "create", "orders")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "orders")
+	require.Contains(t, c.OK("queue", "create", "orders", "--if-not-exists"), "there already")
+	c.OK("queue", "create", "prices", "-s", "billing", "-s", "audit")
+
+	require.Contains(t, c.OK("publish", "orders", "one", "two", "--property", "kind=test"),
+		"published 2 messages to orders, sequences 1 to 2")
+	stdout, stderr, code := c.Run("three\nfour\n", "publish", "orders", "-o", "json")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Equal(t, 2, strings.Count(stdout, `"queue":"orders"`))
+	file := filepath.Join(t.TempDir(), "body")
+	require.NoError(t, os.WriteFile(file, []byte{0xff, 0, 1}, 0o600))
+	c.OK("publish", "orders", "--file", file)
+	_, stderr, code = c.Run("", "publish", "missing", "x")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "missing")
+	require.Contains(t, c.OK("publish", "made", "x", "--create"), "published 1 message to made, sequence 1\n")
+
+	browsed := c.Lines("browse", "orders")
+	require.Len(t, browsed, 5)
+	require.Equal(t, "one", browsed[0]["body"])
+	require.Equal(t, map[string]any{"kind": "test"}, browsed[0]["properties"])
+	require.Equal(t, "/wAB", browsed[4]["body_base64"])
+	table := c.OK("browse", "orders", "--from", "2", "--limit", "2")
+	require.Contains(t, table, "two")
+	require.Contains(t, table, "three")
+	require.NotContains(t, table, "four")
+	require.Equal(t, "one\ntwo\n", c.OK("browse", "orders", "--bodies", "-n", "2"))
+
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2", "--no-ack"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2"))
+	require.Len(t, c.Lines("consume", "orders", "--wait", "300ms"), 3)
+	require.Empty(t, c.OK("consume", "orders", "--wait", "100ms"))
+
+	c.OK("publish", "prices", "1", "2", "3")
+	require.Contains(t, c.OK("subscription", "create", "prices", "late", "--start", "earliest"), "3 messages to read")
+	require.Contains(t, c.OK("queue", "purge", "prices", "-s", "audit"), "purged 3 messages")
+	show := c.Lines("queue", "show", "prices")[0]
+	require.InDelta(t, 3, show["messages"], 0)
+	require.Len(t, show["subscriptions"], 3)
+	require.Contains(t, c.OK("queue", "show", "prices"), "billing")
+	c.OK("subscription", "delete", "prices", "late")
+	require.Contains(t, c.OK("queue", "alter", "orders", "--max-bytes", "1MiB"), "messages: 1,000, bytes: 1.0 MiB")
+	_, stderr, code = c.Run("", "queue", "delete", "prices", "--if-empty")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "prices")
+	var queues []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(c.OK("queue", "list", "-o", "json")), &queues))
+	require.Len(t, queues, 3)
+	require.Contains(t, c.OK("queue", "delete", "made"), "deleted queue made with 1 message\n")
+	require.Contains(t, c.OK("queue", "list", "or"), "orders")
+
+	status := c.Lines("status")[0]
+	node, _ := status["nodes"].([]any)[0].(map[string]any)
+	require.Equal(t, "active-alone", node["role"])
+	require.Contains(t, c.OK("status"), p.Addresses()[0])
+	require.Contains(t, c.OK("checkpoint"), "checkpoint")
+	require.Contains(t, c.OK("store", "check"), "is sound")
+	online := c.Lines("store", "digest")[0]
+
+	_, stderr, code = c.Run("", "store", "check", filepath.Join(p.Nodes[0].Dir, "data"))
+	require.Equal(t, cli.ExitError, code, "the node runs")
+	require.Contains(t, stderr, "stop the node")
+	require.NoError(t, p.Close())
+	offlineCommands(t, c, filepath.Join(p.Nodes[0].Dir, "data"), online)
+}
+
+// offlineCommands look into the files of a stopped node that said online about its content.
+func offlineCommands(t *testing.T, c clitest.CLI, dir string, online map[string]any) {
+	t.Helper()
+	require.Contains(t, c.OK("store", "check", dir), "is sound: 3 messages")
+	offline := c.Lines("store", "digest", dir)[0]
+	require.Equal(t, online["content"], offline["content"])
+	meta := c.Lines("store", "dump-meta", dir)[0]
+	require.InDelta(t, 2048, meta["page_size"], 0)
+	require.Contains(t, c.OK("store", "dump-meta", dir), "Checkpoint")
+
+	log := c.Lines("store", "dump-log", dir)
+	require.Equal(t, "term-start", log[0]["kind"])
+	last := log[len(log)-1]
+	require.Empty(t, last["problem"])
+	require.Len(t, c.Lines("store", "dump-log", dir, "--limit", "2"), 3)
+	text := c.OK("store", "dump-log", dir, "--from", "2")
+	require.Contains(t, text, `"orders"`)
+	require.Contains(t, text, "is whole")
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
+	require.NoError(t, err)
+	require.NotEmpty(t, segments)
+	require.Contains(t, c.OK("store", "dump-log", segments[0], "--messages"), `"orders"`, "a single file")
+
+	packed := 0
+	for no := 1; no < 40; no++ {
+		stdout, _, code := c.Run("", "store", "dump-page", dir, itoa(no), "-o", "json")
+		if code == cli.ExitOK && strings.Contains(stdout, `"kind":"packed"`) {
+			packed++
+		}
+	}
+	require.Positive(t, packed)
+	_, _, code := c.Run("", "store", "dump-page", dir, "100000")
+	require.Equal(t, cli.ExitError, code)
+	_, stderr, code := c.Run("", "store", "dump-log", filepath.Join(dir, "nowhere"))
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "not a data directory")
+}
+
+func itoa(n int) string {
+	b, _ := json.Marshal(n)
+	return string(b)
+}
+
+// TestPairCommands: what only a pair can do.
+func TestPairCommands(t *testing.T) {
+	p, c := clitest.StartNodes(t, false)
+	c.OK("publish", "orders", "one", "--create")
+	before := clitest.ActiveAddress(t, c)
+	require.Contains(t, c.OK("switchover"), "is active now")
+	after := clitest.ActiveAddress(t, c)
+	require.NotEqual(t, before, after)
+	require.Equal(t, "one\n", c.OK("consume", "orders", "--count", "1"))
+	require.Contains(t, c.OK("status"), "in sync: a and b")
+
+	require.NoError(t, p.Find(after).Kill())
+	require.Contains(t, c.OK("publish", "orders", "two"), "published 1 message to orders, sequence 2\n")
+	require.Contains(t, c.OK("status"), "connection refused")
+	require.NoError(t, p.Find(after).Start())
+}
+
+// TestDidYouMean: a mistyped command is answered with the one that is most like it, in groups as at the top.
+func TestDidYouMean(t *testing.T) {
+	c := clitest.CLI{T: t}
+	for meant, args := range map[string][]string{
+		"status": {"statsu"}, "purge": {"queue", "prge"}, "resize": {"store", "reszie"}, "voters": {"pair", "votesr"},
+		"list": {"job", "lst"},
+	} {
+		_, stderr, code := c.Run("", args...)
+		require.Equal(t, cli.ExitUsage, code)
+		require.Contains(t, stderr, meant, args)
+		require.Contains(t, strings.ToLower(stderr), "did you mean", args)
+	}
+}

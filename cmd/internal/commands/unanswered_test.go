@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package commands_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// answers gives every connection the same bytes, and ends it.
+func answers(t *testing.T, with string) clitest.CLI {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				if _, err := c.Read(make([]byte, 24)); err == nil {
+					_, _ = c.Write([]byte(with))
+					_, _ = c.Read(make([]byte, 1<<10)) // until the client ends it
+				}
+			}()
+		}
+	}()
+	return clitest.CLI{T: t, Addr: ln.Addr().String()}
+}
+
+// TestOtherPort: a port of another protocol is named as such, and TLS is not suspected.
+func TestOtherPort(t *testing.T) {
+	for name, with := range map[string]string{
+		"AMQP":    "AMQP\x03\x01\x00\x00",
+		"console": "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	} {
+		c := answers(t, with)
+		for _, args := range [][]string{{"status"}, {"queue", "list"}} {
+			_, stderr, code := c.Run("", args...)
+			require.Equal(t, cli.ExitError, code)
+			require.Contains(t, stderr, "--addr names the port for clients", name)
+			require.NotContains(t, stderr, "--tls-ca", name)
+		}
+	}
+}
+
+// guarded is a node that lets no caller read its status, or one whose voters use TLS.
+type guarded struct {
+	pb.UnimplementedAdminServiceServer
+
+	status *pb.GetStatusResponse // nil: refused
+}
+
+func (g *guarded) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	if g.status == nil {
+		return nil, status.Error(codes.PermissionDenied, "no rule lets anonymous read the status")
+	}
+	return g.status, nil
+}
+
+// serveAs runs a node that is played.
+func serveAs(t *testing.T, g *guarded) clitest.CLI {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	pb.RegisterAdminServiceServer(server, g)
+	go func() { _ = server.Serve(ln) }()
+	t.Cleanup(server.Stop)
+	return clitest.CLI{T: t, Addr: ln.Addr().String()}
+}
+
+// TestStatusRefused: a node that refuses is not called unreachable.
+func TestStatusRefused(t *testing.T) {
+	stdout, stderr, code := serveAs(t, &guarded{}).Run("", "status")
+	require.Equal(t, cli.ExitError, code)
+	require.NotContains(t, stdout, "unreachable")
+	require.NotContains(t, stderr, "are the addresses right")
+	require.Contains(t, stderr, "lockstep access whoami")
+}
+
+// TestVotersWithTLS: without the files of the voters the command says which ones it needs.
+func TestVotersWithTLS(t *testing.T) {
+	c := serveAs(t, &guarded{status: &pb.GetStatusResponse{
+		Pair:         &pb.PairStatus{Coordinator: "raft", CoordinatorAddresses: []string{"127.0.0.1:1"}},
+		Certificates: []*pb.CertificateStatus{{Use: "raft", File: "a.pem"}},
+	}})
+	_, stderr, code := c.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitUsage, code, stderr)
+	require.Contains(t, stderr, "--raft-ca")
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package commands_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+)
+
+// TestUsageErrors: an error of usage names the command, its arguments, and the commands of a group.
+func TestUsageErrors(t *testing.T) {
+	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
+	for args, want := range map[string][]string{
+		"queue seek d 1":            {"expected lockstep queue seek NAME [flags]", `got ["d" "1"]`, "queue seek --help"},
+		"store resize 4KiB":         {"expected lockstep store resize [flags]", `got ["4KiB"]`},
+		"publish":                   {"expected lockstep publish QUEUE [MESSAGE...] [flags]", "got no arguments"},
+		"access test --queue q":     {"unknown flag: --queue", "Try `lockstep access test --help`."},
+		"pair":                      {"lockstep pair needs a command: ", "voters"},
+		"pair show":                 {`unknown command "show" for "lockstep pair"`, "voters", "lockstep pair --help"},
+		"subscription alter orders": {"lockstep subscription alter --help"},
+		"queu":                      {"Try `lockstep --help`."},
+	} {
+		_, stderr, code := c.Run("", strings.Fields(args)...)
+		require.Equal(t, cli.ExitUsage, code, "%s: %s", args, stderr)
+		for _, part := range want {
+			require.Contains(t, stderr, part, args)
+		}
+	}
+}
+
+// TestNextCommandAtAnotherProtocol: a port that ends connections without speaking TLS is not taken for a node with TLS.
+func TestNextCommandAtAnotherProtocol(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1<<16)) // all that the client has sent: no reset
+			_ = conn.Close()
+		}
+	}()
+	c := clitest.CLI{T: t, Addr: l.Addr().String()}
+	require.Contains(t, fails(t, c, "queue", "list"), "--addr names the port for clients")
+	require.Contains(t, fails(t, c, "status"), "--addr names the port for clients")
+}

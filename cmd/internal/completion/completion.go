@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package completion tells a shell what an argument or flag of a command can be: the names of queues, subscriptions,
+// jobs, nodes and so on, as the nodes have them now. What an argument is, is taken from the usage line of the command,
+// so a new command with QUEUE in it is completed as well.
+//
+// A shell waits for it, so it takes a second at most; where no node answers, or the caller may not see the names, there
+// are none, and nothing is said.
+package completion
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+const (
+	// limit is how long a shell waits.
+	limit = 900 * time.Millisecond
+	// most is how many names are given; who reads can type more of one.
+	most = 200
+)
+
+// asked is what a kind of names is found with.
+type asked struct {
+	env    *cli.Env
+	client *client.Client // nil for names that are on this machine
+	queue  string         // the queue that was named before, for its subscriptions
+	prefix string
+}
+
+// kind finds names of one kind.
+type kind struct {
+	local bool // it asks no node
+	find  func(context.Context, *asked) ([]string, error)
+}
+
+// Add makes all commands below root complete what they take.
+func Add(env *cli.Env, root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		Add(env, cmd)
+	}
+	if root.ValidArgsFunction == nil && len(root.ValidArgs) == 0 && !root.HasSubCommands() {
+		if args := ofUsage(root); slices.ContainsFunc(args, func(k string) bool { return k != "" }) {
+			root.ValidArgsFunction = arguments(env, args)
+		}
+	}
+	for _, f := range []struct{ name, kind string }{
+		{"subscription", "subscription"},
+		{"node", "node"},
+		{"queue", "queue"},
+		{"dead-letter", "queue"},
+		{"profile", "profile"},
+		{"output", "output"},
+		{"to", flagTo(root)},
+		{"from", flagFrom(root)},
+	} {
+		if f.kind == "" || root.Flags().Lookup(f.name) == nil && root.PersistentFlags().Lookup(f.name) == nil {
+			continue
+		}
+		// A command that completes this flag by itself keeps that.
+		_ = root.RegisterFlagCompletionFunc(f.name, func(cmd *cobra.Command, args []string, prefix string) (
+			[]string, cobra.ShellCompDirective,
+		) {
+			queue := ""
+			if len(args) > 0 {
+				queue = args[0]
+			}
+			return names(cmd.Context(), env, f.kind, queue, prefix)
+		})
+	}
+}
+
+// flagTo is what --to means: of switchover a node, of what is done to a queue another queue.
+func flagTo(cmd *cobra.Command) string {
+	switch path := cmd.CommandPath(); {
+	case path == "lockstep switchover":
+		return "node"
+	case path == "lockstep queue forward", path == "lockstep queue move", path == "lockstep queue replay-dead":
+		return "queue"
+	}
+	return ""
+}
+
+func flagFrom(cmd *cobra.Command) string {
+	if cmd.CommandPath() == "lockstep switchover" {
+		return "node"
+	}
+	return ""
+}
+
+// ofUsage gives the kind of each argument of a command by its usage line; empty for one that is not completed.
+func ofUsage(cmd *cobra.Command) (args []string) {
+	group := ""
+	if cmd.HasParent() {
+		group = cmd.Parent().Name()
+	}
+	if group == "settings" && cmd.Parent().Parent().Name() == "store" {
+		return nil // those of store settings are others
+	}
+	for i, word := range strings.Fields(cmd.Use)[1:] {
+		word = strings.TrimRight(strings.Trim(word, "[]"), ".…]")
+		k := ""
+		switch {
+		case word == "QUEUE", word == "PREFIX" && group == "queue", word == "NAME" && group == "queue":
+			k = "queue"
+		case word == "NAME" && group == "subscription" && i == 1:
+			k = "subscription"
+		case word == "NAME":
+			k = map[string]string{"job": "job", "token": "token", "role": "role", "settings": "setting"}[group]
+		case word == "PATTERN" && group == "quota":
+			k = "quota"
+		case word == "ADDRESS" && group != "voters":
+			k = "address"
+		case word == "PROFILE":
+			k = "profile"
+		case word == "XID":
+			k = "transaction"
+		}
+		if cmd.Name() == "create" && i == len(strings.Fields(cmd.Use))-2 && k != "" {
+			k = "" // a new name
+		}
+		args = append(args, k)
+	}
+	return args
+}
+
+// arguments completes the arguments of these kinds.
+func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= len(kinds) || kinds[len(args)] == "" {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		}
+		queue := ""
+		if len(args) > 0 {
+			queue = args[0]
+		}
+		return names(cmd.Context(), env, kinds[len(args)], queue, prefix)
+	}
+}
+
+// names finds the names of a kind that begin with a prefix.
+func names(ctx context.Context, env *cli.Env, which, queue, prefix string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	k := kinds()[which]
+	a := &asked{env: env, queue: queue, prefix: prefix}
+	found := make(chan []string, 1)
+	go func() { // ends soon after ctx, or with the process
+		var all []string
+		find := func(ctx context.Context, c *client.Client) (err error) {
+			a.client = c
+			all, err = k.find(ctx, a)
+			return err
+		}
+		var err error
+		if k.local {
+			err = find(ctx, nil)
+		} else {
+			err = env.WithClient(ctx, find)
+		}
+		if err != nil {
+			all = nil
+		}
+		found <- all
+	}()
+	var all []string
+	select {
+	case all = <-found:
+	case <-ctx.Done():
+	}
+	all = slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, prefix) })
+	return all[:min(len(all), most)], cobra.ShellCompDirectiveNoFileComp
+}

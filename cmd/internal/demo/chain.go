@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// ChainOptions of Chain.
+type ChainOptions struct {
+	// Options of the pair and the load; Duration is not used: it takes as long as the kills do.
+	Options
+	// Kills of the active.
+	Kills int
+}
+
+// ChainVerdict is what the demo of transactions found.
+type ChainVerdict struct {
+	// Published is how many messages were acknowledged in the first queue.
+	Published int `json:"published"`
+	// Processed is how often one of them was processed, whether that was committed or not.
+	Processed int `json:"processed"`
+	// Refused is how many commits were refused because the message had been processed before.
+	Refused int `json:"refused"`
+	// Stored is how many messages the second queue holds.
+	Stored int `json:"stored"`
+	// Missing are not in the second queue, Doubled are in it more than once.
+	Missing int `json:"missing"`
+	Doubled int `json:"doubled"`
+	// Left is how many messages the first queue still holds.
+	Left uint64 `json:"left"`
+	// Kills of the active node.
+	Kills int `json:"kills"`
+	// LostWorkers is how many clients gave up in the middle of their work, on purpose.
+	LostWorkers int `json:"lost_workers"`
+	// DigestsEqual tells whether both stores hold the same at the same log position.
+	DigestsEqual bool `json:"digests_equal"`
+	// Coordinator that held the pair's record.
+	Coordinator string `json:"coordinator"`
+	// Digests of the two stores, and the log position that they were taken at.
+	Digests [2]string `json:"-"`
+	LSN     uint64    `json:"-"`
+}
+
+// Passed tells whether each message that was published to the first queue is in the second one exactly once.
+func (v ChainVerdict) Passed() bool {
+	return v.Published > 0 && v.Missing == 0 && v.Doubled == 0 && v.Left == 0 && v.Stored == v.Published && v.DigestsEqual
+}
+
+const (
+	chainIn, chainOut = "orders", "invoices"
+	chainWorkers      = 3
+	// workerLife is for how long a worker lives: then it is lost, with what it holds, and another one begins.
+	workerLife = 900 * time.Millisecond
+	drainBound = 60 * time.Second
+)
+
+// chain is one demo of transactions under way.
+type chain struct {
+	run
+	o         ChainOptions
+	published atomic.Int64
+	processed atomic.Int64
+	refused   atomic.Int64
+	lost      atomic.Int64
+	kills     atomic.Int64
+}
+
+// Chain runs the demo of a chain of two queues. The verdict counts only if there is no error.
+func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
+	c := &chain{run: run{Options: o.Options, ledger: newLedger()}, o: o}
+	o.Screen.Event("starting %s and two nodes in %s", o.third(), o.Dir)
+	c.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: o.Settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
+		return ChainVerdict{}, err
+	}
+	defer func() { err = errors.Join(err, c.pair.Close()) }()
+	if c.client, err = c.newClient(ctx); err != nil {
+		return ChainVerdict{}, err
+	}
+	defer func() { err = errors.Join(err, c.client.Close()) }()
+	if err := c.waitInSync(ctx, startBound); err != nil {
+		return ChainVerdict{}, err
+	}
+	for _, queue := range []string{chainIn, chainOut} {
+		if _, _, err := c.client.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+			return ChainVerdict{}, err
+		}
+	}
+	if err := c.script(ctx); err != nil {
+		return ChainVerdict{}, err
+	}
+	v, err := c.judge(ctx)
+	if err == nil && o.Keep != nil {
+		o.Keep(ctx, c.pair)
+	}
+	return v, err
+}
+
+func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
+	return client.Open(ctx, client.Options{Addresses: c.pair.Addresses()})
+}
+
+// line is what the screen shows meanwhile.
+func (c *chain) line() string {
+	return fmt.Sprintf("%d orders published, %d processed, %d of them a second time and refused; %d kills",
+		c.published.Load(), c.processed.Load(), c.refused.Load(), c.kills.Load())
+}
+
+// script has workers process what is published, and kills the active again and again.
+func (c *chain) script(ctx context.Context) (err error) {
+	c.Screen.Event("publishing %d orders per second; %d workers take each order and publish an invoice in one transaction",
+		c.Rate, chainWorkers)
+	c.Screen.Progress(c.line)
+	defer c.Screen.Progress(nil)
+	working, stopWorkers := context.WithCancel(ctx)
+	publishing, stopPublisher := context.WithCancel(ctx)
+	var workers, publisher sync.WaitGroup
+	defer workers.Wait()
+	defer stopWorkers()
+	defer publisher.Wait()
+	defer stopPublisher()
+	failed := make(chan error, chainWorkers+1)
+	for range chainWorkers {
+		workers.Go(func() { failed <- c.work(working) })
+	}
+	publisher.Go(func() { failed <- c.publish(publishing, ctx) })
+	for range c.o.Kills {
+		if err := c.killOnce(ctx, failed); err != nil {
+			return err
+		}
+	}
+	stopPublisher()
+	publisher.Wait()
+	c.Screen.Event("publishing ends; the workers process what is left")
+	return c.drain(ctx)
+}
+
+// publish publishes orders until its context ends; each is repeated until it is acknowledged.
+func (c *chain) publish(until, ctx context.Context) error {
+	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
+	defer ticker.Stop()
+	for until.Err() == nil {
+		select {
+		case <-ticker.C:
+		case <-until.Done():
+			return nil
+		}
+		n := c.published.Load()
+		if _, err := c.client.Publish(ctx, chainIn, client.Message{Body: strconv.AppendInt(nil, n, 10)}); err != nil {
+			return err
+		}
+		c.published.Store(n + 1)
+	}
+	return nil
+}
+
+// work processes orders with one client after another, each of which is lost in the middle of what it does.
+func (c *chain) work(ctx context.Context) error {
+	for ctx.Err() == nil {
+		cl, err := c.newClient(ctx)
+		if err == nil {
+			err = c.workOnce(ctx, cl)
+		}
+		if ctx.Err() == nil && err != nil {
+			return err
+		}
+		c.lost.Add(1)
+	}
+	return nil
+}
+
+// workOnce is one worker. No error: its time is over.
+func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
+	life, end := context.WithTimeout(ctx, workerLife)
+	defer end()
+	defer func() {
+		if life.Err() != nil {
+			err = nil // what is in doubt is left to others
+		}
+		err = errors.Join(err, cl.Close())
+	}()
+	consumer, err := cl.Consume(life, chainIn, client.ConsumerOptions{Prefetch: 16})
+	if err != nil {
+		return err
+	}
+	for {
+		d, err := consumer.Receive(life)
+		if err != nil {
+			return err
+		}
+		t := cl.Transaction(d).Publish(chainOut, client.Message{Body: d.Body})
+		c.processed.Add(1)
+		_, err = t.Commit(life)
+		switch {
+		case errors.Is(err, client.ErrProcessed):
+			c.refused.Add(1)
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// killOnce ends the active node with SIGKILL, and starts it again.
+func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
+	bound, cancel := context.WithTimeout(ctx, failoverBound)
+	defer cancel()
+	active, err := c.client.WaitActive(bound)
+	if err != nil {
+		return err
+	}
+	victim := c.pair.Find(active.Address)
+	if victim == nil {
+		return fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	}
+	before := c.published.Load()
+	if err := victim.Kill(); err != nil {
+		return err
+	}
+	c.kills.Add(1)
+	c.Screen.Event("killed node %s, the active one (%d of %d)", victim.Name, c.kills.Load(), c.o.Kills)
+	for c.published.Load() < before+2 { // the other one has taken over
+		select {
+		case err := <-failed:
+			return errors.Join(errors.New("the load ended too early"), err)
+		case <-bound.Done():
+			return fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", bound.Err(),
+				c.pair.Other(victim).LogTail())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := victim.Start(); err != nil {
+		return err
+	}
+	return c.pair.WaitReady(bound, nil)
+}
+
+// drain waits until the first queue is empty.
+func (c *chain) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainBound)
+	defer cancel()
+	for {
+		q, err := c.client.GetQueue(ctx, chainIn)
+		if err != nil {
+			return fmt.Errorf("wait until all orders are processed: %w", err)
+		}
+		if q.Messages == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// judge reads the second queue.
+func (c *chain) judge(ctx context.Context) (v ChainVerdict, err error) {
+	v = ChainVerdict{
+		Published: int(c.published.Load()), Processed: int(c.processed.Load()), Refused: int(c.refused.Load()),
+		Kills: int(c.kills.Load()), LostWorkers: int(c.lost.Load()), Coordinator: c.coordinator(),
+	}
+	c.Screen.Event("reading the second queue")
+	times := make([]int, v.Published)
+	for m, err := range c.client.Browse(ctx, chainOut, client.BrowseOptions{}) {
+		if err != nil {
+			return v, err
+		}
+		v.Stored++
+		n, err := strconv.Atoi(string(m.Body))
+		if err != nil || n < 0 || n >= len(times) {
+			return v, fmt.Errorf("the second queue holds a message that was never published: %q", m.Body)
+		}
+		times[n]++
+	}
+	for _, n := range times {
+		switch {
+		case n == 0:
+			v.Missing++
+		case n > 1:
+			v.Doubled++
+		}
+	}
+	q, err := c.client.GetQueue(ctx, chainIn)
+	if err != nil {
+		return v, err
+	}
+	v.Left = q.Messages
+	if err := c.compare(ctx); err != nil {
+		return v, err
+	}
+	v.Digests, v.LSN, v.DigestsEqual = c.verdict.Digests, c.verdict.LSN, c.verdict.DigestsEqual
+	return v, nil
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo kills the active node of a pair in the middle of a stream of messages, has it come back, and proves that
+// nothing that was acknowledged was lost or doubled.
+//
+// demo.go is the script, workload.go publishes and consumes, ledger.go records what they are told, screen.go shows it.
+// The verdict is that of package audit, by which the tests of whole pairs go, too.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
+)
+
+// Options of Run.
+type Options struct {
+	// Raft has the nodes and a witness hold the record, instead of an etcd.
+	Raft bool
+	// Dir for all data; it must exist, and be empty.
+	Dir string
+	// Seed decides over the content of the messages and the moment of the kill.
+	Seed uint64
+	// Duration of publishing.
+	Duration time.Duration
+	// Rate of publishing, in messages per second.
+	Rate int
+	// Settings of the nodes, as in harness.Options.
+	Settings map[string]string
+	// NodeSettings are further ones of one node, by its name, as in harness.Options.
+	NodeSettings map[string]map[string]string
+	// Screen shows what happens.
+	Screen *Screen
+	// Keep, if not nil, is called after the verdict, while the pair still runs.
+	Keep func(ctx context.Context, p *harness.Pair)
+}
+
+// Verdict is what the demo found.
+type Verdict struct {
+	// Published is how many messages were handed to the client.
+	Published int `json:"published"`
+	// Acknowledged is how many of them the pair answered for.
+	Acknowledged int `json:"acknowledged"`
+	// Delivered is how many different messages the consumer received.
+	Delivered int `json:"delivered"`
+	// Lost is how often a message was acknowledged and is not stored at the end, or not under the sequence that was
+	// acknowledged, or was not delivered under it.
+	Lost int `json:"lost"`
+	// Duplicated is how often a message was stored twice, or was delivered after its acknowledgement by the consumer
+	// had been confirmed.
+	Duplicated int `json:"duplicated"`
+	// OutOfOrder is how often a message is stored, or was delivered for the first time, before one that was published
+	// earlier.
+	OutOfOrder int `json:"out_of_order"`
+	// Violations are all rules of the audit that were broken, in words: those that are counted above, and any other.
+	Violations []historycheck.Violation `json:"violations,omitempty"`
+	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
+	FailoverMS float64 `json:"failover_ms"`
+	// DigestsEqual tells whether both stores hold the same at the same log position.
+	DigestsEqual bool `json:"digests_equal"`
+	// Coordinator that held the pair's record.
+	Coordinator string `json:"coordinator"`
+
+	// Redelivered is how many deliveries were repeated because their acknowledgement had not been confirmed: at least
+	// once.
+	Redelivered int `json:"-"`
+	// CatchUp is the time from the restart of the killed node until it was in sync.
+	CatchUp time.Duration `json:"-"`
+	// Digests of the two stores, and the log position that they were taken at.
+	Digests [2]string `json:"-"`
+	// LSN that the digests were taken at.
+	LSN uint64 `json:"-"`
+	// Seed that was used.
+	Seed uint64 `json:"-"`
+}
+
+// coordinator is the kind that holds the record.
+func (o *Options) coordinator() string {
+	if o.Raft {
+		return "raft"
+	}
+	return "etcd"
+}
+
+// third is what runs besides the nodes.
+func (o *Options) third() string {
+	if o.Raft {
+		return "a witness"
+	}
+	return "etcd"
+}
+
+// Passed tells whether nothing acknowledged was lost or doubled, the order was kept, and both stores hold the same.
+func (v Verdict) Passed() bool {
+	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
+}
+
+// add counts a broken rule.
+func (v *Verdict) add(broken historycheck.Violation) {
+	v.Violations = append(v.Violations, broken)
+	switch broken.Rule { // the others are shown in words only
+	case historycheck.RuleLost, historycheck.RuleMoved, historycheck.RuleUndelivered, historycheck.RuleUncommitted:
+		v.Lost++
+	case historycheck.RuleDoubled, historycheck.RuleRedelivered:
+		v.Duplicated++
+	case historycheck.RuleOrder:
+		v.OutOfOrder++
+	default:
+	}
+}
+
+// Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
+const (
+	startBound    = 60 * time.Second
+	failoverBound = 60 * time.Second
+	catchUpBound  = 120 * time.Second
+	settleBound   = 60 * time.Second
+	queueName     = "demo"
+	auditSub      = "audit"
+)
+
+// run is one demo under way.
+type run struct {
+	Options
+	pair    *harness.Pair
+	client  *client.Client
+	ledger  *ledger
+	verdict Verdict
+}
+
+// Run runs the demo. The verdict counts only if there is no error.
+func Run(ctx context.Context, o Options) (_ Verdict, err error) {
+	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: o.coordinator(), Seed: o.Seed}}
+	o.Screen.Event("starting %s and two nodes in %s (seed %d)", o.third(), o.Dir, o.Seed)
+	r.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: o.Settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.pair.Close()) }()
+	if r.client, err = r.openClient(ctx); err != nil {
+		return Verdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.client.Close()) }()
+	if err := r.waitInSync(ctx, startBound); err != nil {
+		return Verdict{}, err
+	}
+	for _, n := range r.pair.Nodes {
+		o.Screen.Event("node %s: %s, process %d", n.Name, n.Address, n.PID())
+	}
+	if err := r.createQueue(ctx); err != nil {
+		return Verdict{}, err
+	}
+	if err := r.script(ctx); err != nil {
+		return Verdict{}, err
+	}
+	if o.Keep != nil {
+		o.Keep(ctx, r.pair)
+	}
+	return r.verdict, nil
+}
+
+// openClient opens a client whose streams are in the history.
+func (r *run) openClient(ctx context.Context) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses:   r.pair.Addresses(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(r.ledger.history.WatchStreams)},
+	})
+}
+
+// script publishes and consumes, kills, restarts and compares.
+func (r *run) script(ctx context.Context) error {
+	w, err := startWorkload(ctx, r.client, r.ledger, r.Seed, r.Rate)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	r.Screen.Progress(r.ledger.line)
+	defer r.Screen.Progress(nil)
+	start := time.Now()
+	r.Screen.Event("publishing and consuming %d messages per second", r.Rate)
+	rng := rand.New(rand.NewPCG(r.Seed, 0))
+	quarter := r.Duration / 4
+	if err := w.run(ctx, quarter/2+time.Duration(rng.Int64N(int64(quarter)))); err != nil {
+		return err
+	}
+	killed, err := r.kill(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := w.run(ctx, quarter); err != nil {
+		return err
+	}
+	if err := r.restart(ctx, w, killed); err != nil {
+		return err
+	}
+	if err := w.run(ctx, max(quarter, r.Duration-time.Since(start))); err != nil {
+		return err
+	}
+	r.Screen.Event("publishing ends; the consumer reads what is left")
+	settle, cancel := context.WithTimeout(ctx, settleBound)
+	defer cancel()
+	if err := w.finish(settle); err != nil {
+		return err
+	}
+	r.Screen.Progress(nil)
+	return r.judge(settle)
+}
+
+// createQueue makes the queue, with a subscription that no consumer reads: because of it the queue holds everything
+// until the end.
+func (r *run) createQueue(ctx context.Context) error {
+	_, _, err := r.client.CreateQueue(ctx, queueName,
+		client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
+	return err
+}
+
+// judge reads the queue from its beginning, and holds it and what was delivered against what was acknowledged.
+func (r *run) judge(ctx context.Context) error {
+	r.Screen.Event("reading the queue once more, from its beginning")
+	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
+		if err == nil {
+			err = r.ledger.audit(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.compare(ctx); err != nil {
+		return err
+	}
+	r.ledger.judge(&r.verdict)
+	return nil
+}
+
+// kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.
+func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
+	active, err := r.client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	victim := r.pair.Find(active.Address)
+	if victim == nil {
+		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	}
+	r.Screen.Event("killing node %s, the active one, with SIGKILL (process %d)", victim.Name, victim.PID())
+	taken := r.ledger.expectTakeover(victim.Address)
+	if err := victim.Kill(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, failoverBound)
+	defer cancel()
+	select {
+	case took := <-taken:
+		r.verdict.FailoverMS = float64(took.Microseconds()) / 1000
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", ctx.Err(),
+			r.pair.Other(victim).LogTail())
+	case err := <-w.failed:
+		return nil, err
+	}
+	other := r.pair.Other(victim)
+	r.Screen.Event("node %s took over: first acknowledged publish %.1f ms after the kill", other.Name,
+		r.verdict.FailoverMS)
+	return victim, nil
+}
+
+// restart starts the killed node and shows how it catches up.
+func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) error {
+	begun := time.Now()
+	if err := killed.Start(); err != nil {
+		return err
+	}
+	r.Screen.Event("starting node %s again (process %d)", killed.Name, killed.PID())
+	if err := r.waitInSync(ctx, catchUpBound); err != nil {
+		return err
+	}
+	r.verdict.CatchUp = time.Since(begun)
+	r.Screen.Event("node %s is in sync again, %.1f s after its start", killed.Name, r.verdict.CatchUp.Seconds())
+	return w.failure()
+}
+
+// waitInSync waits until one node is active and the other in sync, and shows the way there.
+func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	last := make(map[string]string)
+	return r.pair.WaitReady(ctx, func(status []*pb.GetStatusResponse) {
+		for i, s := range status {
+			name := r.pair.Nodes[i].Name
+			text := describe(s)
+			if text != "" && text != last[name] {
+				last[name] = text
+				r.Screen.Event("node %s: %s", name, text)
+			}
+		}
+	})
+}
+
+// describe says what a node is, in a few words; nothing when it did not answer.
+func describe(s *pb.GetStatusResponse) string {
+	switch s.GetRole() {
+	case pb.Role_ROLE_UNSPECIFIED:
+		return ""
+	case pb.Role_ROLE_RECOVERING:
+		return "recovering"
+	case pb.Role_ROLE_CATCHING_UP:
+		return "catching up"
+	case pb.Role_ROLE_SYNCING:
+		return "caught up, its acknowledgements are required now"
+	case pb.Role_ROLE_STANDBY:
+		if s.GetNode().GetInSync() {
+			return "standby, in sync"
+		}
+		return "standby"
+	case pb.Role_ROLE_ACTIVE:
+		return "active, with its standby in sync"
+	case pb.Role_ROLE_ACTIVE_ALONE:
+		return "active, alone"
+	case pb.Role_ROLE_CANDIDATE, pb.Role_ROLE_ACTIVATING:
+		return "taking over"
+	case pb.Role_ROLE_BLOCKED:
+		return "active, but it cannot acknowledge at the moment"
+	case pb.Role_ROLE_FENCED:
+		return "fenced"
+	default:
+		return s.GetRole().String()
+	}
+}
+
+// compare takes the digests of both stores at the same log position.
+func (r *run) compare(ctx context.Context) error {
+	r.Screen.Event("comparing the content of the two stores")
+	d, err := r.pair.Digests(ctx)
+	if err != nil {
+		return err
+	}
+	v := &r.verdict
+	v.Digests, v.LSN = [2]string{d[0].GetContent(), d[1].GetContent()}, d[0].GetLsn()
+	v.DigestsEqual = v.Digests[0] == v.Digests[1] && v.Digests[0] != ""
+	return nil
+}

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// ResizeOptions of Resize.
+type ResizeOptions struct {
+	// Options of the pair and the load; Duration is not used: it takes as long as the plan does.
+	Options
+	// FillBytes that lie in the queues before the scan.
+	FillBytes int64
+	// PageSize to resize to, in bytes; 0: what the scan recommends.
+	PageSize uint32
+	// NoKill leaves the active alive.
+	NoKill bool
+	// ShowScan, if not nil, shows the result of the scan.
+	ShowScan func(node string, r *pb.ScanResult)
+}
+
+// ResizeVerdict is what the demo of a resize found. The Verdict is about the messages that were published and consumed
+// meanwhile, Stock about those that lay in the queues.
+type ResizeVerdict struct {
+	Verdict
+	// StockMessages and StockBytes lay in the queues.
+	StockMessages int   `json:"stock_messages"`
+	StockBytes    int64 `json:"stock_bytes"`
+	// StockLost are missing or not as they were published, StockDuplicated are there twice.
+	StockLost       int `json:"stock_lost"`
+	StockDuplicated int `json:"stock_duplicated"`
+	// Plan is how the plan ended: "done".
+	Plan string `json:"plan"`
+	// PlanSeconds is how long it took, with the failover and the restart of the killed node.
+	PlanSeconds float64 `json:"plan_s"`
+	// PlanRetries is how often a step was begun again.
+	PlanRetries uint32 `json:"plan_retries"`
+	// Recommended by the scan, in bytes.
+	Recommended uint32 `json:"page_size_recommended"`
+	// PageSizes of nodes a and b, before and after, in bytes.
+	PageSizesBefore [2]uint32 `json:"page_sizes_before"`
+	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
+	// KilledAtPercent is how far the standby's rewrite was when the active was killed.
+	KilledAtPercent float64 `json:"killed_at_percent"`
+	// PauseMS is how long the slowest publish took outside of the kill, KillPauseMS the slowest from the kill until the
+	// pair was in sync again, in ms.
+	PauseMS     float64 `json:"pause_ms"`
+	KillPauseMS float64 `json:"kill_pause_ms"`
+	// OneCopyMS is for how long the active acknowledged with fewer than two copies, outside of the time from the kill
+	// until the pair was in sync again; KillOneCopyMS is for how long in that time. From samples, in ms.
+	OneCopyMS     float64 `json:"fewer_than_two_copies_ms"`
+	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
+	// Samples that these are from.
+	Samples int `json:"samples"`
+
+	// PauseAt is when the slowest publish ended, on the clock of the screen.
+	PauseAt time.Duration `json:"-"`
+
+	target uint32
+}
+
+// Passed tells whether nothing was lost or doubled, both nodes have the new page size, and there were two copies all
+// the time.
+func (v ResizeVerdict) Passed() bool {
+	return v.Verdict.Passed() && v.StockLost == 0 && v.StockDuplicated == 0 && v.Plan == "done" &&
+		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0
+}
+
+// Bounds of what the demo of a resize waits for.
+const (
+	fillBound = 5 * time.Minute
+	planBound = 10 * time.Minute
+	fallback  = 16 << 10 // page size when the scan recommends the present one
+	// leastRewrite is how long a rewrite takes at least if the active is to be killed in the middle of it, however fast
+	// the disk.
+	leastRewrite = 3 * time.Second
+)
+
+// resize is one demo of a resize under way.
+type resize struct {
+	run
+	o       ResizeOptions
+	stock   stock
+	copies  *copies
+	view    *rolling.View
+	bars    map[string]*progress.Bar
+	verdict ResizeVerdict
+}
+
+// Resize runs the demo of a rolling resize under load. The verdict counts only if there is no error.
+func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
+	r := &resize{
+		run: run{Options: o.Options, ledger: newLedger()}, o: o, copies: newCopies(),
+		bars: make(map[string]*progress.Bar),
+	}
+	r.run.verdict = Verdict{Coordinator: o.coordinator(), Seed: o.Seed}
+	r.stock.seed = o.Seed
+	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
+	settings := maps.Clone(o.Settings)
+	if settings == nil {
+		settings = make(map[string]string)
+	}
+	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
+		settings["maintenance.rewrite-rate"] = strconv.FormatInt(rate, 10)
+		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
+			out.Bytes(uint64(rate)))
+	}
+	r.pair, err = harness.Start(ctx, harness.Options{
+		Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, Raft: o.Raft,
+	})
+	if err != nil {
+		return ResizeVerdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.pair.Close()) }()
+	if r.client, err = r.openClient(ctx); err != nil {
+		return ResizeVerdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.client.Close()) }()
+	if err := r.waitInSync(ctx, startBound); err != nil {
+		return ResizeVerdict{}, err
+	}
+	if err := r.fill(ctx); err != nil {
+		return ResizeVerdict{}, err
+	}
+	if err := r.script(ctx); err != nil {
+		return ResizeVerdict{}, err
+	}
+	if o.Keep != nil {
+		o.Keep(ctx, r.pair)
+	}
+	r.verdict.Verdict = r.run.verdict
+	return r.verdict, nil
+}
+
+// fill puts the stock into the queues.
+func (r *resize) fill(ctx context.Context) error {
+	if err := r.createQueue(ctx); err != nil {
+		return err
+	}
+	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues,
+		out.Bytes(r.o.FillBytes))
+	ctx, cancel := context.WithTimeout(ctx, fillBound)
+	defer cancel()
+	r.Screen.Progress(func() string {
+		return fmt.Sprintf("%s of %s", out.Bytes(r.stock.bytes.Load()), out.Bytes(r.o.FillBytes))
+	})
+	defer r.Screen.Progress(nil)
+	if err := r.stock.fill(ctx, r.client, r.o.FillBytes); err != nil {
+		return err
+	}
+	r.verdict.StockMessages, r.verdict.StockBytes = r.stock.count(), r.stock.bytes.Load()
+	return nil
+}
+
+// script scans, starts the plan under load, kills the active in the middle of it, and compares.
+func (r *resize) script(ctx context.Context) error {
+	w, err := startWorkload(ctx, r.client, r.ledger, r.Seed, r.Rate)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	r.Screen.Event("publishing and consuming %d messages per second from now on", r.Rate)
+	watching, stop := context.WithCancel(ctx)
+	var joined sync.WaitGroup
+	joined.Go(func() { r.copies.watch(watching, r.client, r.pair.Addresses()) })
+	defer joined.Wait()
+	defer stop()
+	if err := r.scan(ctx); err != nil {
+		return err
+	}
+	if r.verdict.PageSizesBefore, err = r.pageSizes(ctx); err != nil {
+		return err
+	}
+	if err := r.plan(ctx, w); err != nil {
+		return err
+	}
+	stop()
+	joined.Wait()
+	r.Screen.Event("publishing ends; the consumer reads what is left")
+	settle, cancel := context.WithTimeout(ctx, settleBound)
+	defer cancel()
+	if err := w.finish(settle); err != nil {
+		return err
+	}
+	r.Screen.Progress(nil)
+	return r.findings(settle)
+}
+
+// findings fills the verdict in.
+func (r *resize) findings(ctx context.Context) (err error) {
+	v := &r.verdict
+	pause, at, killPause := r.ledger.pauses()
+	v.PauseMS, v.KillPauseMS = milliseconds(pause), milliseconds(killPause)
+	v.PauseAt = r.Screen.Time(at)
+	one, killOne, samples := r.copies.totals()
+	v.OneCopyMS, v.KillOneCopyMS, v.Samples = milliseconds(one), milliseconds(killOne), samples
+	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {
+		return err
+	}
+	if err := r.judge(ctx); err != nil {
+		return err
+	}
+	r.Screen.Event("reading all %s in the filled queues again", out.Plural(v.StockMessages, "message"))
+	v.StockLost, v.StockDuplicated, err = r.stock.check(ctx, r.client)
+	return err
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// pageSizes of nodes a and b.
+func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
+	for i, n := range r.pair.Nodes {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return sizes, err
+		}
+		sizes[i] = s.GetStore().GetPageSize()
+	}
+	return sizes, nil
+}
+
+// standby finds the node that is not the active one.
+func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
+	active, err := r.client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := r.pair.Find(active.Address)
+	if n == nil {
+		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	}
+	return r.pair.Other(n), nil
+}
+
+// scan asks the standby what page size suits its messages.
+func (r *resize) scan(ctx context.Context) error {
+	standby, err := r.standby(ctx)
+	if err != nil {
+		return err
+	}
+	r.Screen.Event("scanning the page file of node %s, the standby", standby.Name)
+	n, err := r.client.Node(standby.Address)
+	if err != nil {
+		return err
+	}
+	bar := progress.NewBar("node " + standby.Name)
+	r.Screen.Progress(bar.Line)
+	result, err := n.Scan(ctx, &pb.ScanRequest{}, func(p *pb.Progress) { bar.Set(step(p)) })
+	r.Screen.Progress(nil)
+	if err != nil {
+		return err
+	}
+	if r.o.ShowScan != nil {
+		r.o.ShowScan("node "+standby.Name, result)
+	}
+	r.verdict.Recommended, r.verdict.target = result.GetRecommended(), result.GetRecommended()
+	switch {
+	case r.o.PageSize != 0:
+		r.verdict.target = r.o.PageSize
+	case result.GetRecommended() == result.GetCurrent():
+		r.verdict.target = fallback
+		r.Screen.Event("the scan would leave the page size as it is; the demo resizes all the same")
+	}
+	return nil
+}
+
+func step(p *pb.Progress) progress.Step {
+	return progress.Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
+		Left: p.GetEta().AsDuration(),
+	}
+}
+
+// Set, End and Line show the plan on the screen: *resize is a rolling.Show.
+func (r *resize) Set(b *progress.Bar, s progress.Step) {
+	b.Set(s)
+	r.plain(b)
+}
+
+// End shows how a bar ended.
+func (r *resize) End(b *progress.Bar, format string, args ...any) {
+	b.End(fmt.Sprintf(format, args...))
+	r.plain(b)
+}
+
+// Line shows an event.
+func (r *resize) Line(format string, args ...any) { r.Screen.Event(format, args...) }
+
+// plain shows a bar now and then where there is no terminal.
+func (r *resize) plain(b *progress.Bar) {
+	if line, due := b.Due(); due && !r.Screen.Terminal() {
+		r.Screen.Event("%s", line)
+	}
+}
+
+// plan has the pair resize its page files, and kills the active once while the standby does.
+func (r *resize) plan(ctx context.Context, w *workload) error {
+	ctx, cancel := context.WithTimeout(ctx, planBound)
+	defer cancel()
+	r.view = rolling.NewView(r, r.pair.Addresses(), func(address string) *progress.Bar {
+		r.bars[address] = progress.NewBar("node " + r.pair.Find(address).Name)
+		return r.bars[address]
+	})
+	r.Screen.Event("starting a rolling resize to pages of %s", out.Bytes(uint64(r.verdict.target)))
+	start := time.Now()
+	p, err := r.client.StartPlan(ctx, &pb.StartPlanRequest{
+		Kind:     pb.PlanKind_PLAN_KIND_RESIZE,
+		PageSize: r.verdict.target,
+	})
+	if err != nil {
+		return err
+	}
+	r.Screen.Progress(func() string {
+		lines := []string{r.ledger.line()}
+		for _, n := range r.pair.Nodes {
+			lines = append(lines, r.bars[n.Address].Line())
+		}
+		return strings.Join(lines, "\n")
+	})
+	if !r.o.NoKill {
+		if err := r.killInTheMiddle(ctx, w, p); err != nil {
+			return err
+		}
+	}
+	if p, err = r.follow(ctx, w, p, client.PlanEnded); err != nil {
+		return err
+	}
+	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = rolling.State(p.GetState()),
+		time.Since(start).Seconds(), p.GetRetries()
+	// A little longer, so that what comes after the last switchover counts, too.
+	return w.run(ctx, 500*time.Millisecond)
+}
+
+// killInTheMiddle kills the active while the standby rewrites its page file, and starts it again.
+func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) error {
+	rng := rand.New(rand.NewPCG(r.Seed, 1))
+	percent := 15 + 40*rng.Float64()
+	missed := true
+	_, err := r.follow(ctx, w, p, func(p *pb.Plan) bool {
+		snap, _ := r.copies.now()
+		for address, st := range snap.Nodes {
+			a := st.GetMaintenance()
+			if address == snap.Active || a.GetOperation() != "rewrite" || a.GetProgress().GetPhase() != "copy" ||
+				a.GetProgress().GetTotalBytes() == 0 {
+				continue
+			}
+			r.verdict.KilledAtPercent = 100 * float64(a.GetProgress().GetDoneBytes()) / float64(
+				a.GetProgress().GetTotalBytes())
+			if r.verdict.KilledAtPercent >= percent {
+				missed = false
+				return true
+			}
+		}
+		return len(p.GetDoneNodes()) > 0
+	})
+	switch {
+	case err != nil:
+		return err
+	case missed:
+		return errors.New("the rewrite was done before the active could be killed: fill the queues with more")
+	}
+	r.copies.except(true)
+	r.Screen.Event("the standby's rewrite is at %.0f%%", r.verdict.KilledAtPercent)
+	victim, err := r.kill(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := w.run(ctx, time.Second); err != nil {
+		return err
+	}
+	if err := r.restart(ctx, w, victim); err != nil {
+		return err
+	}
+	r.copies.except(false)
+	r.ledger.settled()
+	return nil
+}
+
+// follow shows the plan until it is as wanted, and returns it.
+func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func(*pb.Plan) bool) (*pb.Plan, error) {
+	for {
+		snap, changed := r.copies.now()
+		if snap.Plan.GetId() == p.GetId() {
+			p = snap.Plan
+			r.view.Update(snap)
+			if until(p) {
+				return p, nil
+			}
+			if client.PlanEnded(p) {
+				return p, fmt.Errorf("the plan ended early: %s",
+					rolling.Describe(p, func(id string) string { return id }))
+			}
+		}
+		select {
+		case <-changed:
+		case err := <-w.failed:
+			return p, err
+		case <-ctx.Done():
+			return p, fmt.Errorf("the plan does not end: %s: %w",
+				rolling.Describe(p, func(id string) string { return id }), ctx.Err())
+		}
+	}
+}

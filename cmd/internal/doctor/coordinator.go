@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	etcdserver "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+const (
+	asks     = 5                      // to each endpoint
+	slowEtcd = 100 * time.Millisecond // a role is taken over by one write
+)
+
+// checkEtcd asks each endpoint, and the cluster for its members and the pair's record.
+func checkEtcd(ctx context.Context, in *inspector) []Finding {
+	if in.cfg.Coordinator.Type != config.CoordinatorEtcd {
+		return nil
+	}
+	e := &in.cfg.Coordinator.Etcd
+	c := clientv3.Config{
+		Endpoints: e.Endpoints, DialTimeout: e.DialTimeout.Std(), Username: e.Username, Password: e.Password,
+		Logger: zap.NewNop(), Context: ctx,
+	}
+	source, err := secured(tlsfiles.Files{CA: e.TLS.CA, Cert: e.TLS.Cert, Key: e.TLS.Key})
+	if err != nil {
+		return notChecked("coordinator.etcd.tls: %v", err)
+	}
+	if source != nil {
+		c.TLS = source.Dial()
+	}
+	client, err := clientv3.New(c)
+	if err != nil {
+		return one(Problem, err.Error(), "the node gets no role without etcd", "correct coordinator.etcd")
+	}
+	defer func() { _ = client.Close() }()
+	all := make([]Finding, len(e.Endpoints))
+	var asking sync.WaitGroup
+	for i, endpoint := range e.Endpoints {
+		asking.Go(func() {
+			all[i] = askEndpoint(ctx, client, endpoint)
+			all[i].Subject = endpoint
+		})
+	}
+	asking.Wait()
+	if !slices.ContainsFunc(all, func(f Finding) bool { return f.Verdict != Problem }) {
+		return all
+	}
+	return append(append(all, membersOf(ctx, client, len(e.Endpoints))), in.recordIn(ctx, client))
+}
+
+// askEndpoint measures how long one endpoint takes to answer.
+func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
+	var times []time.Duration
+	var st *clientv3.StatusResponse
+	_, place, hasScheme := strings.Cut(endpoint, "://")
+	if !hasScheme {
+		place = endpoint
+	}
+	if err := reach(ctx, place); err != nil { // etcd's client only says that there was no answer
+		return Finding{
+			Verdict: Problem, Measured: shortest(err),
+			Means: "it cannot be reached: with too few of them no node can take over",
+			Do:    "see whether it runs, the address, and the firewall",
+		}
+	}
+	for range asks {
+		limited, cancel := context.WithTimeout(ctx, askLimit)
+		start := time.Now()
+		got, err := client.Status(limited, endpoint)
+		cancel()
+		if err != nil {
+			return Finding{
+				Verdict: Problem, Measured: shortest(err),
+				Means: "its port can be reached, but it does not answer: with too " +
+					"few of them no node can take over",
+				Do: "if it uses TLS: https:// in the endpoint, and coordinator.etcd.tls; if it wants a user: " +
+					"coordinator.etcd.username; else see its log",
+			}
+		}
+		st, times = got, append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	median := times[len(times)/2]
+	f := Finding{Verdict: OK, Measured: fmt.Sprintf("etcd %s, answers in %v", st.Version,
+		median.Round(10*time.Microsecond))}
+	switch {
+	case len(st.Errors) > 0:
+		f.Verdict, f.Measured = Problem, f.Measured+", says: "+strings.Join(st.Errors, ", ")
+		f.Means = "it takes no writes: no node can take over"
+		f.Do = "etcdctl alarm list, etcdctl defrag, etcdctl alarm disarm"
+	case strings.HasPrefix(st.Version, "2.") || strings.HasPrefix(st.Version, "3.0.") ||
+		strings.HasPrefix(st.Version, "3.1.") || strings.HasPrefix(st.Version, "3.2.") ||
+		strings.HasPrefix(st.Version, "3.3."):
+		f.Verdict, f.Means, f.Do = Problem, "it is older than 3.4", "upgrade etcd"
+	case median > slowEtcd:
+		f.Verdict, f.Means = Warning, "a failover takes a few of these longer"
+		f.Do = "put it closer to the nodes, on a machine with a fast disk"
+	}
+	return f
+}
+
+// membersOf tells how large the quorum is.
+func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Finding {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	r, err := client.MemberList(ctx)
+	if err != nil {
+		return Finding{Subject: "members", Verdict: NotChecked, Means: "they are not told: " + shortest(err)}
+	}
+	voting := len(slices.DeleteFunc(slices.Clone(r.Members), func(m *etcdserver.Member) bool { return m.IsLearner }))
+	f := Finding{
+		Subject: "members", Verdict: OK,
+		Measured: fmt.Sprintf("%s, %s configured", out.Plural(voting, "member"), out.Plural(endpoints, "endpoint")),
+		Means:    fmt.Sprintf("%d of them may be lost", (voting-1)/2),
+	}
+	switch {
+	case voting < 3:
+		f.Verdict, f.Means = Warning, "when it is lost no node can take over, and the pair goes on only as long as both "+
+			"nodes are there"
+		f.Do = "run three, on three machines"
+	case endpoints < voting:
+		f.Verdict, f.Means = Warning, "the node does not know all of them: if those it knows are lost it has no "+
+			"coordinator"
+		f.Do = "name all of them in coordinator.etcd.endpoints"
+	}
+	return f
+}
+
+// recordIn reads the record of the pair, if there is one.
+func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Finding {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	prefix := strings.TrimRight(in.cfg.Coordinator.Etcd.Prefix, "/")
+	f := Finding{Subject: "record at " + prefix}
+	r, err := client.Get(ctx, prefix+"/record")
+	if err != nil {
+		f.Verdict, f.Measured, f.Means = Problem, shortest(err), "the node cannot read the pair's record"
+		f.Do = "give the etcd user read and write on " + prefix
+		return f
+	}
+	if len(r.Kvs) == 0 {
+		in.keepRecord(nil)
+		f.Verdict, f.Measured, f.Means = OK, "none yet", "the first node that starts makes a new pair"
+		return f
+	}
+	record, err := failover.DecodeRecord(r.Kvs[0].Value)
+	if err != nil {
+		f.Verdict, f.Measured, f.Means = Problem, err.Error(), "this is no record that this release can read"
+		f.Do = "use a prefix of its own for each pair, or the release that wrote it"
+		return f
+	}
+	in.keepRecord(&record)
+	f.Verdict, f.Measured = OK, fmt.Sprintf("pair %s, term %d", record.PairID, record.Term)
+	return f
+}
+
+// checkVoters asks the quorum of a pair whose coordinator is raft.
+func checkVoters(ctx context.Context, in *inspector) []Finding {
+	r := &in.cfg.Coordinator.Raft
+	if in.cfg.Coordinator.Type != config.CoordinatorRaft {
+		return nil
+	}
+	o := raft.AdminOptions{Voters: r.Voters}
+	source, err := secured(tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key})
+	if err != nil {
+		return notChecked("coordinator.raft.tls: %v", err)
+	}
+	if source != nil {
+		o.TLS = &raft.TLS{Receive: source.Receive, Dial: source.Dial, Names: r.TLS.Names}
+	}
+	var all []Finding
+	own := r.Advertise
+	if own == "" {
+		own = r.Listen
+	}
+	for _, v := range r.Voters {
+		if v == own {
+			continue
+		}
+		f := Finding{Subject: v}
+		start := time.Now()
+		if err := reach(ctx, v); err != nil {
+			f.Verdict, f.Measured = Warning, shortest(err)
+			f.Means, f.Do = "it does not listen yet, or cannot be reached",
+				"start it, or see the address and the firewall"
+		} else {
+			f.Verdict, f.Measured = OK, fmt.Sprintf("reached in %v", time.Since(start).Round(10*time.Microsecond))
+		}
+		all = append(all, f)
+	}
+	f := Finding{Subject: "quorum"}
+	admin, err := raft.NewAdmin(o)
+	if err != nil {
+		f.Verdict, f.Measured, f.Do = Problem, err.Error(), "correct coordinator.raft"
+		return append(all, f)
+	}
+	defer func() { err = errors.Join(err, admin.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	members, err := admin.Members(ctx)
+	switch {
+	case err != nil:
+		f.Verdict, f.Measured = Warning, shortest(err)
+		f.Means = "there is no quorum yet: no node gets a role before two of the three voters run"
+		f.Do = "start the other voters; lockstep pair voters shows them"
+	case len(members) != len(r.Voters):
+		f.Verdict, f.Measured = Warning, fmt.Sprintf("%d voters, %d configured", len(members), len(r.Voters))
+		f.Means, f.Do = "the quorum is not the one of the configuration", "lockstep pair voters, and correct "+
+			"coordinator.raft.voters"
+	default:
+		f.Verdict, f.Measured = OK, out.Plural(len(members), "voter")
+	}
+	return append(all, f)
+}
+
+// shortest is what an error says at its end, on one line.
+func shortest(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {
+		return "no answer within " + askLimit.String()
+	}
+	return text
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// What disks are measured by.
+const (
+	syncs        = 300
+	syncsBeside  = 30 // where a node runs: it should not notice
+	syncBytes    = 4096
+	slowSync     = 20 * time.Millisecond // of every other sync
+	verySlowSync = 200 * time.Millisecond
+)
+
+// nearest is the directory, or the nearest one above it that is there.
+func nearest(dir string) (place string, made bool) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return ".", false
+	}
+	for place = dir; ; place = filepath.Dir(place) {
+		if st, err := os.Stat(place); err == nil && st.IsDir() || place == filepath.Dir(place) {
+			return place, place == dir
+		}
+	}
+}
+
+// checkSpace compares what is free with what the node will want.
+func checkSpace(_ context.Context, in *inspector) []Finding {
+	u, err := vfs.OS().Usage(in.place)
+	if err != nil {
+		return notChecked("the filesystem of %s: %v", in.place, err)
+	}
+	c := &in.cfg
+	watermark := uint64(c.Disk.LowWatermark.Bytes())
+	wanted := watermark + uint64(c.WAL.KeepBytes.Bytes()+2*c.Checkpoint.Bytes.Bytes()+c.WAL.SegmentBytes.Bytes())
+	measured := fmt.Sprintf("%s free of %s in %s", out.Bytes(u.AvailableBytes), out.Bytes(u.TotalBytes), in.place)
+	switch {
+	case u.AvailableBytes < watermark:
+		return one(Problem, measured, fmt.Sprintf("less than disk.low-watermark (%s): the node refuses publishes",
+			c.Disk.LowWatermark), "make room, use a larger filesystem, or lower disk.low-watermark")
+	case u.AvailableBytes < wanted:
+		return one(Warning, measured, fmt.Sprintf("the log (wal.keep-bytes, checkpoint.bytes) and disk.low-watermark "+
+			"alone take up to %s: publishes will be refused soon", out.Bytes(wanted)),
+			"make room, or lower wal.keep-bytes and checkpoint.bytes")
+	}
+	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark take up to %s of it, the rest is for messages",
+		out.Bytes(wanted)), "")
+}
+
+// checkDirectory looks whether this user can use the data directory, and others cannot.
+func checkDirectory(_ context.Context, in *inspector) []Finding {
+	dir := in.cfg.Data.Dir
+	if !in.made {
+		if st, err := os.Stat(dir); err == nil && !st.IsDir() {
+			return one(Problem, dir+" is a file", "the node cannot keep its store there",
+				"set data.dir to a directory, or move the file away")
+		}
+		if err := tryFile(in.place); err != nil {
+			return one(Problem, fmt.Sprintf("%s is not there, and nothing can be written to %s: %v", dir, in.place, err),
+				"the node cannot make it", "make the directory, and give it to the user who runs the node")
+		}
+		return one(OK, dir+" is not there yet", "the node makes it", "")
+	}
+	if err := tryFile(dir); err != nil {
+		return one(Problem, fmt.Sprintf("%s: %v", dir, err), "the node cannot write there",
+			"give the directory to the user who runs the node (chown), or run this as that user")
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return notChecked("%v", err)
+	}
+	mode := st.Mode().Perm()
+	measured := fmt.Sprintf("%s, %v", dir, mode)
+	if in.owner != 0 {
+		measured += fmt.Sprintf(", in use by process %d", in.owner)
+	}
+	switch {
+	case mode&0o022 != 0:
+		return one(Problem, measured, "others on this machine can change or remove the node's files", "chmod 750 "+dir)
+	case mode&0o005 != 0:
+		return one(Warning, measured, "others on this machine can read messages", "chmod 750 "+dir)
+	}
+	return one(OK, measured, "", "")
+}
+
+// tryFile makes a file and removes it.
+func tryFile(dir string) error {
+	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return path.Err
+		}
+		return fmt.Errorf("make a file: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// checkSync measures how long it takes until a small write is on the disk: each commit waits for one on each node.
+func checkSync(ctx context.Context, in *inspector) []Finding {
+	count := syncs
+	if in.owner != 0 {
+		count = syncsBeside
+	}
+	times, err := measureSyncs(ctx, in.place, count)
+	if err != nil {
+		return one(Problem, err.Error(), "the node cannot write its log", "see the permissions and the space of "+in.place)
+	}
+	p50, p99 := times[len(times)/2], times[min(len(times)*99/100, len(times)-1)]
+	measured := fmt.Sprintf("%d writes of %s to %s: p50 %v, p99 %v", len(times), out.Bytes(syncBytes), in.place,
+		p50.Round(time.Microsecond), p99.Round(time.Microsecond))
+	if in.owner != 0 {
+		measured += ", beside a node that runs"
+	}
+	stall := in.cfg.Disk.StallTimeout.Std()
+	switch {
+	case p99 > stall:
+		return one(Problem, measured, fmt.Sprintf("longer than disk.stall-timeout (%v): the node would give up its role "+
+			"again and again", stall), "use another disk")
+	case in.cfg.Sync != "always":
+		return one(OK, measured, "sync is "+in.cfg.Sync+": commits do not wait for it", "")
+	case p50 > slowSync || p99 > verySlowSync:
+		return one(Warning, measured, "each commit waits so long, on both nodes: publishers one by one get no more "+
+			fmt.Sprintf("than about %.0f per second", 1/p50.Seconds()),
+			"use a disk with power-loss protection, or one that other programs do not write to; many publishers at the "+
+				"same time share a sync")
+	}
+	return one(OK, measured, fmt.Sprintf("one publisher that waits for each answer gets about %.0f per second at most",
+		1/p50.Seconds()), "")
+}
+
+// measureSyncs writes and syncs, and returns the times in rising order.
+func measureSyncs(ctx context.Context, dir string, count int) (times []time.Duration, err error) {
+	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
+	if err != nil {
+		return nil, fmt.Errorf("make a file: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	// As the log does: in a file that has its size already.
+	if _, err = f.Write(make([]byte, count*syncBytes)); err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write: %w", err)
+	}
+	piece := make([]byte, syncBytes)
+	for i := range piece {
+		piece[i] = byte(i)
+	}
+	began := time.Now()
+	for i := range count {
+		if ctx.Err() != nil || i > 0 && time.Since(began) > syncLimit {
+			break
+		}
+		start := time.Now()
+		if _, err = f.WriteAt(piece, int64(i*syncBytes)); err == nil {
+			err = dataSync(f)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("write and sync: %w", err)
+		}
+		times = append(times, time.Since(start))
+	}
+	if len(times) == 0 {
+		return nil, context.Cause(ctx)
+	}
+	slices.Sort(times)
+	return times, nil
+}

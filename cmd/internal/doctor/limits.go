@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// filesBesides is how many files a node has open besides connections.
+const filesBesides = 256
+
+// checkMemory compares memory.budget with what the process may have.
+func checkMemory(_ context.Context, in *inspector) []Finding {
+	machine, group := memoryLimits()
+	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
+}
+
+// memoryFinding judges a budget by the limits that are known; 0: not known.
+func memoryFinding(budget, machine, group uint64) []Finding {
+	limit, of := machine, "the machine"
+	if group > 0 && (machine == 0 || group < machine) {
+		limit, of = group, "the control group"
+	}
+	if limit == 0 {
+		return notChecked("how much memory there is, is not known on this system")
+	}
+	measured := fmt.Sprintf("memory.budget %s, %s has %s", out.Bytes(budget), of, out.Bytes(limit))
+	switch {
+	case budget > limit:
+		return one(Problem, measured, "the system will kill the node when it uses its budget",
+			"lower memory.budget to about two thirds of that, or give it more")
+	case budget > limit/10*8:
+		return one(Warning, measured, "little is left for the system's page cache and for what the node needs besides: "+
+			"the system may kill it", "lower memory.budget to about two thirds of that, or give it more")
+	}
+	return one(OK, measured, "", "")
+}
+
+// checkOpenFiles compares the limit of open files with limits.connections.
+func checkOpenFiles(_ context.Context, in *inspector) []Finding {
+	limit, err := openFiles()
+	if err != nil {
+		return notChecked("%v", err)
+	}
+	wanted := uint64(in.cfg.Limits.Connections) + filesBesides
+	measured := fmt.Sprintf("%s, limits.connections %s", out.Count(limit), out.Count(in.cfg.Limits.Connections))
+	if limit < wanted {
+		return one(Warning, measured, "the node lets in fewer connections than that: what the limit leaves",
+			fmt.Sprintf("raise it to at least %d (LimitNOFILE in a systemd unit, ulimit -n), or lower limits.connections",
+				wanted))
+	}
+	return one(OK, measured, "", "")
+}
+
+// checkPorts looks whether the node can listen where it is told to.
+func checkPorts(ctx context.Context, in *inspector) []Finding {
+	var all []Finding
+	for _, key := range []string{"listen", "metrics.listen", "coordinator.raft.listen", "console.listen"} {
+		address := in.cfg.Text(key)
+		if address == "" || key == "coordinator.raft.listen" && in.cfg.Coordinator.Type != "raft" {
+			continue
+		}
+		f := in.port(ctx, address)
+		f.Subject = key
+		all = append(all, f)
+	}
+	return all
+}
+
+// port looks at one address. It binds it for an instant only when no process listens on that port.
+func (in *inspector) port(ctx context.Context, address string) Finding {
+	host, text, err := net.SplitHostPort(address)
+	port, errPort := strconv.Atoi(text)
+	if err != nil || errPort != nil {
+		return Finding{Verdict: Problem, Measured: address, Means: "it is not host:port", Do: "correct the setting"}
+	}
+	if port == 0 {
+		return Finding{Verdict: OK, Measured: address, Means: "the system chooses a free port"}
+	}
+	pid, listening := portOwner(port)
+	if listening && pid != 0 && pid == in.owner {
+		return Finding{
+			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
+			Means: "that is the node that runs on this data directory",
+		}
+	}
+	if !listening {
+		var config net.ListenConfig
+		l, err := config.Listen(ctx, "tcp", address)
+		if err == nil {
+			_ = l.Close()
+			return Finding{Verdict: OK, Measured: address + " is free"}
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return cannotListen(address, host, err)
+		}
+	}
+	who := "another process"
+	if pid != 0 {
+		who = fmt.Sprintf("process %d (%s)", pid, nameOfProcess(pid))
+	}
+	return Finding{
+		Verdict: Problem, Measured: fmt.Sprintf("%s is taken by %s", address, who), Means: "the node cannot listen there",
+		Do: "stop that process, or set another port",
+	}
+}
+
+func cannotListen(address, host string, err error) Finding {
+	f := Finding{Verdict: Problem, Measured: fmt.Sprintf("%s: %v", address, err), Means: "the node cannot listen there"}
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		f.Do = "this machine has no address " + host + ": use one of its own, and advertise for how others reach it"
+	case errors.Is(err, os.ErrPermission):
+		f.Do = "ports below 1024 need a privilege: use a higher one"
+	default:
+		f.Do = "correct the host or the port"
+	}
+	return f
+}

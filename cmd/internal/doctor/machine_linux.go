@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+)
+
+// What the kernel says of its clock: see adjtimex(2).
+const (
+	clockError   = 5    // TIME_ERROR: not synchronized
+	clockUnsync  = 0x40 // STA_UNSYNC
+	clockMaximum = 1_000_000
+)
+
+// dataSync waits until what was written to a file is on the disk.
+func dataSync(f *os.File) error {
+	if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		return fmt.Errorf("fdatasync: %w", err)
+	}
+	return nil
+}
+
+// checkClock asks the kernel whether something keeps its clock right.
+func checkClock(context.Context, *inspector) []Finding {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	if err != nil {
+		return notChecked("the kernel does not tell: %v", err)
+	}
+	measured := fmt.Sprintf("error at most %d ms", t.Maxerror/1000)
+	if state == clockError || t.Status&clockUnsync != 0 {
+		return one(Warning, "not synchronized", "no NTP program keeps the clock right. No message is lost by that, but "+
+			"delays, expiry, certificates, tokens and the times in logs go by it",
+			"run chrony or systemd-timesyncd; in a container: on the host")
+	}
+	if t.Maxerror > clockMaximum {
+		return one(Warning, measured, "the clock may be off by more than a second", "look at chronyc tracking")
+	}
+	return one(OK, "synchronized, "+measured, "", "")
+}
+
+// filesystems that are known by their magic numbers.
+func filesystems() map[int64]string {
+	return map[int64]string{
+		unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
+		unix.TMPFS_MAGIC: "tmpfs", unix.RAMFS_MAGIC: "ramfs", unix.NFS_SUPER_MAGIC: "nfs", unix.SMB_SUPER_MAGIC: "smb",
+		unix.SMB2_SUPER_MAGIC: "smb", unix.CIFS_SUPER_MAGIC: "cifs", unix.FUSE_SUPER_MAGIC: "fuse",
+		unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.V9FS_MAGIC: "9p", unix.CEPH_SUPER_MAGIC: "ceph",
+		unix.AFS_SUPER_MAGIC: "afs", unix.F2FS_SUPER_MAGIC: "f2fs", 0x2fc12fc1: "zfs",
+	}
+}
+
+// checkFilesystem looks at what the data directory is on.
+func checkFilesystem(_ context.Context, in *inspector) []Finding {
+	var st unix.Statfs_t
+	if err := unix.Statfs(in.place, &st); err != nil {
+		return notChecked("%s: %v", in.place, err)
+	}
+	name, known := filesystems()[int64(st.Type)] //nolint:unconvert // it has 32 bits on other processors
+	if !known {
+		name = fmt.Sprintf("unknown kind %#x", st.Type)
+	}
+	direct := "with direct writes"
+	if !directWrites(in.place) {
+		direct = "without direct writes (O_DIRECT)"
+	}
+	measured := fmt.Sprintf("%s, %s, %s", name, direct, in.place)
+	switch name {
+	case "tmpfs", "ramfs":
+		return one(Problem, measured, "it is in memory: everything is gone when this machine stops",
+			"set data.dir to a directory on a disk")
+	case "nfs", "smb", "cifs", "9p", "afs":
+		return one(Problem, measured, "it is on another machine: locks and syncs may not hold what they promise, and "+
+			"both nodes may depend on the same disk", "set data.dir to a local disk of this machine")
+	case "fuse", "ceph":
+		return one(Warning, measured, "it may be on another machine: then syncs are slow, and both nodes may depend on "+
+			"the same disks", "use a local disk, or make sure that the two nodes share nothing")
+	case "overlay":
+		return one(Warning, measured, "it is a container's own layer: everything is gone when the container is removed",
+			"mount a volume at data.dir")
+	}
+	if !strings.HasPrefix(direct, "with ") {
+		return one(OK, measured, "checkpoints and large writes go through the system's page cache", "")
+	}
+	return one(OK, measured, "", "")
+}
+
+// directWrites tries whether files there can be opened past the page cache.
+func directWrites(dir string) bool {
+	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
+	if err != nil {
+		return false
+	}
+	defer func() {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+	}()
+	d, err := os.OpenFile(f.Name(), os.O_WRONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return false
+	}
+	_ = d.Close()
+	return true
+}
+
+// lockOwner is the process that has a file locked, without touching the lock; 0: none, or not known.
+func lockOwner(name string) int {
+	var st syscall.Stat_t
+	if err := syscall.Stat(name, &st); err != nil {
+		return 0
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	inode := strconv.FormatUint(st.Ino, 10)
+	device := fmt.Sprintf("%02x:%02x:", unix.Major(st.Dev), unix.Minor(st.Dev))
+	for line := range strings.Lines(string(locks)) {
+		// 1: FLOCK  ADVISORY  WRITE 1234 08:01:567 0 EOF
+		fields := strings.Fields(line)
+		if len(fields) >= 6 && fields[5] == device+inode {
+			if pid, err := strconv.Atoi(fields[4]); err == nil {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+// portOwner is the process that listens on a port; 0: not known. listening tells whether one does.
+func portOwner(port int) (pid int, listening bool) {
+	const listen = "0A"
+	inodes := map[string]bool{}
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != listen {
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			if n, err := strconv.ParseUint(hex, 16, 16); err == nil && int(n) == port {
+				inodes["socket:["+f[9]+"]"] = true
+			}
+		}
+	}
+	if len(inodes) == 0 {
+		return 0, false
+	}
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // those of others cannot be read
+	for _, link := range links {
+		if target, err := os.Readlink(link); err == nil && inodes[target] {
+			pid, _ = strconv.Atoi(strings.Split(link, "/")[2])
+			return pid, true
+		}
+	}
+	return 0, true
+}
+
+// nameOfProcess is what a process calls itself.
+func nameOfProcess(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// memoryLimits are what the machine and the control group of this process allow, in bytes; 0: not known, or no limit.
+func memoryLimits() (machine, group uint64) {
+	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == "MemTotal:" {
+				kib, _ := strconv.ParseUint(f[1], 10, 64)
+				machine = kib << 10
+			}
+		}
+	}
+	if text := groupFile("memory.max", "memory/memory.limit_in_bytes"); text != "" && text != "max" {
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // more is "no limit" in version 1
+			group = n
+		}
+	}
+	return machine, group
+}
+
+// groupFile reads a file of this process's control group: of version 2 in its own group or at the root that a container
+// sees, or of version 1; empty if there is none.
+func groupFile(second, first string) string {
+	const root = "/sys/fs/cgroup"
+	var names []string
+	if b, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+				names = append(names, filepath.Join(root, path, second))
+			}
+		}
+	}
+	for _, name := range append(names, filepath.Join(root, second), filepath.Join(root, first)) {
+		if b, err := os.ReadFile(name); err == nil {
+			return strings.TrimSpace(string(b))
+		}
+	}
+	return ""
+}
+
+// checkProcessors tells how many the node may use.
+func checkProcessors(context.Context, *inspector) []Finding {
+	n := runtime.NumCPU()
+	measured := out.Plural(n, "processor")
+	quota, period, ok := strings.Cut(groupFile("cpu.max", "cpu/cpu.max"), " ")
+	q, errQ := strconv.ParseFloat(quota, 64)
+	p, errP := strconv.ParseFloat(period, 64)
+	if ok && errQ == nil && errP == nil && p > 0 {
+		measured += fmt.Sprintf(", of which the control group allows %.1f", q/p)
+		if q/p < 1 {
+			return one(Warning, measured, "the node is stopped for a part of each tenth of a second: heartbeats may come "+
+				"too late, and the other node takes over", "allow at least one processor (cpu.max; in Kubernetes: limits.cpu)")
+		}
+	}
+	return one(OK, measured, "", "")
+}
+
+// checkKernel looks at what slows a node down or has it killed.
+func checkKernel(context.Context, *inspector) []Finding {
+	var all []Finding
+	add := func(subject string, v Verdict, measured, means, do string) {
+		all = append(all, Finding{Subject: subject, Verdict: v, Measured: measured, Means: means, Do: do})
+	}
+	read := func(name string) string {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(b))
+	}
+	switch v := read("/proc/sys/vm/overcommit_memory"); v {
+	case "":
+		add("vm.overcommit_memory", NotChecked, "", "it cannot be read", "")
+	case "2":
+		add("vm.overcommit_memory", Warning, v, "the system promises no more memory than it has: the node, which reserves "+
+			"address space that it does not use, may be refused memory", "sysctl vm.overcommit_memory=0")
+	default:
+		add("vm.overcommit_memory", OK, v, "", "")
+	}
+	swap := swapBytes()
+	switch v, err := strconv.Atoi(read("/proc/sys/vm/swappiness")); {
+	case err != nil:
+		add("vm.swappiness", NotChecked, "", "it cannot be read", "")
+	case swap > 0 && v > 10:
+		add("vm.swappiness", Warning, fmt.Sprintf("%d, with %s of swap", v, out.Bytes(swap)), "memory of the node may be "+
+			"swapped out: then it answers late, and the other node takes over", "sysctl vm.swappiness=1, or use no swap")
+	default:
+		add("vm.swappiness", OK, fmt.Sprintf("%d, with %s of swap", v, out.Bytes(swap)), "", "")
+	}
+	switch v := chosenOf(read("/sys/kernel/mm/transparent_hugepage/enabled")); v {
+	case "":
+		add("transparent huge pages", NotChecked, "", "the kernel does not tell", "")
+	case "always":
+		add("transparent huge pages", OK, v, "the process may take some more memory than memory.budget; madvise would not",
+			"")
+	default:
+		add("transparent huge pages", OK, v, "", "")
+	}
+	switch v, err := strconv.Atoi(read("/proc/sys/net/core/somaxconn")); {
+	case err != nil:
+		add("net.core.somaxconn", NotChecked, "", "it cannot be read", "")
+	case v < 1024:
+		add("net.core.somaxconn", Warning, strconv.Itoa(v), "when all clients come to the other node at once, after a "+
+			"failover, some have to try again", "sysctl net.core.somaxconn=4096")
+	default:
+		add("net.core.somaxconn", OK, strconv.Itoa(v), "", "")
+	}
+	add("tcp keepalive", OK, "not needed", "nodes and clients send pings of their own", "")
+	return all
+}
+
+// chosenOf is the word in brackets: always [madvise] never.
+func chosenOf(text string) string {
+	_, after, _ := strings.Cut(text, "[")
+	word, _, _ := strings.Cut(after, "]")
+	return word
+}
+
+func swapBytes() (total uint64) {
+	f, err := os.Open("/proc/swaps")
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 2 {
+			kib, err := strconv.ParseUint(fields[2], 10, 64)
+			if errors.Is(err, strconv.ErrSyntax) {
+				continue // the header
+			}
+			total += kib << 10
+		}
+	}
+	return total
+}
+
+// openFiles is how many files this process may have open.
+func openFiles() (uint64, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("getrlimit: %w", err)
+	}
+	return limit.Max, nil // the Go runtime raises the soft one to it
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodes
+
+import (
+	"math"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func newActivity(a *pb.Activity) *Activity {
+	if a == nil {
+		return nil
+	}
+	j := &Activity{
+		Published: a.GetPublished(), PublishedBytes: a.GetPublishedBytes(), Delivered: a.GetDelivered(),
+		Acknowledged: a.GetAcknowledged(), Transactions: a.GetTransactions(), Consumers: a.GetConsumers(),
+		Connections: a.GetConnections(), MemoryBytes: a.GetMemoryBytes(), MemoryBudgetBytes: a.GetMemoryBudgetBytes(),
+		Commits: []Latency{},
+	}
+	for _, b := range a.GetCommits() {
+		j.Commits = append(j.Commits, Latency{UpToMS: out.Milliseconds(b.GetUpTo().AsDuration()), Count: b.GetCount()})
+	}
+	return j
+}
+
+// Rates are what the active node does, between two answers of the same process.
+type Rates struct {
+	Published    float64 `json:"published_per_second"`
+	Delivered    float64 `json:"delivered_per_second"`
+	Acknowledged float64 `json:"acknowledged_per_second"`
+	Transactions float64 `json:"transactions_per_second"`
+	// How long batches took to be committed on every node that must have them; 0 if there were none.
+	CommitP50MS float64 `json:"commit_p50_ms"`
+	CommitP99MS float64 `json:"commit_p99_ms"`
+}
+
+// RatesBetween are those of the node that is active in both; nil if there is none, after a change of roles, a restart,
+// or when the same answer is there twice.
+func RatesBetween(before, now *Status) *Rates {
+	if before == nil || now == nil {
+		return nil
+	}
+	for i := range now.Nodes {
+		n := &now.Nodes[i]
+		if n.Error != "" || BaseRole(n.Role) != Active || n.Activity == nil {
+			continue
+		}
+		for k := range before.Nodes {
+			old := &before.Nodes[k]
+			passed := n.now.Sub(old.now).Seconds()
+			if old.NodeID != n.NodeID || old.Activity == nil || !old.StartedAt.Equal(n.StartedAt) || passed <= 0 {
+				continue
+			}
+			return n.Activity.since(old.Activity, passed)
+		}
+	}
+	return nil
+}
+
+// since are the rates from before to a, which is so many seconds later.
+func (a *Activity) since(before *Activity, seconds float64) *Rates {
+	per := func(now, then uint64) float64 {
+		if now < then {
+			return 0
+		}
+		return float64(now-then) / seconds
+	}
+	r := &Rates{
+		Published: per(a.Published, before.Published), Delivered: per(a.Delivered, before.Delivered),
+		Acknowledged: per(a.Acknowledged, before.Acknowledged), Transactions: per(a.Transactions, before.Transactions),
+	}
+	then := make(map[float64]uint64, len(before.Commits))
+	for _, b := range before.Commits {
+		then[b.UpToMS] = b.Count
+	}
+	var passed []Latency
+	for _, b := range a.Commits {
+		if n := b.Count - then[b.UpToMS]; n > 0 && b.Count >= then[b.UpToMS] {
+			passed = append(passed, Latency{UpToMS: b.UpToMS, Count: n})
+		}
+	}
+	r.CommitP50MS, r.CommitP99MS = Percentile(passed, 0.5), Percentile(passed, 0.99)
+	return r
+}
+
+// Percentile is the upper end of the bucket that has it; 0 if there is nothing in them.
+func Percentile(buckets []Latency, share float64) float64 {
+	all := uint64(0)
+	for _, b := range buckets {
+		all += b.Count
+	}
+	wanted := uint64(math.Ceil(float64(all) * share))
+	for _, b := range buckets {
+		if b.Count >= wanted {
+			return b.UpToMS
+		}
+		wanted -= b.Count
+	}
+	return 0
+}
+
+// AnsweredAt is the clock of the node when it answered; zero for one that does not tell it.
+func (n *Node) AnsweredAt() time.Time { return n.now }

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodes
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestJSON: the status for programs is what it was.
+func TestJSON(t *testing.T) {
+	r := golden.Fill(&pb.GetStatusResponse{})
+	plan := rolling.NewPlan(r.GetPlan(), func(id string) string { return "name of " + id })
+	golden.JSON(t, "status", Status{
+		Pair: newPair(r.GetPair()), Nodes: []Node{newNode("127.0.0.1:7420", r)}, Plan: &plan,
+		Conditions: []Condition{newCondition(r.GetConditions()[0])},
+	})
+}

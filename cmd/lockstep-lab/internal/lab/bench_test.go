@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build deep
+
+package lab_test
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/lab"
+	"github.com/stretchr/testify/require"
+)
+
+// TestBench: each measurement, as short as can be.
+func TestBench(t *testing.T) {
+	c := clitest.CLI{T: t, Program: lab.Run}
+	for _, args := range [][]string{
+		{"publish", "--standalone", "--messages", "50"},
+		{
+			"publish", "--pair", "--messages", "500", "--window", "100", "--producers", "2", "--queues", "2", "--sync",
+			"off",
+		},
+		{"consume", "--standalone", "--messages", "500", "--consumers", "2"},
+		{"store", "--messages", "500", "--bursts", "1"},
+	} {
+		lines := c.Lines(append([]string{args[0], "--rounds", "2"}, args[1:]...)...)
+		require.GreaterOrEqual(t, len(lines), 3)
+		for _, l := range lines {
+			for _, field := range []string{
+				"workload", "phase", "size_bytes", "messages", "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms",
+				"max_ms", "cpu_s", "rss_mb", "disk_written_mb",
+			} {
+				require.Contains(t, l, field)
+			}
+			require.Positive(t, l["rate_per_s"])
+		}
+		require.Equal(t, true, lines[len(lines)-1]["median"])
+	}
+	for _, setup := range []string{"--pair", "--standalone"} {
+		_, stderr, _ := c.Run("", "pagesize", "--size", "4200", "--queues", "0")
+		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
+		lines := c.Lines("pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync",
+			"off", setup)
+		require.Len(t, lines, 7)
+		require.Equal(t, "rewrite", lines[3]["phase"])
+		require.InDelta(t, 2048, lines[2]["page_size"], 0)
+		require.Greater(t, lines[3]["page_size"], 2048.0)
+		require.Positive(t, lines[3]["cp_mb_per_s"])
+		require.Positive(t, lines[3]["mb_per_s"])
+		require.Positive(t, lines[6]["file_mb"])
+		require.InDelta(t, 500, lines[4]["messages"], 0)
+		for i, l := range lines { // the nodes are started with what was filled again, and with what was rewritten
+			ms, started := l["start_ms"].(float64)
+			require.Equal(t, i == 2 || i == 3, started, "%d: %v", i, l["phase"])
+			require.Equal(t, started, ms > 1, "%d: %v", i, ms)
+		}
+	}
+	text := c.OK("pagesize", "--size", "4200", "--messages", "50", "--queues", "1", "--senders", "1", "--sync",
+		"off")
+	require.Regexp(t, `Peak MB +Start ms`, text)
+	require.Regexp(t, `round 1, start: \d+ ms with pages of 2\.0 KiB, \d+ with .* KiB: [\d.]+ times the time`, text)
+	lines := c.Lines("queues", "--queues", "200", "--messages", "500", "--size", "100", "--rounds", "1")
+	require.Len(t, lines, 5)
+	require.Positive(t, lines[4]["start_ms"])
+	lines = c.Lines("queues", "--standalone", "--queues", "70", "--messages", "200", "--rounds", "1")
+	require.Len(t, lines, 10)
+	require.Equal(t, "round robin", lines[3]["phase"])
+	require.Positive(t, lines[4]["start_ms"])
+	lines = c.Lines("growth", "--levels", "10,1000", "--messages", "100", "--acks", "50", "--rounds", "2")
+	require.Len(t, lines, 2*4+4)
+	require.InDelta(t, 1000, lines[len(lines)-3]["stored"], 0)
+	lines = c.Lines("store", "--messages", "200", "--bursts", "4", "--rounds", "1", "--far", "--sync", "off")
+	require.Len(t, lines, 2*4+2+2+4)
+	lines = c.Lines("knobs", "--knob", "checkpoint-bytes", "--values", "1MiB,64MiB", "--duration", "300ms",
+		"--standalone")
+	require.Len(t, lines, 4)
+	require.Equal(t, "64MiB", lines[3]["value"])
+	require.Positive(t, lines[3]["log_mb"])
+	lines = c.Lines("knobs", "--knob", "checkpoint-bytes", "--values", "1MiB", "--duration", "1s", "--standalone",
+		"--rate", "100")
+	require.LessOrEqual(t, lines[1]["messages"], 102.0)
+	require.Positive(t, lines[1]["messages"])
+	for sync, transports := range map[string]int{"off": 2, "always": 1} {
+		lines = c.Lines("bound", "--duration", "50ms", "--rounds", "2", "--size", "100", "--window", "1,64",
+			"--sync", sync)
+		require.Len(t, lines, 2*3*(1+transports)) // windows, rounds and their median
+		require.Equal(t, "tcp", lines[len(lines)-1]["phase"])
+		require.Positive(t, lines[len(lines)-1]["ratio"])
+	}
+	lines = c.Lines("mixed", "--standalone", "--producers", "6", "--consumers", "8", "--queues", "3",
+		"--backlog", "300", "--duration", "200ms")
+	require.Len(t, lines, 4)
+	require.Equal(t, "deliver", lines[3]["phase"])
+	require.Positive(t, lines[2]["messages"])
+	require.GreaterOrEqual(t, lines[3]["messages"], 300.0)
+	measured := func() bool {
+		lines = c.Lines("capacity", "--messages", "2000", "--queues", "2", "--duration", "1s",
+			"--processors", "2")
+		require.Len(t, lines, 2)
+		return lines[0]["sections"] != nil && lines[1]["sections"] != nil
+	}
+	for try := 1; !measured(); try++ { // in a second in which the processes stood still, nobody waited for a lock
+		require.Less(t, try, 10)
+	}
+	for i, phase := range []string{"publish", "consume"} {
+		require.Equal(t, phase, lines[i]["phase"])
+		require.InDelta(t, 2, lines[i]["processors"], 0)
+		require.NotEmpty(t, lines[i]["sections"])
+		require.Contains(t, lines[i]["lock_wait_us_per_message"], "standby")
+	}
+	lines = c.Lines("publish", "--standalone", "--duration", "100ms", "--rounds", "1")
+	require.Less(t, lines[0]["seconds"], 5.0)
+	_, _, code := c.Run("", "publish", "--size", "x")
+	require.Equal(t, cli.ExitUsage, code)
+}
+
+// TestMaintenance: a pair is looked after while messages are published, and each figure is there.
+func TestMaintenance(t *testing.T) {
+	c := clitest.CLI{T: t, Program: lab.Run}
+	for _, wrong := range []string{
+		"--work=sleep", "--work=", "--publishers=0", "--publishers=501", "--resize-to=2KiB", "--store=x", "--quiet=0s",
+		"--rounds=0", "--resize-to=", "--resize-to=3000",
+	} {
+		_, _, code := c.Run("", "maintenance", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+	}
+	lines := c.Lines("maintenance", "--work", "nothing,resize,backup,scan", "--store", "4MiB", "--rounds", "1",
+		"--publishers", "2", "--quiet", "300ms", "--settle", "0s", "--per-second", "200", "--sync", "off")
+	require.Len(t, lines, 2*4)
+	for i, l := range lines {
+		require.Equal(t, []any{"nothing", "resize", "backup", "scan"}[i%4], l["phase"])
+		require.Positive(t, l["p99_ratio"])
+		for _, phase := range []string{"quiet", "while"} {
+			measured, ok := l[phase].(map[string]any)
+			require.True(t, ok)
+			require.Positive(t, measured["messages"])
+		}
+		require.Equal(t, i%4 > 0, l["mb"].(float64) > 0)
+		require.Equal(t, i >= 4, l["median"] == true)
+	}
+	moment, ok := lines[1]["slowest"].([]any)[0].(map[string]any)
+	require.True(t, ok)
+	require.Contains(t, moment, "step")
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// leastSection is the least time for each message, in µs, of what people are shown.
+const leastSection = 0.01
+
+func capacityCommand(env *cli.Env) *cobra.Command {
+	var f benchcli.Flags
+	var processors []int
+	cmd := &cobra.Command{
+		Use: "capacity", Short: "Measure what each goroutine takes for a message, and so what more processors can give",
+		Long: `Publish --messages to --queues through as many producers, then drain as many from one queue, and profile both nodes while they
+do it. The table has what the goroutines of each kind took for a message, in µs of processor time with the system's part, and how many
+messages a second that kind has time for if each of its goroutines has a processor for itself: its ceiling. What one goroutine
+does alone is serial, and the lowest ceiling of those is what one pair cannot go beyond, however many processors it has. A
+profile takes 100 samples a second, so that small sections need many messages.
+
+A second table derives from that what machines of 2 to 64 processors could carry, one for each node. It is a bound, not a promise: the
+bandwidth of memory, disk and network, and waiting for locks, are not in it.
+
+--processors starts the nodes with GOMAXPROCS set, one value after the other, also above what the machine has; the lines for lock
+waits then tell whether they get in each other's way, and a further table which functions held the locks that were waited for.`,
+		Example: `  lockstep-lab capacity
+  lockstep-lab capacity --messages 2000000 --duration 60s --output json
+  lockstep-lab capacity --processors 2,4,8`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if f.Queues < 1 || f.Duration < time.Second {
+				return cli.Usage("--queues must be at least 1, and --duration at least 1s")
+			}
+			for _, n := range processors {
+				if n < 1 || n > 1024 {
+					return cli.Usage("--processors %d is not from 1 to 1,024", n)
+				}
+			}
+			if len(processors) == 0 {
+				processors = []int{0}
+			}
+			f.Pair = true
+			for _, n := range processors {
+				if err := capacity(env, cmd, f, p, n); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.RegisterStore(cmd)
+	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "1000000", "rounds": "1"})
+	cmd.Flags().IntVar(&f.Queues, "queues", 5, "queues, and producers and consumers at the same time")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 30*time.Second,
+		"how long the nodes are profiled: longer than each of the two loads takes")
+	cmd.Flags().IntSliceVar(&processors, "processors", nil,
+		"GOMAXPROCS of the nodes, one value after the other; default: as it is")
+	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
+	return cmd
+}
+
+// capacity measures one pair, whose nodes may use so many processors; 0: all.
+func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, processors int) (err error) {
+	metrics := map[string]string{}
+	f.NodeSettings = map[string]map[string]string{}
+	var ports []*harness.Port
+	defer func() {
+		for _, port := range ports {
+			err = errors.Join(err, port.Close())
+		}
+	}()
+	for _, name := range []string{"a", "b"} {
+		port, err := harness.ReservePort()
+		if err != nil {
+			return err
+		}
+		ports = append(ports, port)
+		metrics[name] = port.Address()
+		f.NodeSettings[name] = map[string]string{"metrics.listen": port.Address()}
+	}
+	if processors > 0 {
+		defer restoreEnvironment("GOMAXPROCS")()
+		if err := os.Setenv("GOMAXPROCS", strconv.Itoa(processors)); err != nil { // for the nodes, which inherit it
+			return fmt.Errorf("bench: %w", err)
+		}
+	}
+	return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+		for _, size := range p.Sizes {
+			for round := range f.Rounds {
+				publish, consume, err := measure.MeasureCapacity(cmd.Context(), t, measure.CapacityOptions{
+					SizeBytes: size, Messages: f.Messages, Queues: f.Queues, Profile: f.Duration, Metrics: metrics,
+					Locks: processors > 0,
+				})
+				if err != nil {
+					return err
+				}
+				for _, c := range []measure.Capacity{publish, consume} {
+					c.Round, c.Processors = round+1, processors
+					if err := printCapacity(env, c); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// restoreEnvironment returns what puts a variable back.
+func restoreEnvironment(name string) func() {
+	before, was := os.LookupEnv(name)
+	return func() {
+		if was {
+			_ = os.Setenv(name, before) // it was valid before
+		} else {
+			_ = os.Unsetenv(name) // as above
+		}
+	}
+}
+
+func printCapacity(env *cli.Env, c measure.Capacity) error {
+	if err := env.Print.Object(c); err != nil {
+		return err
+	}
+	var waits []string
+	for _, node := range slices.Sorted(maps.Keys(c.LockWait)) {
+		waits = append(waits, fmt.Sprintf("%.2f µs on the %s", c.LockWait[node], node))
+	}
+	of := ""
+	if c.Processors > 0 {
+		of = fmt.Sprintf(", GOMAXPROCS=%d", c.Processors)
+	}
+	if err := env.Print.Sentence(
+		"%s of %d bytes%s: %.0f messages/s, %.1f µs of CPU each with the client; waiting for locks took %s.", c.Phase,
+		c.SizeBytes, of, c.Rate, c.CPUPerMessage(), strings.Join(waits, ", ")); err != nil {
+		return err
+	}
+	var rows [][]any
+	for _, s := range c.Sections {
+		if s.CPU < leastSection {
+			continue
+		}
+		count, ceiling := "", ""
+		if s.Ceiling > 0 {
+			count, ceiling = strconv.Itoa(s.Goroutines), fmt.Sprintf("%.0f", s.Ceiling)
+		}
+		rows = append(rows, []any{s.Node, s.Function, count, fmt.Sprintf("%.2f", s.CPU), ceiling})
+	}
+	head := []string{"Node", "Goroutine", ">Goroutines", ">CPU µs each", ">Ceiling/s"}
+	if err := env.Print.Table(head, rows); err != nil {
+		return err
+	}
+	if err := printLocks(env, c); err != nil {
+		return err
+	}
+	return printSizes(env, c)
+}
+
+// printLocks prints who held the locks that others waited for.
+func printLocks(env *cli.Env, c measure.Capacity) error {
+	if len(c.Locks) == 0 {
+		return nil
+	}
+	rows := make([][]any, 0, len(c.Locks))
+	for _, l := range c.Locks {
+		rows = append(rows, []any{l.Node, l.Function, fmt.Sprintf("%.0f %%", 100*l.Share)})
+	}
+	return env.Print.Table([]string{"Node", "Held the lock", ">Waiting for it"}, rows)
+}
+
+// printSizes prints what larger machines could carry.
+func printSizes(env *cli.Env, c measure.Capacity) error {
+	if len(c.Sizes) == 0 {
+		return nil
+	}
+	of := ""
+	if c.Phase == "consume" {
+		of = "; of one queue: others have goroutines of their own"
+	}
+	if err := env.Print.Sentence("Derived from these times, and measured on no such machine: messages/s at most, if each "+
+		"node has a machine for itself%s.", of); err != nil {
+		return err
+	}
+	rows := make([][]any, 0, len(c.Sizes))
+	for _, s := range c.Sizes {
+		rows = append(rows, []any{
+			strconv.Itoa(s.Processors), fmt.Sprintf("%.0f", s.ByProcessors), fmt.Sprintf("%.0f", s.BySerial),
+			fmt.Sprintf("%.0f", s.Rate()), s.Limit,
+		})
+	}
+	return env.Print.Table([]string{">Processors", ">They allow/s", ">Serial allows/s", ">At most/s", "Limit"}, rows)
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
+)
+
+func expireCommand(env *cli.Env) *cobra.Command {
+	var f benchcli.Flags
+	var o measure.ExpireOptions
+	cmd := &cobra.Command{
+		Use: "expire", Short: "Measure what a publisher notices while a million messages expire",
+		Long: `Fills a queue with --messages messages, and publishes to another queue at a steady rate. The latencies while all messages of the
+first queue expire at the same moment are compared with those while nothing else happens, before and after that; and, to tell the
+two apart, with those while each node is made to write a checkpoint every second and nothing expires. A message that is late
+because the one before it took long counts from the time at which it was due.
+
+With --by message each message says when it expires, and --fill is how long it may take to publish them; with --by queue the queue
+gets a TTL.`,
+		Example: `  lockstep-lab expire
+  lockstep-lab expire --by queue --standalone
+  lockstep-lab expire --messages 200000 --per-second 500 --rounds 1 --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			switch {
+			case len(p.Sizes) != 1:
+				return cli.Usage("--size must be one size")
+			case o.PerSecond < 1 || o.Publishers < 1 || o.Phase <= 0 || o.Fill <= 0 || o.ExpiringBytes < 0:
+				return cli.Usage("--per-second, --publishers, --phase and --fill must be above 0, and --expiring-size not " +
+					"below")
+			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue:
+				return cli.Usage("--by %q is neither message nor queue", o.By)
+			}
+			o.Messages, o.SizeBytes = f.Messages, p.Sizes[0]
+			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				for round := range f.Rounds {
+					r, err := measure.Expire(cmd.Context(), t, o)
+					if err != nil {
+						return err
+					}
+					r.Round = round + 1
+					if err := printExpire(env, &r); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+	f.Register(cmd)
+	benchcli.SetDefaults(cmd, map[string]string{"messages": "1000000", "rounds": "1"})
+	_ = cmd.Flags().MarkHidden("queues")
+	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "bytes of a message that expires")
+	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
+		"what has them expire: message, each of which says when, or queue, which gets a TTL")
+	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "how long publishing them may take, with --by message")
+	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published each second")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
+	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,
+		"for how long it is measured before, after, and with checkpoints")
+	return cmd
+}
+
+// printExpire prints a table of the latencies and a sentence about the rest.
+func printExpire(env *cli.Env, r *measure.ExpireResult) error {
+	if err := env.Print.Object(*r); err != nil {
+		return err
+	}
+	row := func(name string, p *measure.ExpirePhase) []any {
+		return []any{
+			name, p.Messages, fmt.Sprintf("%.1f", p.Seconds), benchcli.Digits(p.P50), benchcli.Digits(p.P99), benchcli.Digits(p.P999), benchcli.Digits(p.Max),
+			p.Written, fmt.Sprintf("%.1f", p.CPU),
+		}
+	}
+	err := env.Print.Table([]string{
+		"Phase", "Messages", "Seconds", "p50 ms", "p99 ms", "p99.9 ms", "Max ms", "Checkpoints", "CPU s",
+	}, [][]any{
+		row("alone, before", &r.Before), row("checkpoints", &r.Checkpoints), row("expiring", &r.Expiring),
+		row("alone, after", &r.After),
+	})
+	if err != nil {
+		return err
+	}
+	return env.Print.Sentence("%d messages expired by %s, %.0f a second: p50 × %.2f, p99 × %.2f; with checkpoints alone "+
+		"p99 × %.2f", r.Messages, r.By, r.ExpiredRate, r.P50Ratio, r.P99Ratio, r.CheckpointP99Ratio)
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
+)
+
+func fanoutCommand(env *cli.Env) *cobra.Command {
+	var f benchcli.Flags
+	var o measure.FanoutOptions
+	var subscriptions []int
+	var filter bool
+	cmd := &cobra.Command{
+		Use: "fanout", Short: "Measure one queue with many subscriptions: publishing and delivering at the same time",
+		Long: `Measure one queue with many subscriptions. A message is stored once, however many subscriptions get it. With fewer
+consumers than subscriptions the consumers take turns, so that the subscriptions stand at different places of a backlog that
+can be larger than --memory. What is delivered while messages are published ("deliver") and afterwards ("drain") is told apart.
+Fairness is what the subscription that was served least got, as a part of the one that was served most, until the last message was
+published.
+
+All runs on this machine. The processors' time that the consumers of this process take is missing to the nodes, and to the
+producers: of each process, it is in the JSON.
+
+With --filter each number of subscriptions is measured twice: with subscriptions that get everything, and with ones of
+which each has a filter that 1 % of the messages match. The messages have a property then, in both.
+
+--size gives one size, or a range such as 200-500. Of each number of --subscriptions a fresh queue is measured.`,
+		Example: `  lockstep-lab fanout --subscriptions 1,10,100
+  lockstep-lab fanout --subscriptions 100 --producers 50 --consumers 56 --size 200-500 --memory 64MiB --sync off
+  lockstep-lab fanout --subscriptions 100 --consumers 100 --filter`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.SizeMin, o.SizeMax, err = parseSizeRange(f.Sizes); err != nil {
+				return err
+			}
+			f.Sizes = []string{strconv.Itoa(o.SizeMax)}
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if o.Producers < 1 || o.Consumers < 1 || o.Turn < 1 || o.Window < 1 || o.Prefetch < 1 {
+				return cli.Usage("--producers, --consumers, --turn, --window and --prefetch must be at least 1")
+			}
+			for _, n := range subscriptions {
+				if n < 1 || n > 10_000 {
+					return cli.Usage("--subscriptions %d is not between 1 and 10000", n)
+				}
+			}
+			o.Messages = f.Messages
+			if filter {
+				o.Parts = filterParts
+			}
+			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				return fanoutOfEach(env, cmd, t, o, f.Rounds, subscriptions)
+			})
+		},
+	}
+	f.Register(cmd)
+	benchcli.SetDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
+	_ = cmd.Flags().MarkHidden("queues")
+	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
+		"numbers of subscriptions to measure, one after the other")
+	cmd.Flags().IntVar(&o.Producers, "producers", 50, "producers at the same time")
+	cmd.Flags().IntVar(&o.Window, "window", 16, "messages of one producer that are not yet acknowledged")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "consumers at the same time")
+	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish everything before the consumers begin")
+	cmd.Flags().IntVar(&o.Turn, "turn", 1000,
+		"messages that a consumer reads before it goes on to another subscription")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages under way to each consumer")
+	cmd.Flags().BoolVar(&filter, "filter", false,
+		"also measure subscriptions with filters, of which each matches 1 % of the messages")
+	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
+		"end deliveries so long after the last message was published; 0: when all are delivered")
+	return cmd
+}
+
+// fanoutOfEach measures each number of subscriptions, and says how publishing compares with the first of them.
+func fanoutOfEach(
+	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
+) error {
+	var first bench.Result
+	for i, n := range subscriptions {
+		o.Subscriptions = n
+		all, err := fanoutRounds(env, cmd, t, o, rounds)
+		if err != nil {
+			return err
+		}
+		if o.Parts > 0 {
+			o.Filtered = true
+			some, err := fanoutRounds(env, cmd, t, o, rounds)
+			o.Filtered = false
+			if err != nil {
+				return err
+			}
+			if err := compareFilters(env, n, &all, &some); err != nil {
+				return err
+			}
+		}
+		published := all.published
+		if i == 0 {
+			first = published
+			continue
+		}
+		if err := env.Print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n,
+			published.Rate/first.Rate, first.Subscriptions); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filterParts is how many parts the messages are of with --filter: a filter matches one of them.
+const filterParts = 100
+
+// compareFilters says what filtered subscriptions cost beside others: until the last message was dealt with.
+func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
+	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
+		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
+		out.Plural(uint64(n), "subscription"), some.published.Rate/all.published.Rate,
+		some.seconds/all.seconds, some.cpu/all.cpu)
+}
+
+// fanoutMedians are what one number of subscriptions is compared by with another.
+type fanoutMedians struct {
+	published    bench.Result
+	seconds, cpu float64 // until all was delivered, without --backlog
+}
+
+// parseSizeRange reads a size, or a range of sizes.
+func parseSizeRange(sizes []string) (least, most int, err error) {
+	text := strings.Join(sizes, ",")
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	if least, err = strconv.Atoi(from); err == nil {
+		most, err = strconv.Atoi(to)
+	}
+	if err != nil || least < 0 || most < least {
+		return 0, 0, cli.Usage("--size %q is neither a number of bytes nor a range such as 200-500", text)
+	}
+	return least, most, nil
+}
+
+// fanoutRounds measures one number of subscriptions and returns the medians.
+func fanoutRounds(
+	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int,
+) (medians fanoutMedians, err error) {
+	phases := map[string][]bench.Result{}
+	for round := range rounds {
+		err := measure.Fanout(cmd.Context(), t, o, func(r bench.Result) error {
+			r.Round = round + 1
+			phases[r.Phase] = append(phases[r.Phase], r)
+			return env.Print.Object(r)
+		})
+		if err != nil {
+			return medians, err
+		}
+	}
+	rows := make([][]any, 0, 3)
+	for _, phase := range []string{"publish", "deliver", "drain"} {
+		if len(phases[phase]) == 0 {
+			continue // there is no "deliver" with --backlog
+		}
+		m := bench.Median(phases[phase])
+		if err := env.Print.Object(m); err != nil {
+			return medians, err
+		}
+		if phase == "publish" {
+			medians.published = m
+		}
+		if phase != "deliver" { // which is at the same time as publishing
+			medians.seconds += m.Seconds
+			medians.cpu += m.CPU
+		}
+		fair := ""
+		if phase == "deliver" {
+			fair = fmt.Sprintf("%.2f", m.Share)
+		}
+		rows = append(rows, []any{
+			m.Subscriptions, phase, m.Messages, fmt.Sprintf("%.0f", m.Rate), fmt.Sprintf("%.1f", m.MB), benchcli.Digits(m.P50),
+			benchcli.Digits(m.P99), benchcli.Digits(m.Max),
+			fair, fmt.Sprintf("%.1f", m.CPU), fmt.Sprintf("%.0f", m.RSS), fmt.Sprintf("%.0f", m.DiskWritten),
+		})
+	}
+	return medians, env.Print.Table([]string{
+		"Subscriptions", "Phase", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "max ms", "Fairness", "CPU s",
+		"RSS MB", "Disk MB",
+	}, rows)
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lab implements the commands of lockstep-lab: benchmarks of a pair and of the embedded store, and comparisons with
+// other products. The measurements are in cmd/lockstep-lab/internal/measure.
+package lab
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/pair"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
+)
+
+// Run runs one command line and returns the exit code.
+func Run(ctx context.Context, args []string, process cli.Process) int {
+	env := &cli.Env{Process: process}
+	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
+}
+
+// Root returns the command lockstep-lab with all benchmarks.
+func Root(env *cli.Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockstep-lab",
+		Short: "Benchmark Lockstep and compare it with other products",
+		Long:  benchcli.Long,
+		Example: `  lockstep-lab all
+  lockstep-lab maintenance --work resize,rejoin
+  lockstep-lab compare --peer nats --peers ~/peers`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cli.Globals(env, root)
+	root.AddCommand(benchcli.Commands(env)...)
+	root.AddCommand(
+		wipeCommand(env), maintenanceCommand(env), fanoutCommand(env), expireCommand(env), pageSizeCommand(env),
+		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env),
+		mixedCommand(env), knobsCommand(env), compareCommand(env), allCommand(env),
+	)
+	// Benchmarks start this program again as a node or as a witness.
+	for _, cmd := range []*cobra.Command{serve.Command(env), pair.WitnessCommand(env)} {
+		cmd.GroupID, cmd.Hidden = "", true
+		root.AddCommand(cmd)
+	}
+	cli.ShapeFlags(root)
+	return root
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/process"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+func storeCommand(env *cli.Env) *cobra.Command {
+	var f benchcli.Flags
+	var o measure.StoreOptions
+	var limit string
+	cmd := &cobra.Command{
+		Use: "store", Short: "Measure the embedded store alone: write bursts and read them back, in one goroutine",
+		Long: `Measure the store without network and replication: write a burst of --messages, read it back, and so on. Nothing is
+acknowledged, so the store grows. Of a write, a latency is that of one transaction of --batch messages; of a read, that of
+one read of up to 1000 messages or 1 MiB.
+
+With four bursts or more, the mean rate of the last half is compared with that of the first two. --memory-limit runs all of it
+in a memory cgroup (of either version; it takes root), in which the page cache counts. --far closes the store after the bursts
+and measures how long it takes to open, and a reader that begins at the first message while nothing is in the page cache,
+beside a plain read of the same file.`,
+		Example: `  lockstep-lab store --size 512 --messages 2000000 --bursts 4 --sync off
+  lockstep-lab store --sync always --batch 100 --warm
+  lockstep-lab store --messages 2000000 --bursts 16 --sync off --memory-limit 2GiB --far --warm --rounds 1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if o.Batch < 1 || o.Batch > 10_000 || o.Bursts < 1 || o.Pause < 0 {
+				return cli.Usage("--batch must be 1 to 10000, --bursts at least 1 and --pause not below 0")
+			}
+			if limit != "" {
+				bytes, err := config.ParseSize(limit)
+				if err != nil {
+					return cli.Usage("--memory-limit: %v", err)
+				}
+				o.MemoryLimit = int64(bytes)
+			}
+			o.Messages = f.Messages
+			return embeddedRounds(env, cmd, f, p, o.Batch, 1, []string{"write", "read", "start", "read far"},
+				func(ctx context.Context, e measure.EmbeddedOptions, report func(bench.Result) error) error {
+					o := o
+					o.EmbeddedOptions = e
+					return measure.Store(ctx, o, report)
+				})
+		},
+	}
+	f.RegisterStore(cmd)
+	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages of one transaction")
+	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "bursts, each of --messages")
+	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
+	cmd.Flags().BoolVar(&o.Warm, "warm", false, "write and delete as much as the run will use before measuring")
+	cmd.Flags().StringVar(&limit, "memory-limit", "",
+		"memory of this process and its page cache, such as 2GiB; empty: no limit")
+	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store, and reading it from its first message")
+	return cmd
+}
+
+func queuesCommand(env *cli.Env) *cobra.Command {
+	var f benchcli.Flags
+	var o measure.QueuesOptions
+	var batch int
+	load := bench.PublishOptions{Producers: 5}
+	cmd := &cobra.Command{
+		Use: "queues", Short: "Measure many queues beside one queue, in the embedded store or on nodes",
+		Long: `Measure what many queues cost: make --queues of them, publish one message to each, and then publish --messages round all of
+them, and --messages to one queue alone. At the end everything is closed and opened again: how long that takes.
+
+By default that is the embedded store: a transaction has --batch messages in both cases, in the one each to another queue. The one queue is in
+a store of its own, and the two take turns, in --slices of --messages and a checkpoint. Reported is also the heap that each queue needs.
+With --pair or --standalone it is nodes that are started for it, and --publishers that each wait for their acknowledgements, or pipeline
+with a --window above 1; the one queue comes first.`,
+		Example: `  lockstep-lab queues
+  lockstep-lab queues --standalone --messages 200000
+  lockstep-lab queues --queues 100000 --messages 1000000 --sync off --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.Parse()
+			if err != nil {
+				return err
+			}
+			if batch < 1 || batch > 10_000 || o.Queues < 1 || o.Slices < 1 {
+				return cli.Usage("--batch must be 1 to 10000, --queues and --slices at least 1")
+			}
+			if f.Pair || f.Standalone {
+				load.Messages = f.Messages
+				return nodeQueues(env, cmd, f, p, load, o.Queues)
+			}
+			o.Messages = f.Messages
+			phases := []string{"create", "one each", "one queue", "round robin", "start"}
+			return embeddedRounds(env, cmd, f, p, batch, 2, phases,
+				func(ctx context.Context, e measure.EmbeddedOptions, report func(bench.Result) error) error {
+					o := o
+					o.EmbeddedOptions = e
+					return measure.Queues(ctx, o, report)
+				})
+		},
+	}
+	f.RegisterNodes(cmd)
+	f.RegisterStore(cmd)
+	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
+	cmd.Flags().IntVar(&load.Publishers, "publishers", 64,
+		"with --pair or --standalone: publishers, which share 5 producers")
+	cmd.Flags().IntVar(&load.Window, "window", 1,
+		"with --pair or --standalone: messages of one publisher that are not yet acknowledged")
+	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
+	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of the embedded store, each of --messages")
+	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
+	return cmd
+}
+
+// nodeQueues measures many queues on nodes, fresh ones in each round.
+func nodeQueues(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int) error {
+	if load.Window < 1 || load.Publishers < load.Producers {
+		return cli.Usage("--window must be at least 1 and --publishers at least %d", load.Producers)
+	}
+	f.Settings = map[string]string{"limits.queues": strconv.Itoa(queues + 1)}
+	for _, size := range p.Sizes {
+		var all []bench.Result
+		for round := range f.Rounds {
+			err := benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				load.SizeBytes = size
+				return measure.NodeQueues(cmd.Context(), t, load, queues, func(r bench.Result) error {
+					r.Round = round + 1
+					all = append(all, r)
+					return env.Print.Object(r)
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		medians := mediansOf(all, []string{"one queue", "create", "one each", "round robin", "start"})
+		for i := range medians {
+			if err := env.Print.Object(medians[i]); err != nil {
+				return err
+			}
+		}
+		if err := printEmbedded(env, append(all, medians...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// embeddedRounds measures, with so many stores open at once, each size in rounds, each with a directory of its own, and
+// prints them, the medians and how they compare.
+func embeddedRounds(
+	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, batch, stores int, phases []string,
+	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
+) error {
+	ctx := cmd.Context()
+	defer process.LimitMemory(ctx, p.Memory*config.Size(stores))() // as a node's process does, which has one
+	for _, size := range p.Sizes {
+		var all []bench.Result
+		for round := range f.Rounds {
+			results, err := embeddedRound(ctx, env, f, measure.EmbeddedOptions{
+				SizeBytes: size, Batch: batch, Sync: f.Sync, PageSize: int(p.PageSize), MemoryBudget: int64(p.Memory),
+				PageCache: p.PageCache,
+			}, round+1, run)
+			if err != nil {
+				return err
+			}
+			all = append(all, results...)
+			if err := printEmbedded(env, results); err != nil {
+				return err
+			}
+			if err := printTrends(env, results); err != nil {
+				return err
+			}
+		}
+		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.Burst > 1 }) {
+			continue // there is nothing to take a median of
+		}
+		medians := mediansOf(all, phases)
+		for i := range medians {
+			if err := env.Print.Object(medians[i]); err != nil {
+				return err
+			}
+		}
+		if err := printEmbedded(env, medians); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func embeddedRound(
+	ctx context.Context, env *cli.Env, f benchcli.Flags, o measure.EmbeddedOptions, round int,
+	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
+) (results []bench.Result, err error) {
+	dir, remove, err := bench.NewDir(f.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	o.Dir = dir
+	err = run(ctx, o, func(r bench.Result) error {
+		r.Round = round
+		results = append(results, r)
+		return env.Print.Object(r)
+	})
+	return results, err
+}
+
+// mediansOf gives the median of each phase at each number of stored messages; that of bursts is over all of them.
+func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
+	type key struct {
+		phase  string
+		stored int
+	}
+	groups := map[key][]bench.Result{}
+	var order []key
+	for _, r := range all {
+		k := key{r.Phase, r.Stored}
+		if r.Burst > 0 {
+			k.stored = 0
+		}
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], r)
+	}
+	slices.SortStableFunc(order, func(a, b key) int {
+		return slices.Index(phases, a.phase) - slices.Index(phases,
+			b.phase)
+	})
+	for _, k := range order {
+		m := bench.Median(groups[k])
+		if m.Rate == 0 { // a start
+			slices.SortFunc(groups[k], func(a, b bench.Result) int { return int(a.StartMS*1000) - int(b.StartMS*1000) })
+			m = groups[k][len(groups[k])/2]
+			m.Median = true
+		}
+		medians = append(medians, m)
+	}
+	return medians
+}
+
+// printTrends compares the last bursts with the first ones.
+func printTrends(env *cli.Env, results []bench.Result) error {
+	for _, phase := range []string{"write", "read"} {
+		var bursts []bench.Result
+		for _, r := range results {
+			if r.Phase == phase && r.Burst > 0 {
+				bursts = append(bursts, r)
+			}
+		}
+		ratio, ok := measure.Trend(bursts)
+		if !ok {
+			continue
+		}
+		last := bursts[len(bursts)-1]
+		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(bursts)-len(bursts)/2)
+		if err := env.Print.Object(bench.Result{
+			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round,
+			SizeBytes: last.SizeBytes,
+			Ratio:     ratio, Note: note, MemoryLimitMB: last.MemoryLimitMB, BudgetMB: last.BudgetMB,
+			PeakRSS: last.PeakRSS,
+		}); err != nil {
+			return err
+		}
+		if err := env.Print.Sentence("%s: %s: %.2f; at most %.0f MB resident, memory.budget is %.0f MB", phase, note,
+			ratio, peak(bursts), last.BudgetMB); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func peak(results []bench.Result) (mb float64) {
+	for i := range results {
+		mb = max(mb, results[i].PeakRSS)
+	}
+	return mb
+}
+
+// printEmbedded prints a table for people.
+func printEmbedded(env *cli.Env, results []bench.Result) error {
+	rows := make([][]any, 0, len(results))
+	for _, r := range results {
+		name := fmt.Sprint(r.Round)
+		if r.Burst > 0 {
+			name = fmt.Sprintf("%d/%d", r.Round, r.Burst)
+		}
+		if r.Median {
+			name = "median"
+		}
+		rows = append(rows, []any{
+			r.Workload + " " + r.Phase, name, r.Sync, r.SizeBytes, stored(&r), r.Messages, number(r.Rate, 0),
+			spread(&r), number(r.MB, 1),
+			benchcli.Digits(r.P50), benchcli.Digits(r.P99), benchcli.Digits(r.Max), fmt.Sprintf("%.2f", r.CPUPerMessage()),
+			fmt.Sprintf("%.0f", r.PeakRSS), r.Remark(),
+		})
+	}
+	return env.Print.Table([]string{
+		"Measured", "Round", "Sync", ">Bytes", ">Stored", ">Messages", ">Rate/s", ">Spread", ">MB/s", ">p50 ms",
+		">p99 ms", ">max ms", ">CPU µs each", ">Peak MB", "",
+	}, rows)
+}
+
+func stored(r *bench.Result) int {
+	if r.Queues > 0 {
+		return r.Queues
+	}
+	return r.Stored
+}
+
+func number(v float64, decimals int) string {
+	if v == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/google/pprof/profile"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+)
+
+// CapacityOptions say what is measured.
+type CapacityOptions struct {
+	SizeBytes int
+	// Messages that are published to Queues, and then again to one, which is drained.
+	Messages int
+	Queues   int
+	// Profile is how long the nodes are profiled: all the time that one of the two takes.
+	Profile time.Duration
+	// Metrics are the addresses of the nodes' metrics, by the names of the nodes.
+	Metrics map[string]string
+	// Locks has waits for locks recorded, which takes some processor time.
+	Locks bool
+}
+
+// Capacity is what each goroutine of a pair used.
+type Capacity struct {
+	// Result of the load, of which Phase is "publish" or "consume".
+	bench.Result
+	// Processors that each node may use; 0: all.
+	Processors int `json:"processors,omitempty"`
+	// Sections of both nodes, the longest first.
+	Sections []Section `json:"sections"`
+	// LockWait is how long goroutines of each node waited for locks, in µs for each message.
+	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
+	// Locks are those that goroutines of each node waited for most, if that was recorded.
+	Locks []HeldLock `json:"locks,omitempty"`
+	// Sizes are derived from Sections.
+	Sizes []Size `json:"sizes"`
+}
+
+// MeasureCapacity publishes to many queues, and then drains one, each while both nodes are profiled.
+func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (publish, consume Capacity, err error) {
+	nodes, err := inspectors(ctx, t, o)
+	if err != nil {
+		return publish, consume, err
+	}
+	queues := bench.QueueNames(o.Queues)
+	p := bench.PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: o.Queues, Window: 1000, Queues: o.Queues}
+	err = bench.WithQueues(ctx, t.Client, queues, func() error {
+		publish, err = profiled(ctx, t, o, nodes, func(r *bench.Result) error {
+			r.Phase, r.Queues, r.Producers, r.Window = "publish", o.Queues, p.Producers, p.Window
+			producers, err := bench.NewProducers(ctx, t.Client, p.Producers)
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			h, err := bench.PublishAll(ctx, producers, queues, p)
+			r.Took(time.Since(start), o.Messages, h)
+			for _, p := range producers {
+				err = errors.Join(err, p.Close())
+			}
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		return publish, consume, err
+	}
+	one := bench.QueueNames(1)
+	drained := bench.ConsumeOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Consumers: o.Queues, Prefetch: 1000}
+	err = bench.WithQueues(ctx, t.Client, one, func() error {
+		if err := bench.Fill(ctx, t.Client, one, drained); err != nil {
+			return err
+		}
+		consume, err = profiled(ctx, t, o, nodes, func(r *bench.Result) error {
+			r.Phase, r.Queues, r.Consumers = "consume", 1, o.Queues
+			return bench.DrainQueues(ctx, t, one, drained, r)
+		})
+		return err
+	})
+	return publish, consume, err
+}
+
+// inspectors are those of the nodes by what they are: "active" and "standby".
+func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[string]inspector, error) {
+	active, err := t.Client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]inspector{}
+	for _, n := range t.Pair.Nodes {
+		role := "standby"
+		if n == t.Pair.Find(active.Address) {
+			role = "active"
+		}
+		out[role] = inspector{o.Metrics[n.Name]}
+	}
+	return out, nil
+}
+
+// countInterval is the time between two counts of goroutines, which cost the nodes some processor time themselves.
+const countInterval = 500 * time.Millisecond
+
+// countWhile counts the goroutines of the nodes again and again until the load is done, whose error it returns. A
+// single count would do for neither end of a load: at its begin not all producers are connected, and at its end some
+// have left.
+func countWhile(
+	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
+) (map[string]map[string]int, error) {
+	counts := map[string][]map[string]int{}
+	tick := time.NewTicker(countInterval)
+	defer tick.Stop()
+	for {
+		for name, n := range nodes {
+			counted, err := n.goroutines(ctx)
+			if err != nil {
+				return nil, errors.Join(err, <-loaded)
+			}
+			counts[name] = append(counts[name], counted)
+		}
+		select {
+		case err := <-loaded:
+			out := map[string]map[string]int{}
+			for name, all := range counts {
+				out[name] = usual(all)
+			}
+			return out, err
+		case <-tick.C:
+		}
+	}
+}
+
+// profiled runs a load while the nodes are profiled.
+func profiled(ctx context.Context, t bench.Target, o CapacityOptions, nodes map[string]inspector,
+	load func(*bench.Result) error,
+) (c Capacity, err error) {
+	c = Capacity{
+		Result:   bench.Result{Workload: "capacity", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes},
+		LockWait: map[string]float64{},
+	}
+	for name, n := range nodes {
+		if c.LockWait[name], err = n.waited(ctx); err != nil {
+			return c, err
+		}
+	}
+	cpu, waits, counts := map[string]*profile.Profile{}, map[string]*profile.Profile{}, map[string]map[string]int{}
+	g, ctx := errgroup.WithContext(ctx)
+	results := make(chan func(), 2*len(nodes)+1)
+	for name, n := range nodes {
+		g.Go(func() error {
+			p, err := n.cpu(ctx, o.Profile)
+			results <- func() { cpu[name] = p }
+			return err
+		})
+		if !o.Locks {
+			continue
+		}
+		g.Go(func() error {
+			p, err := n.contention(ctx, o.Profile)
+			results <- func() { waits[name] = p }
+			return err
+		})
+	}
+	g.Go(func() error {
+		m, start := bench.NewMeter(t.Processes, t.Dir), time.Now()
+		loaded := make(chan error, 1)
+		go func() { loaded <- load(&c.Result) }()
+		counted, err := countWhile(ctx, nodes, loaded)
+		results <- func() { counts = counted }
+		c.Cost(m)
+		if took := time.Since(start); err == nil && took > o.Profile {
+			err = fmt.Errorf("the load took %s, longer than the nodes were profiled: raise --duration", took.Round(time.Second))
+		}
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return c, err
+	}
+	close(results)
+	for put := range results {
+		put()
+	}
+	ctx = context.WithoutCancel(ctx)
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		c.Sections = append(c.Sections, sections(name, cpu[name], counts[name], c.Messages)...)
+		if o.Locks {
+			c.Locks = append(c.Locks, locks(name, waits[name])...)
+		}
+		after, err := nodes[name].waited(ctx)
+		if err != nil {
+			return c, err
+		}
+		c.LockWait[name] = (after - c.LockWait[name]) * 1e6 / float64(c.Messages)
+	}
+	c.Sizes = sizing(c.Sections)
+	return c, nil
+}

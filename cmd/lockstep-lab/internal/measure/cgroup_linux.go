@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// limitMemory moves this process into a memory cgroup of its own; its page cache counts. leave moves it back and
+// removes the cgroup.
+func limitMemory(bytes int64) (leave func() error, err error) {
+	mount, home, limit, err := memoryCgroup()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(mount, fmt.Sprintf("lockstep-bench-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make a memory cgroup (it takes root): %w", err)
+	}
+	if err = writeControl(filepath.Join(dir, limit), bytes); err == nil {
+		err = writeControl(filepath.Join(dir, "cgroup.procs"), int64(os.Getpid()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(dir))
+	}
+	return func() error {
+		if err := writeControl(filepath.Join(home, "cgroup.procs"), int64(os.Getpid())); err != nil {
+			return err
+		}
+		if err := os.Remove(dir); err != nil {
+			return fmt.Errorf("remove the memory cgroup: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+func writeControl(file string, value int64) error {
+	if err := os.WriteFile(file, []byte(strconv.FormatInt(value, 10)), 0); err != nil {
+		return fmt.Errorf("memory cgroup: %w", err)
+	}
+	return nil
+}
+
+// memoryCgroup finds the hierarchy with the memory controller: where it is mounted, the directory of this process's own
+// group, and the name of the file with the limit. Version 2 has one hierarchy, version 1 one for memory.
+func memoryCgroup() (mount, home, limit string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", "", "", fmt.Errorf("look for cgroups: %w", err)
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", "", "", fmt.Errorf("look for cgroups: %w", err)
+	}
+	mount, v2 := findMemoryMount(string(mounts))
+	if mount == "" {
+		return "", "", "", errors.New("no cgroup hierarchy with the memory controller is mounted")
+	}
+	limit = "memory.limit_in_bytes"
+	if v2 {
+		limit = "memory.max"
+		enabled, err := os.ReadFile(filepath.Join(mount, "cgroup.subtree_control"))
+		if err != nil || !slices.Contains(strings.Fields(string(enabled)), "memory") {
+			// Another place for processes at the top would be against the rules of version 2; systemd has it enabled.
+			if err := os.WriteFile(filepath.Join(mount, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+				return "", "", "", fmt.Errorf("enable the memory controller: %w", err)
+			}
+		}
+	}
+	for line := range strings.Lines(string(own)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && (v2 && f[1] == "" || !v2 && slices.Contains(strings.Split(f[1], ","), "memory")) {
+			return mount, filepath.Join(mount, f[2]), limit, nil
+		}
+	}
+	return "", "", "", errors.New("the process is in no cgroup of " + mount)
+}
+
+// findMemoryMount reads mountinfo. A version 1 hierarchy with the memory controller wins: then version 2 has none.
+func findMemoryMount(mountinfo string) (mount string, v2 bool) {
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if !ok || len(f) < 5 || len(g) < 3 {
+			continue
+		}
+		switch {
+		case g[0] == "cgroup" && slices.Contains(strings.Split(g[2], ","), "memory"):
+			return f[4], false
+		case g[0] == "cgroup2":
+			if b, err := os.ReadFile(filepath.Join(f[4], "cgroup.controllers")); err == nil &&
+				slices.Contains(strings.Fields(string(b)), "memory") {
+				mount, v2 = f[4], true
+			}
+		}
+	}
+	return mount, v2
+}

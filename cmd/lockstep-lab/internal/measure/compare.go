@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"cmp"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"slices"
+)
+
+// Comparison puts all rounds of one case side by side: ours, and those of peers.
+type Comparison struct {
+	Workload  string `json:"workload"` // "compare"
+	Case      string `json:"case"`
+	Sync      string `json:"sync"`
+	SizeBytes int    `json:"size_bytes"`
+	Ours      Side   `json:"ours"`
+	Peers     []Side `json:"peers"`
+
+	ours  []bench.Result
+	peers map[string][]bench.Result
+}
+
+// Side is the median rate of one side, the latencies of the round that had it (of two in the middle the lower), and the
+// spread over all.
+type Side struct {
+	Name    string  `json:"name"`
+	Rounds  int     `json:"rounds"`
+	Rate    float64 `json:"rate_per_s"`
+	RateMin float64 `json:"rate_min_per_s"`
+	RateMax float64 `json:"rate_max_per_s"`
+	P50     float64 `json:"p50_ms,omitempty"`
+	P99     float64 `json:"p99_ms,omitempty"`
+	// Remark says what else there is to know of that round.
+	Remark string `json:"remark,omitempty"`
+	// Ratio of our rate to that of this one.
+	Ratio float64 `json:"ratio,omitempty"`
+}
+
+// Comparisons collects results by case, sync mode and size, in the order in which they come first.
+type Comparisons struct{ list []*Comparison }
+
+// find returns the comparison that r belongs to.
+func (c *Comparisons) find(name, sync string, size int) *Comparison {
+	i := slices.IndexFunc(c.list, func(x *Comparison) bool {
+		return x.Case == name && x.Sync == sync &&
+			x.SizeBytes == size
+	})
+	if i < 0 {
+		c.list = append(c.list, &Comparison{
+			Workload: "compare", Case: name, Sync: sync, SizeBytes: size,
+			peers: map[string][]bench.Result{},
+		})
+		i = len(c.list) - 1
+	}
+	return c.list[i]
+}
+
+// Ours adds a result of ours under its Case.
+func (c *Comparisons) Ours(r bench.Result) {
+	x := c.find(r.Case, r.Sync, r.SizeBytes)
+	x.ours = append(x.ours, r)
+}
+
+// Peer adds a result of a peer under its Case.
+func (c *Comparisons) Peer(name, sync string, r bench.Result) {
+	x := c.find(r.Case, sync, r.SizeBytes)
+	x.peers[name] = append(x.peers[name], r)
+	if r.Case == CasePub64 { // the most that its clients have under way at a time
+		x = c.find(CasePipelined, sync, r.SizeBytes)
+		x.peers[name] = append(x.peers[name], r)
+	}
+}
+
+// Messages returns how many messages a peer had in that case, the last time; 0 if it is not known.
+func (c *Comparisons) Messages(name, sync string, size int) int {
+	for _, results := range c.find(name, sync, size).peers {
+		return results[len(results)-1].Messages
+	}
+	return 0
+}
+
+// List computes medians, spreads and ratios.
+func (c *Comparisons) List() []Comparison {
+	out := make([]Comparison, 0, len(c.list))
+	for _, x := range c.list {
+		x.Ours, x.Peers = side("lockstep", x.ours), nil
+		for name, results := range x.peers {
+			s := side(name, results)
+			if s.Rate > 0 {
+				s.Ratio = x.Ours.Rate / s.Rate
+			}
+			x.Peers = append(x.Peers, s)
+		}
+		slices.SortFunc(x.Peers, func(a, b Side) int { return cmp.Compare(a.Name, b.Name) })
+		out = append(out, *x)
+	}
+	return out
+}
+
+func side(name string, results []bench.Result) Side {
+	if len(results) == 0 {
+		return Side{Name: name}
+	}
+	m := bench.Median(results)
+	rates := make([]float64, len(results))
+	for i := range results {
+		rates[i] = results[i].Rate
+	}
+	slices.Sort(rates)
+	middle := (rates[(len(rates)-1)/2] + rates[len(rates)/2]) / 2
+	return Side{
+		Name: name, Rounds: len(results), Rate: middle, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50,
+		P99: m.P99, Remark: m.Remark(),
+	}
+}

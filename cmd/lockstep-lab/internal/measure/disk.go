@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// ioBytes is the size of plain reads and writes.
+const ioBytes = 1 << 20
+
+// Warm writes a file of so many bytes and deletes it: memory and disk blocks that a virtual machine has not touched for
+// a while are slow the first time, and that would hide all else.
+func Warm(ctx context.Context, dir string, bytes int64) (err error) {
+	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
+		return fmt.Errorf("warm: %d MB are needed and %d are free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
+	}
+	f, err := os.CreateTemp(dir, "warm-")
+	if err != nil {
+		return fmt.Errorf("warm: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	piece := bench.Body(ioBytes)
+	for done := int64(0); done < bytes; done += int64(len(piece)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := f.Write(piece); err != nil {
+			return fmt.Errorf("warm: %w", err)
+		}
+	}
+	return nil
+}
+
+// dropFromCache writes a file to the disk and drops it from the page cache, where the system can do that.
+func dropFromCache(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("drop from the page cache: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was synced
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("drop from the page cache: %w", err)
+	}
+	return adviseDontNeed(f)
+}
+
+// coldRead reads a whole file from the disk and returns MB/s.
+func coldRead(ctx context.Context, name string) (float64, error) {
+	if err := dropFromCache(name); err != nil {
+		return 0, err
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, fmt.Errorf("plain read: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	buf, total, start := make([]byte, ioBytes), int64(0), time.Now()
+	for ctx.Err() == nil {
+		n, err := f.Read(buf)
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, fmt.Errorf("plain read: %w", err)
+		}
+	}
+	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err()
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

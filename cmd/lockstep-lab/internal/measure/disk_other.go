@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package measure
+
+import (
+	"errors"
+	"os"
+)
+
+func adviseDontNeed(*os.File) error { return nil }
+
+func limitMemory(int64) (leave func() error, err error) {
+	return nil, errors.New("only Linux has memory cgroups")
+}

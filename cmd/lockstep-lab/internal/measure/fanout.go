@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+)
+
+// FanoutOptions say how one queue with many subscriptions is loaded.
+type FanoutOptions struct {
+	// Subscriptions of the queue: each gets every message, which is stored once.
+	Subscriptions int
+	// Producers publish at the same time, with Window messages of each unanswered.
+	Producers, Window int
+	// Consumers at the same time. With fewer than Subscriptions they take turns: each one reads Turn messages of a
+	// subscription at most and goes on to the one that has waited longest, so that the subscriptions stand at different
+	// places.
+	Consumers, Turn, Prefetch int
+	// Messages in all, with bodies of SizeMin to SizeMax bytes.
+	Messages, SizeMin, SizeMax int
+	// Backlog: everything is published before the consumers begin.
+	Backlog bool
+	// Parts: each message has a property that says of which of so many parts it is; 0: it has none. Filtered: each
+	// subscription has a filter that the messages of one of them match.
+	Parts    int
+	Filtered bool
+	// Drain is how long deliveries go on after the last message was published, at most; 0: until all are delivered.
+	Drain time.Duration
+}
+
+// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more:
+// longer than messages that are there take to come on a busy machine.
+const patience = time.Second
+
+// fanout is one run.
+type fanout struct {
+	FanoutOptions
+	client *client.Client
+	queue  string
+	// free has the subscriptions that no consumer reads, the one that has waited longest first.
+	free      chan int
+	delivered []atomic.Int64     // by subscription
+	expected  []int64            // of them
+	left      atomic.Int64       // deliveries to come
+	published atomic.Bool        // all messages
+	over      context.CancelFunc // ends the consumers
+	// waits of each consumer for a message, while messages are published and afterwards.
+	waits [][2]*hdrhistogram.Histogram
+}
+
+// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Results are of
+// "publish", where a latency is the time to the acknowledgement; of "deliver", which is what was delivered during the
+// same time; and of "drain", what was delivered afterwards. There a latency is the time that a consumer waited for its
+// next message. Share, of "deliver", is what the subscription that was served least had, as a part of the one that was
+// served most.
+func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(bench.Result) error) error {
+	f := &fanout{
+		FanoutOptions: o, client: t.Client, queue: bench.QueueNames(1)[0], free: make(chan int, o.Subscriptions),
+		delivered: make([]atomic.Int64, o.Subscriptions), waits: make([][2]*hdrhistogram.Histogram, o.Consumers),
+	}
+	for i := range f.waits {
+		f.waits[i] = [2]*hdrhistogram.Histogram{bench.NewHistogram(), bench.NewHistogram()}
+	}
+	f.expect()
+	var results []bench.Result
+	err := f.withQueue(ctx, func() (err error) {
+		results, err = f.measure(ctx, t)
+		return err
+	})
+	for i := 0; err == nil && i < len(results); i++ {
+		err = report(results[i])
+	}
+	return err
+}
+
+// expect says how many messages each subscription gets.
+func (f *fanout) expect() {
+	f.expected = make([]int64, f.Subscriptions)
+	for i := range f.expected {
+		f.expected[i] = int64(f.Messages)
+		if f.Filtered {
+			order := bench.Order{Parts: f.Parts}
+			f.expected[i] = int64(order.PartSize(i, f.Messages))
+		}
+		f.left.Add(f.expected[i])
+	}
+}
+
+// measure runs producers and consumers.
+func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limited, over := context.WithCancel(ctx)
+	defer over()
+	f.over = over
+	var reading sync.WaitGroup
+	read := func() {
+		for i := range f.Consumers {
+			reading.Go(func() {
+				if err := f.read(ctx, limited, f.waits[i]); err != nil {
+					cancel(err)
+				}
+			})
+		}
+	}
+	publish, deliver, drain := f.result(t, "publish"), f.result(t, "deliver"), f.result(t, "drain")
+	m, start := bench.NewMeter(t.Processes, t.Dir), time.Now()
+	if !f.Backlog {
+		read()
+	}
+	h, err := f.publish(ctx)
+	took := time.Since(start)
+	f.published.Store(true)
+	before := 0
+	for i := range f.delivered {
+		before += int(f.delivered[i].Load())
+	}
+	if err != nil {
+		cancel(err)
+	} else {
+		publish.Took(took, f.Messages, h)
+		publish.Cost(m)
+		deliver.Cost(m)
+		deliver.Share = f.share()
+	}
+	m, start = bench.NewMeter(t.Processes, t.Dir), time.Now()
+	if f.Backlog {
+		read()
+	}
+	if f.Drain > 0 {
+		end := time.AfterFunc(f.Drain, f.over)
+		defer end.Stop()
+	}
+	reading.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, fmt.Errorf("fanout: %w", cause)
+	}
+	drain.Took(time.Since(start), f.deliveries()-int(f.left.Load())-before, f.waited(1))
+	drain.Cost(m)
+	if f.Backlog {
+		return []bench.Result{publish, drain}, nil
+	}
+	deliver.Took(took, before, f.waited(0))
+	return []bench.Result{publish, deliver, drain}, nil
+}
+
+// deliveries are those of all subscriptions.
+func (f *fanout) deliveries() (n int) {
+	for _, e := range f.expected {
+		n += int(e)
+	}
+	return n
+}
+
+func (f *fanout) result(t bench.Target, phase string) bench.Result {
+	return bench.Result{
+		Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (f.SizeMin + f.SizeMax) / 2,
+		Queues:        1,
+		Subscriptions: f.Subscriptions, Producers: f.Producers, Window: f.Window, Consumers: f.Consumers,
+		Prefetch: f.Prefetch, Filtered: f.Filtered,
+	}
+}
+
+// waited puts the waits of all consumers together.
+func (f *fanout) waited(phase int) *hdrhistogram.Histogram {
+	all := bench.NewHistogram()
+	for _, w := range f.waits {
+		all.Merge(w[phase])
+	}
+	return all
+}
+
+// withQueue runs fn with the queue and its subscriptions.
+func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
+	names := make([]string, f.Subscriptions)
+	for i := range names {
+		names[i] = subscriptionName(i)
+		f.free <- i
+	}
+	if _, err := f.client.DeleteQueue(ctx, f.queue, false); err != nil && !bench.IsNotFound(err) {
+		return err
+	}
+	err := f.createQueue(ctx, names)
+	if err == nil {
+		err = fn()
+	}
+	if _, derr := f.client.DeleteQueue(ctx, f.queue, false); derr != nil && err == nil {
+		err = derr
+	}
+	return err
+}
+
+// createQueue makes the queue with its subscriptions.
+func (f *fanout) createQueue(ctx context.Context, names []string) error {
+	o := client.CreateQueueOptions{Subscriptions: names}
+	if f.Filtered {
+		o = client.CreateQueueOptions{Topic: true}
+	}
+	if _, _, err := f.client.CreateQueue(ctx, f.queue, o); err != nil || !f.Filtered {
+		return err
+	}
+	order := bench.Order{Parts: f.Parts}
+	for i, name := range names {
+		o := client.SubscriptionOptions{Filter: order.PartFilter(i)}
+		if _, _, err := f.client.CreateSubscriptionWith(ctx, f.queue, name, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func subscriptionName(i int) string { return fmt.Sprintf("s%04d", i) }
+
+// publish publishes all messages.
+func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
+	sizes := make([]int, f.Messages)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range sizes {
+		sizes[i] = f.SizeMin + rng.IntN(f.SizeMax-f.SizeMin+1)
+	}
+	producers, err := bench.NewProducers(ctx, f.client, f.Producers)
+	if err != nil {
+		return nil, err
+	}
+	h, err := bench.PublishAll(ctx, producers, []string{f.queue},
+		bench.PublishOptions{
+			Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes, Order: bench.Order{Parts: f.Parts},
+		})
+	for _, p := range producers {
+		err = errors.Join(err, p.Close())
+	}
+	return h, err
+}
+
+// read is one consumer: it reads a subscription after the other until limited ends, as it does when all is delivered.
+func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histogram) error {
+	for {
+		select {
+		case <-limited.Done():
+			return nil // all is delivered, or the goroutine that ended it says why
+		case sub := <-f.free:
+			if err := f.turn(ctx, limited, sub, waits); err != nil {
+				return err
+			}
+			if f.delivered[sub].Load() < f.expected[sub] { // otherwise no consumer need wait for more
+				f.free <- sub
+			}
+		}
+	}
+}
+
+// turn reads a part of one subscription.
+func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
+	c, err := f.client.Consume(ctx, f.queue,
+		client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	// One timer that is set now and then, instead of one for each message: this process has its part of the machine,
+	// too.
+	limit, leave := context.WithCancel(limited)
+	defer leave()
+	timer, set := time.AfterFunc(patience, leave), time.Now()
+	defer timer.Stop()
+	for got := 0; got < f.Turn || f.Consumers >= f.Subscriptions; got++ {
+		start := time.Now()
+		if start.Sub(set) > patience/4 {
+			timer.Reset(patience)
+			set = start
+		}
+		d, err := c.Receive(limit)
+		if limit.Err() != nil && err != nil {
+			break // nothing more for now, or all is over
+		}
+		if err != nil {
+			return err
+		}
+		phase := 0
+		if f.published.Load() {
+			phase = 1
+		}
+		bench.Record(waits[phase], time.Since(start))
+		d.Ack()
+		f.delivered[sub].Add(1)
+		if f.left.Add(-1) == 0 {
+			f.over()
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return c.Flush(ctx)
+}
+
+// share compares the subscription that was served least with the one that was served most.
+func (f *fanout) share() float64 {
+	least, most := f.delivered[0].Load(), int64(1)
+	for i := range f.delivered {
+		n := f.delivered[i].Load()
+		least, most = min(least, n), max(most, n)
+	}
+	return float64(least) / float64(most)
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// GrowthOptions say how large the stores are that are compared.
+type GrowthOptions struct {
+	EmbeddedOptions
+	// Levels are the numbers of messages stored before the measurement, each in a store of its own. All of them are
+	// open at the same time.
+	Levels []int
+	// Messages to publish in a slice, and Acks to make, each of a message chosen by chance. Each slice ends with a
+	// checkpoint, which is part of it: that is where the pages and the tree are written.
+	Messages, Acks int
+	// Slices of each level, which take turns.
+	Slices int
+}
+
+// fillBatch is how many messages a transaction has that only fills the store.
+const fillBatch = 1000
+
+// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. The levels
+// take turns, slice by slice, so that they meet the same disk; what is published in a slice takes the place of as many
+// of the oldest messages. Two results for each level, "publish" and "ack random": Rate is the median of the slices, CPU
+// and bytes are over all of them. Ratio is the median of the ratios of each slice's rate to that of the first level's
+// slice of the same turn, and CPURatio that of all CPU time per message.
+func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
+	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
+	defer func() {
+		for _, l := range levels {
+			if l != nil {
+				err = errors.Join(err, l.e.close())
+			}
+		}
+	}()
+	of := func(t *turner) *growthLevel { return levels[slices.Index(turns, t)] }
+	for i, stored := range o.Levels {
+		l := o.EmbeddedOptions
+		l.Dir = filepath.Join(o.Dir, strconv.Itoa(i))
+		if levels[i], err = newGrowthLevel(ctx, l, stored); err != nil {
+			return err
+		}
+		turns[i] = &levels[i].turner
+	}
+	for _, phase := range []struct {
+		name  string
+		slice func(*growthLevel, *bench.Result) error
+		tidy  func(*growthLevel) error
+	}{
+		{
+			"publish", func(l *growthLevel, r *bench.Result) error { return l.publish(ctx, o.Messages, r) },
+			func(l *growthLevel) error { return l.drop(ctx, o.Messages) },
+		},
+		{
+			"ack random", func(l *growthLevel, r *bench.Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) },
+			func(*growthLevel) error { return nil },
+		},
+	} {
+		err := takeTurns(turns, "growth", phase.name, o.Slices,
+			func(t *turner, r *bench.Result) error { return phase.slice(of(t), r) },
+			func(t *turner) error { return phase.tidy(of(t)) })
+		if err != nil {
+			return err
+		}
+		for _, l := range levels {
+			r := l.total(turns[0])
+			r.Stored, r.Note = l.stored, joinNotes(r.Note, fmt.Sprintf("ratios to %d stored", levels[0].stored))
+			if err := report(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// growthLevel is a store with one queue that holds a number of messages.
+type growthLevel struct {
+	turner
+	stored      int
+	first, next uint64   // messages that are stored
+	order       []uint64 // in which to acknowledge them
+}
+
+func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growthLevel, error) {
+	e, err := openEmbedded(o)
+	if err != nil {
+		return nil, err
+	}
+	l := &growthLevel{turner: turner{e: e}, stored: stored, first: 1, next: uint64(stored) + 1}
+	if err := errors.Join(e.createQueue("bench"), e.fill(ctx, stored)); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return l, nil
+}
+
+func (l *growthLevel) publish(ctx context.Context, messages int, out *bench.Result) error {
+	l.next += uint64(messages)
+	return l.e.withCheckpoint(ctx, messages, out, func(r *bench.Result) error { return l.e.write(ctx, messages, r) })
+}
+
+// drop acknowledges the oldest messages.
+func (l *growthLevel) drop(ctx context.Context, messages int) error {
+	last := l.first + uint64(messages) - 1
+	if err := l.e.commit(func() {
+		l.e.builder.Ack(firstQueue, firstSub,
+			txn.Range{First: l.first, Last: last})
+	}); err != nil {
+		return err
+	}
+	l.first = last + 1
+	_, err := l.e.store.Checkpoint(ctx)
+	return err
+}
+
+func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *bench.Result) error {
+	if l.order == nil {
+		n := int(l.next - l.first)
+		l.order = randomOrder(n, min(acks, n/slices)*slices)
+	}
+	n := len(l.order) / (slices - len(l.slices)) // of the slices that are left
+	order := l.order[:n]
+	l.order = l.order[n:]
+	return l.e.withCheckpoint(ctx, n, out, func(r *bench.Result) error {
+		return l.e.transactions(ctx, n, r, func(_ int64, done, n int) {
+			for _, i := range order[done : done+n] {
+				seq := l.first + i - 1
+				l.e.builder.Ack(firstQueue, firstSub, txn.Range{First: seq, Last: seq})
+			}
+		})
+	})
+}
+
+// Fill writes messages that are not measured, and a checkpoint.
+func (e *embedded) fill(ctx context.Context, messages int) error {
+	batch := e.Batch
+	defer func() { e.Batch = batch }()
+	e.Batch = fillBatch
+	if err := e.write(ctx, messages, &bench.Result{}); err != nil {
+		return err
+	}
+	_, err := e.store.Checkpoint(ctx)
+	return err
+}
+
+// randomOrder gives count different numbers from 1 to n in an order that is the same each time.
+func randomOrder(n, count int) []uint64 {
+	rng := rand.New(rand.NewPCG(3, 4))
+	// Fisher and Yates, of which only what was moved is held.
+	moved := make(map[int]int, 2*count)
+	at := func(i int) int {
+		if v, ok := moved[i]; ok {
+			return v
+		}
+		return i
+	}
+	order := make([]uint64, count)
+	for i := range order {
+		j := i + rng.IntN(n-i)
+		vi, vj := at(i), at(j)
+		moved[j] = vi
+		delete(moved, i)
+		order[i] = uint64(vj) + 1
+	}
+	return order
+}

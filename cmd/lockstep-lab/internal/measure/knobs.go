@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Knob measures publishing to nodes that were started with one setting changed, with the checkpoints of the active in
+// that time, and how large its log is in the end. The setting is for the result only.
+func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, value string) (bench.Result, error) {
+	if t.Pair == nil {
+		return bench.Result{}, errors.New("settings can only be compared on nodes that are started for it")
+	}
+	before, err := storeStatus(ctx, t)
+	if err != nil {
+		return bench.Result{}, err
+	}
+	bench.ResetPeaks(t.Processes)
+	r, err := bench.PublishInto(ctx, t, o, func(r *bench.Result) error {
+		after, err := storeStatus(ctx, t)
+		if err != nil {
+			return err
+		}
+		r.Checkpoints = int(after.GetCheckpoint() - before.GetCheckpoint())
+		r.CheckpointsPerMin = float64(r.Checkpoints) * 60 / r.Seconds
+		r.LogMB = float64(after.GetLogBytes()) / 1e6
+		return nil
+	})
+	r.Workload, r.Knob, r.Value = "knobs", knob, value
+	return r, err
+}
+
+// storeStatus asks the active for its store.
+func storeStatus(ctx context.Context, t bench.Target) (*pb.StoreStatus, error) {
+	active, err := t.Client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := t.Pair.Find(active.Address)
+	if n == nil {
+		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	}
+	s, err := n.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.GetStore(), nil
+}

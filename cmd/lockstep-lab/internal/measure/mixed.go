@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+)
+
+// MixedOptions say how many queues are published to and consumed from at the same time.
+type MixedOptions struct {
+	SizeBytes int
+	// Queues that Producers and Consumers are spread over; several consumers of a queue share its messages.
+	Queues, Producers, Consumers int
+	// Window is how many messages of one producer are not answered; 1 is synchronous.
+	Window int
+	// Prefetch of each consumer.
+	Prefetch int
+	// Backlog is how many messages are in the queues before.
+	Backlog int
+	// Duration of the measurement.
+	Duration time.Duration
+}
+
+// Mixed measures publishing and consuming at the same time: results of "publish", where a latency is the time to the
+// acknowledgement, and "deliver", where it is the time that a consumer waited for its next message. What was delivered
+// is acknowledged, and confirmed before the queues are deleted.
+func Mixed(ctx context.Context, t bench.Target, o MixedOptions) (publish, deliver bench.Result, err error) {
+	publish = bench.Result{
+		Workload: "mixed", Phase: "publish", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes, Queues: o.Queues,
+		Producers: o.Producers, Window: o.Window, Consumers: o.Consumers, Prefetch: o.Prefetch, Stored: o.Backlog,
+	}
+	deliver = publish
+	deliver.Phase = "deliver"
+	names := bench.QueueNames(o.Queues)
+	err = bench.WithQueues(ctx, t.Client, names, func() error {
+		if o.Backlog > 0 {
+			filled := bench.ConsumeOptions{SizeBytes: o.SizeBytes, Messages: o.Backlog}
+			if err := bench.Fill(ctx, t.Client, names, filled); err != nil {
+				return err
+			}
+		}
+		return mixed(ctx, t, o, names, &publish, &deliver)
+	})
+	return publish, deliver, err
+}
+
+func mixed(ctx context.Context, t bench.Target, o MixedOptions, names []string, publish, deliver *bench.Result) (err error) {
+	producers, err := bench.NewProducers(ctx, t.Client, o.Producers)
+	if err != nil {
+		return err
+	}
+	consumers, end, err := bench.NewConsumers(ctx, t.Client, names, o.Consumers, o.Prefetch)
+	defer func() {
+		err = errors.Join(err, end())
+		for _, p := range producers {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	m, start := bench.NewMeter(t.Processes, t.Dir), time.Now()
+	load, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limited, over := context.WithTimeout(load, o.Duration)
+	defer over()
+	waits := make([]*hdrhistogram.Histogram, len(consumers))
+	var consuming sync.WaitGroup
+	for i, c := range consumers {
+		waits[i] = bench.NewHistogram()
+		consuming.Go(func() {
+			if err := receiveUntil(limited, c, waits[i]); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	h, err := bench.PublishAll(load, producers, names, bench.PublishOptions{
+		SizeBytes: o.SizeBytes, Producers: o.Producers, Window: o.Window, Queues: o.Queues, Duration: o.Duration,
+	})
+	consuming.Wait()
+	if err := errors.Join(err, context.Cause(load)); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	for _, w := range waits[1:] {
+		waits[0].Merge(w)
+	}
+	publish.Took(took, int(h.TotalCount()), h)
+	deliver.Took(took, int(waits[0].TotalCount()), waits[0])
+	publish.Cost(m)
+	deliver.Cost(m)
+	return nil
+}
+
+// receiveUntil receives and acknowledges messages until the context ends.
+func receiveUntil(ctx context.Context, c *client.Consumer, h *hdrhistogram.Histogram) error {
+	for {
+		start := time.Now()
+		d, err := c.Receive(ctx)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		bench.Record(h, time.Since(start))
+		d.Ack()
+	}
+}

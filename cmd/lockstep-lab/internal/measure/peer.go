@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The peers whose benchmarks this package knows how to run and read.
+const (
+	PeerNATS      = "nats"
+	PeerChronicle = "chronicle"
+)
+
+// ErrNoPeer is returned when the benchmark of a peer is not there.
+var ErrNoPeer = errors.New("not installed")
+
+// Peer is another product's benchmark: a program that starts the product, loads it, and prints lines of values
+// separated by tabs.
+type Peer struct {
+	// Name is PeerNATS or PeerChronicle.
+	Name string
+	// Command is the program, and arguments that come first.
+	Command []string
+	// Stderr gets what it says beside its results; nil to drop it.
+	Stderr io.Writer
+}
+
+// FindPeer finds a peer's program: the one that is given, or `run` in the directory. ErrNoPeer says that it is not
+// there.
+func FindPeer(name, dir, command string) (Peer, error) {
+	if command != "" {
+		return Peer{Name: name, Command: strings.Fields(command)}, nil
+	}
+	if dir == "" {
+		return Peer{}, fmt.Errorf("%s: %w: no directory was named", name, ErrNoPeer)
+	}
+	run := filepath.Join(dir, "run")
+	if info, err := os.Stat(run); err != nil || info.IsDir() {
+		return Peer{}, fmt.Errorf("%s: %w: there is no %s", name, ErrNoPeer, run)
+	}
+	return Peer{Name: name, Command: []string{run}}, nil
+}
+
+// peerStop is how long a peer's program may take to clean up when it is told to end.
+const peerStop = 20 * time.Second
+
+// run runs the program and returns what it printed.
+func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, error) {
+	args = append(append([]string{}, p.Command[1:]...), args...)
+	cmd := exec.CommandContext(ctx, p.Command[0], args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if p.Stderr != nil {
+		cmd.Stderr = io.MultiWriter(&said, p.Stderr)
+	}
+	inGroup(cmd)
+	cmd.WaitDelay = peerStop
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("run the benchmark of %s: %w\n%s", p.Name, err, lastLines(said.String()))
+	}
+	return out.Bytes(), nil
+}
+
+func lastLines(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// Cases that are measured on both sides.
+const (
+	CasePub1      = "1 publisher"
+	CasePub64     = "64 publishers"
+	CasePipelined = "5 pipelined"
+	CaseConsume   = "5 consumers"
+	CasePub64One  = "64 publishers, 1 queue"
+	CaseConsume1  = "5 consumers, 1 queue"
+	CaseWrite     = "burst write"
+	CaseRead      = "burst read"
+)
+
+// NATSOptions say how NATS is measured.
+type NATSOptions struct {
+	// Config is r1, r1-always, r3 or r3-always: servers, and when they sync.
+	Config string
+	// Sizes of bodies.
+	Sizes []int
+	// Duration of each publishing workload.
+	Duration time.Duration
+	// Dir for its data.
+	Dir string
+}
+
+// NATS runs its benchmark. Its program takes the lock of all benchmarks itself.
+func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
+	sizes := make([]string, len(o.Sizes))
+	for i, s := range o.Sizes {
+		sizes[i] = strconv.Itoa(s)
+	}
+	out, err := p.run(ctx, []string{"DATA=" + o.Dir, "SIZES=" + strings.Join(sizes, " "), "DUR=" + o.Duration.String()},
+		o.Config)
+	if err != nil {
+		return nil, err
+	}
+	results, err := parseNATS(out, o.Duration)
+	if err == nil && len(results) == 0 {
+		err = fmt.Errorf("the benchmark of %s printed no results for %s", p.Name, o.Config)
+	}
+	return results, err
+}
+
+// parseNATS reads lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers,
+// note.
+func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
+	cases := map[string]string{
+		"pub1": CasePub1, "pub64": CasePub64, "consume": CaseConsume, "pub64-1q": CasePub64One,
+		"consume-1q": CaseConsume1,
+	}
+	const columns = 7
+	var results []bench.Result
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if len(f) < columns || cases[f[1]] == "" {
+			continue
+		}
+		r := bench.Result{Workload: "publish", Phase: "synchronous", Setup: f[0], Case: cases[f[1]]}
+		var errs [3]error
+		r.SizeBytes, errs[0] = strconv.Atoi(f[2])
+		r.Rate, errs[1] = strconv.ParseFloat(f[3], 64)
+		r.CPU, errs[2] = strconv.ParseFloat(f[6], 64)
+		if err := errors.Join(errs[:]...); err != nil {
+			return nil, fmt.Errorf("result of nats %q: %w", line, err)
+		}
+		r.P50, _ = strconv.ParseFloat(f[4], 64) // "-" where there is none
+		r.P99, _ = strconv.ParseFloat(f[5], 64)
+		r.MB, r.Seconds = r.Rate*float64(r.SizeBytes)/1e6, d.Seconds()
+		r.Messages = int(r.Rate * r.Seconds)
+		if strings.HasPrefix(f[1], "consume") {
+			r.Workload, r.Phase = "consume", "drain"
+			if r.Messages = noted(f, "n="); r.Rate > 0 {
+				r.Seconds = float64(r.Messages) / r.Rate
+			}
+		}
+		if len(f) > columns {
+			r.Note = f[columns]
+		}
+		if strings.Contains(r.Note, "STALLED") || strings.Contains(r.Note, "failed=") {
+			return nil, fmt.Errorf("nats did not do all of it: %s", line)
+		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// noted finds a number in the note, the last column.
+func noted(columns []string, key string) int {
+	for _, word := range strings.Fields(columns[len(columns)-1]) {
+		if v, ok := strings.CutPrefix(word, key); ok {
+			n, err := strconv.Atoi(v)
+			if err == nil {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// ChronicleOptions say how Chronicle Queue is measured.
+type ChronicleOptions struct {
+	// SizeBytes of a body, Messages of each of the Bursts.
+	SizeBytes, Messages, Bursts int
+	// Batch is the number of messages between two syncs; 0 for no syncs.
+	Batch int
+	// Pause between bursts; whole seconds.
+	Pause time.Duration
+	// MemoryLimit of the process and its page cache, in bytes; 0 for none.
+	MemoryLimit int64
+	// Dir for its data, which must not be there.
+	Dir string
+}
+
+// Chronicle runs its benchmark: two results for each burst.
+func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
+	args := []string{
+		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.Bursts),
+		fmt.Sprintf("PAUSE=%d", int(o.Pause.Seconds())), "DIR=" + o.Dir,
+	}
+	if o.Batch > 0 {
+		args = append(args, "SYNC=1", fmt.Sprintf("K=%d", o.Batch))
+	}
+	if o.MemoryLimit > 0 {
+		args = append(args, fmt.Sprintf("LIMIT=%d", o.MemoryLimit))
+	}
+	out, err := p.run(ctx, nil, args...)
+	if err != nil {
+		return nil, err
+	}
+	results, err := parseChronicle(out, o)
+	if err == nil && len(results) != 2*o.Bursts {
+		err = fmt.Errorf("the benchmark of %s printed %d results, not %d", p.Name, len(results), 2*o.Bursts)
+	}
+	return results, err
+}
+
+// parseChronicle reads lines of: burst, and ms, messages per second and MB/s of writing and of reading.
+func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
+	const columns = 7
+	var results []bench.Result
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		burst, err := strconv.Atoi(append(f, "")[0])
+		if len(f) != columns || err != nil {
+			continue // the header, or the medians
+		}
+		for i, c := range []string{CaseWrite, CaseRead} {
+			ms, err1 := strconv.ParseFloat(f[1+3*i], 64)
+			rate, err2 := strconv.ParseFloat(f[2+3*i], 64)
+			if err := errors.Join(err1, err2); err != nil {
+				return nil, fmt.Errorf("result of chronicle %q: %w", line, err)
+			}
+			results = append(results, bench.Result{
+				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, Burst: burst,
+				SizeBytes: o.SizeBytes, Batch: o.Batch,
+				Messages: o.Messages, Seconds: ms / 1000, Rate: rate, MB: rate * float64(o.SizeBytes) / 1e6,
+			})
+		}
+	}
+	return results, nil
+}

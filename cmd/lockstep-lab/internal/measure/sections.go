@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/pprof/profile"
+)
+
+// Section is what a node's goroutines of one kind, which begin with the same function, used.
+type Section struct {
+	// Node is "active" or "standby".
+	Node string `json:"node"`
+	// Function that the goroutines begin with, without the path of the module.
+	Function string `json:"function"`
+	// Goroutines of this kind while it was measured. What one alone does is serial: no further processor helps it.
+	Goroutines int `json:"goroutines"`
+	// CPU of all of them, in µs for each message.
+	CPU float64 `json:"cpu_us_per_message"`
+	// Ceiling is how many messages a second one goroutine has time for, if it has a processor for itself and shares the
+	// work with the others of its kind evenly.
+	Ceiling float64 `json:"ceiling_per_s,omitempty"`
+}
+
+// modulePath is left out of the names of functions.
+const modulePath = "github.com/lockstep-mq/lockstep/"
+
+// runtimeSection is all work of the Go runtime in goroutines and threads of its own, such as the collector's. Ceilings
+// do not apply to it.
+const runtimeSection = "runtime"
+
+// startsDispatcher begins both goroutines of a queue's dispatcher, which do different work.
+const startsDispatcher = modulePath + "server/dispatch.(*Registry).start."
+
+// sections adds up a CPU profile by the function that each goroutine begins with.
+func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {
+	nanos := map[string]int64{}
+	for _, s := range cpu.Sample {
+		nanos[root(s)] += s.Value[len(s.Value)-1]
+	}
+	out := make([]Section, 0, len(nanos))
+	for name, ns := range nanos {
+		x := Section{
+			Node: node, Function: name, Goroutines: max(goroutines[name], 1),
+			CPU: float64(ns) / 1000 / float64(max(messages, 1)),
+		}
+		if name != runtimeSection && ns > 0 {
+			x.Ceiling = 1e6 / x.CPU * float64(x.Goroutines)
+		} else {
+			x.Goroutines = 0
+		}
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(a, b Section) int {
+		return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(a.Function, b.Function))
+	})
+	return out
+}
+
+// root is the function that the goroutine of a sample begins with; not one whose only purpose is to begin another one.
+func root(s *profile.Sample) string {
+	for i := len(s.Location) - 1; i >= 0; i-- {
+		lines := s.Location[i].Line
+		for j := len(lines) - 1; j >= 0; j-- {
+			name := lines[j].Function.Name
+			switch {
+			case name == "runtime.goexit", strings.HasPrefix(name, "sync.(*WaitGroup).Go"),
+				strings.HasPrefix(name, "golang.org/x/sync/errgroup."), strings.HasPrefix(name, "runtime/pprof."),
+				strings.HasPrefix(name, startsDispatcher):
+				continue
+			case strings.HasPrefix(name, "runtime."):
+				return runtimeSection
+			}
+			return strings.TrimSuffix(strings.TrimPrefix(name, modulePath), "-fm") // a method as a value
+		}
+	}
+	return runtimeSection
+}
+
+// count adds up a profile of goroutines by the function that each begins with.
+func count(goroutines *profile.Profile) map[string]int {
+	out := map[string]int{}
+	for _, s := range goroutines.Sample {
+		out[root(s)] += int(s.Value[0])
+	}
+	return out
+}
+
+// usual is the median of several counts, of two in the middle the higher, for each kind; a kind that a count does not
+// have was not there then.
+func usual(counts []map[string]int) map[string]int {
+	out := map[string]int{}
+	for _, c := range counts {
+		for name := range c {
+			if _, ok := out[name]; ok {
+				continue
+			}
+			all := make([]int, len(counts))
+			for i := range counts {
+				all[i] = counts[i][name]
+			}
+			slices.Sort(all)
+			out[name] = all[len(all)/2]
+		}
+	}
+	return out
+}
+
+// inspector reads a node's profiles and metrics.
+type inspector struct{ address string }
+
+func (n inspector) get(ctx context.Context, path string, read func(io.Reader) error) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.address+path, nil)
+	if err != nil {
+		return fmt.Errorf("ask a node: %w", err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return fmt.Errorf("ask a node: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("ask a node for %s: %s", path, answer.Status)
+	}
+	return read(answer.Body)
+}
+
+func (n inspector) profile(ctx context.Context, path string) (p *profile.Profile, err error) {
+	err = n.get(ctx, path, func(r io.Reader) (err error) {
+		p, err = profile.Parse(r)
+		return err //nolint:wrapcheck // below
+	})
+	if err != nil {
+		return nil, fmt.Errorf("profile a node: %w", err)
+	}
+	return p, nil
+}
+
+// cpu profiles the node for a time.
+func (n inspector) cpu(ctx context.Context, d time.Duration) (*profile.Profile, error) {
+	return n.profile(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(d.Seconds())))
+}
+
+func (n inspector) goroutines(ctx context.Context) (map[string]int, error) {
+	p, err := n.profile(ctx, "/debug/pprof/goroutine")
+	if err != nil {
+		return nil, err
+	}
+	return count(p), nil
+}
+
+// waited is how many seconds the node's goroutines have waited for locks since its start.
+const waited = "go_sync_mutex_wait_total_seconds_total"
+
+func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
+	err = n.get(ctx, "/metrics", func(r io.Reader) (err error) {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			if value, ok := strings.CutPrefix(lines.Text(), waited+" "); ok {
+				seconds, err = strconv.ParseFloat(value, 64)
+				return err //nolint:wrapcheck // says which text is no number
+			}
+		}
+		return fmt.Errorf("a node does not export %s", waited)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("how long a node waited for locks: %w", err)
+	}
+	return seconds, nil
+}

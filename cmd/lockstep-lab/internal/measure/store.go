@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// EmbeddedOptions say how the embedded store is opened and loaded: no gRPC, no replication, one goroutine.
+type EmbeddedOptions struct {
+	// Dir for the data; it must be empty.
+	Dir string
+	// SizeBytes of a body.
+	SizeBytes int
+	// Batch is how many messages are one transaction.
+	Batch int
+	// Sync mode: "always", "interval" or "off".
+	Sync string
+	// PageSize and MemoryBudget, of the process, in bytes; 0 for the defaults.
+	PageSize     int
+	MemoryBudget int64
+	// PageCache says what stays in the system's cache.
+	PageCache store.PageCache
+}
+
+// StoreOptions say how to load the embedded store with bursts.
+type StoreOptions struct {
+	EmbeddedOptions
+	// Messages of each of the Bursts; each burst is read back before the next one. Nothing is acknowledged: the store
+	// grows.
+	Messages, Bursts int
+	// Pause between two bursts.
+	Pause time.Duration
+	// Warm writes as much as the run will use, and deletes it, before anything is measured.
+	Warm bool
+	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It needs root and a memory cgroup; if that
+	// cannot be had, the Note of the results says so.
+	MemoryLimit int64
+	// Far closes the store after the bursts, and measures how long it takes to open, and a reader that begins at the
+	// first message, beside a plain read of the page file.
+	Far bool
+}
+
+// embedded is an open store under load.
+type embedded struct {
+	EmbeddedOptions
+	store   *store.Store
+	builder txn.Builder
+	body    []byte
+	next    uint64        // sequence to read next
+	opened  time.Duration // how long the last start took
+	note    string
+}
+
+// The queue of most runs, and its subscription.
+const (
+	firstQueue = 1
+	firstSub   = 1
+)
+
+// Limits of one read.
+const (
+	readMessages = 1000
+	readBytes    = 1 << 20
+)
+
+// openEmbedded opens a store in o.Dir.
+func openEmbedded(o EmbeddedOptions) (*embedded, error) {
+	e := &embedded{EmbeddedOptions: o, body: bench.Body(o.SizeBytes), next: 1}
+	err := e.open()
+	return e, err
+}
+
+func (e *embedded) open() error {
+	mode, err := wal.ParseSyncMode(e.Sync)
+	if err != nil {
+		return fmt.Errorf("sync mode: %w", err)
+	}
+	begin := time.Now()
+	e.store, err = store.Open(store.Options{
+		FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize,
+		MemoryBudget: node.StoreMemory(e.budget()), PageCache: e.PageCache,
+	})
+	e.opened = time.Since(begin)
+	return err
+}
+
+// budget is that of the process, as memory.budget is of a node's.
+func (e *embedded) budget() int64 {
+	if e.MemoryBudget == 0 {
+		return config.Default().Memory.Budget.Bytes()
+	}
+	return e.MemoryBudget
+}
+
+// close may be called more than once.
+func (e *embedded) close() error {
+	if e.store == nil {
+		return nil
+	}
+	s := e.store
+	e.store = nil
+	return s.Close()
+}
+
+// result is one that begins now.
+func (e *embedded) result(workload, phase string) bench.Result {
+	return bench.Result{
+		Workload: workload, Phase: phase, Setup: "embedded", Sync: e.Sync, SizeBytes: e.SizeBytes, Batch: e.Batch,
+		BudgetMB: float64(e.budget()) / 1e6, Note: e.note,
+	}
+}
+
+// measure runs fn and fills in what it took of this process.
+func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error {
+	bench.ResetPeaks(bench.Self())
+	m := bench.NewMeter(nil, e.Dir)
+	if err := fn(r); err != nil {
+		return err
+	}
+	r.Cost(m)
+	for _, u := range r.Processes {
+		r.PeakRSS = max(r.PeakRSS, u.PeakRSS)
+	}
+	return nil
+}
+
+// Store measures writing bursts and reading them back. Two results for each burst: of a "write" a latency is that of
+// one transaction, durable as the sync mode says and readable; of a "read" that of one read of up to 1000 messages or 1
+// MiB. Checksums are verified by the reads that come from pages, and every body is looked at. With Far there are two
+// more: "start", and "read far".
+func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
+	if o.Warm {
+		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
+			return err
+		}
+	}
+	note, limited := "", 0.0
+	if o.MemoryLimit > 0 {
+		leave, lerr := limitMemory(o.MemoryLimit)
+		if lerr != nil {
+			note = fmt.Sprintf("memory is NOT limited: %v", lerr)
+		} else {
+			limited = float64(o.MemoryLimit) / 1e6
+			defer func() { err = errors.Join(err, leave()) }()
+		}
+	}
+	r, err := openEmbedded(o.EmbeddedOptions)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	r.note = note
+	if err := r.createQueue("bench"); err != nil {
+		return err
+	}
+	tell := func(res bench.Result) error {
+		res.MemoryLimitMB = limited
+		return report(res)
+	}
+	for burst := range o.Bursts {
+		if burst > 0 {
+			if err := pause(ctx, o.Pause); err != nil {
+				return err
+			}
+		}
+		if err := r.burst(ctx, burst, o.Messages, tell); err != nil {
+			return err
+		}
+	}
+	if !o.Far {
+		return nil
+	}
+	return r.far(ctx, o.Messages*o.Bursts, tell)
+}
+
+// StoreBytes is what a run of Store will write to the page file and keep of the log, roughly.
+func StoreBytes(messages, bursts, sizeBytes int) int64 {
+	const recordBytes = 40 // around a body
+	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
+	return data + min(data, store.DefaultCheckpointBytes+store.DefaultLogKeepBytes)
+}
+
+func (e *embedded) burst(ctx context.Context, burst, messages int, report func(bench.Result) error) error {
+	for _, phase := range []struct {
+		name string
+		run  func(context.Context, int, *bench.Result) error
+	}{{"write", e.write}, {"read", e.read}} {
+		result := e.result("store", phase.name)
+		result.Burst, result.Stored = burst+1, burst*messages
+		if err := e.measure(&result, func(r *bench.Result) error { return phase.run(ctx, messages, r) }); err != nil {
+			return err
+		}
+		if err := report(result); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// far measures a start, and a reader that begins at the first message while nothing of the store is in the page cache.
+func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
+	file := datadir.PageFile(e.Dir)
+	if _, err := e.store.Checkpoint(ctx); err != nil {
+		return err
+	}
+	if err := e.close(); err != nil {
+		return err
+	}
+	before, err := coldRead(ctx, file)
+	if err != nil {
+		return err
+	}
+	start := e.result("store", "start")
+	start.Stored = messages
+	if err := e.measure(&start, func(r *bench.Result) error { //nolint:contextcheck // the store's goroutines end with Close, not with a context
+		if err := e.open(); err != nil {
+			return err
+		}
+		r.Seconds = e.opened.Seconds()
+		r.StartMS = r.Seconds * 1000
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := report(start); err != nil {
+		return err
+	}
+	if err := dropFromCache(file); err != nil {
+		return err
+	}
+	e.next = 1
+	result := e.result("store", "read far")
+	result.Stored = messages
+	if err := e.measure(&result, func(r *bench.Result) error { return e.read(ctx, messages, r) }); err != nil {
+		return err
+	}
+	after, err := coldRead(ctx, file)
+	if err != nil {
+		return err
+	}
+	// Before and after: a host below may have kept what was read the first time.
+	result.DiskReadMB = (before + after) / 2
+	result.Ratio = result.MB / result.DiskReadMB
+	result.Note = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
+		before, after))
+	return report(result)
+}
+
+func joinNotes(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// createQueue makes a queue with one subscription.
+func (e *embedded) createQueue(name string) error {
+	return e.commit(func() { e.builder.CreateQueue(name, txn.Config{}, "default") })
+}
+
+// commit makes one transaction: log, sync, apply.
+func (e *embedded) commit(fill func()) error {
+	return e.commitMany(1, func(int) { fill() })
+}
+
+// commitMany makes transactions that are written and synced together.
+func (e *embedded) commitMany(transactions int, fill func(i int)) (err error) {
+	frames, end := make([]byte, 0, e.Batch*(e.SizeBytes+64)+transactions*256), e.store.End() // the store keeps it
+	for i := range transactions {
+		start := len(frames)
+		e.builder.Begin(wal.BeginFrame(frames), time.Now().UnixMilli(), nil)
+		fill(i)
+		if frames, err = e.builder.Finish(); err != nil {
+			return fmt.Errorf("encode a transaction: %w", err)
+		}
+		frames, end = wal.EndFrame(frames, start, end, 1, wal.KindTxn)
+	}
+	if err := e.store.Append(frames, end); err != nil {
+		return err
+	}
+	if err := e.store.Sync(); err != nil {
+		return err
+	}
+	var refused error
+	err = e.store.Apply(end.LSN, func(_ uint64, res *txn.Result) {
+		if refused == nil {
+			refused = res.Err()
+		}
+	})
+	return errors.Join(err, refused)
+}
+
+// write publishes to the first queue.
+func (e *embedded) write(ctx context.Context, messages int, out *bench.Result) error {
+	return e.transactions(ctx, messages, out, func(now int64, _, n int) {
+		e.builder.BeginPublish(firstQueue)
+		for range n {
+			e.builder.Message(now, nil, e.body)
+		}
+		e.builder.EndPublish()
+	})
+}
+
+// transactions commits count of something in transactions of Batch; fill is given the time, how many there were, and
+// how many to put into the transaction.
+func (e *embedded) transactions(
+	ctx context.Context, count int, out *bench.Result, fill func(nowMS int64, done, n int),
+) error {
+	h, start := bench.NewHistogram(), time.Now()
+	for done := 0; done < count; done += e.Batch {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := e.commit(func() { fill(begin.UnixMilli(), done, min(e.Batch, count-done)) }); err != nil {
+			return err
+		}
+		bench.Record(h, time.Since(begin))
+	}
+	out.Took(time.Since(start), count, h)
+	return nil
+}
+
+// read reads the first queue on from where the last read ended.
+func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) error {
+	h, start := bench.NewHistogram(), time.Now()
+	var batch []store.Delivery
+	var buffer store.ReadBuffer
+	want := binary.LittleEndian.Uint64(append(e.body[:len(e.body):len(e.body)], make([]byte, 8)...))
+	for got := 0; got < messages; got += len(batch) {
+		begin := time.Now()
+		var err error
+		batch, e.next, err = e.store.Read(ctx, store.ReadRequest{
+			Queue: firstQueue, Sub: firstSub, From: e.next, MaxMessages: min(readMessages, messages-got),
+			MaxBytes: readBytes,
+			Buffer:   &buffer,
+		}, batch[:0])
+		if err != nil {
+			return err
+		}
+		if len(batch) == 0 {
+			return fmt.Errorf("read back: %d of %d messages are missing", messages-got, messages)
+		}
+		for i := range batch {
+			m, err := txn.DecodeMessage(batch[i].Record)
+			if err != nil {
+				return fmt.Errorf("read back sequence %d: %w", batch[i].Sequence, err)
+			}
+			if len(m.Body) != e.SizeBytes || len(m.Body) >= 8 && binary.LittleEndian.Uint64(m.Body) != want {
+				return fmt.Errorf("read back sequence %d: it is not what was written", batch[i].Sequence)
+			}
+		}
+		bench.Record(h, time.Since(begin))
+	}
+	out.Took(time.Since(start), messages, h)
+	return nil
+}
+
+// Trend compares the rates of the last half of the bursts with those of the first two; ok is false when there are fewer
+// than four. With 16 bursts these are the last 8.
+func Trend(bursts []bench.Result) (ratio float64, ok bool) {
+	if len(bursts) < 4 {
+		return 0, false
+	}
+	mean := func(list []bench.Result) (sum float64) {
+		for i := range list {
+			sum += list[i].Rate / float64(len(list))
+		}
+		return sum
+	}
+	return mean(bursts[len(bursts)/2:]) / mean(bursts[:2]), true
+}

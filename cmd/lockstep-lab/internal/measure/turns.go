@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"slices"
+	"time"
+)
+
+// turner is a store that is measured in slices, in turns with others: so all of them meet the same disk and the same
+// machine.
+type turner struct {
+	e      *embedded
+	slices []bench.Result
+}
+
+// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The store that begins is the
+// last one in the next turn.
+func takeTurns(
+	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error, tidy func(*turner) error,
+) error {
+	for _, t := range stores {
+		t.slices = nil
+	}
+	for turn := range turns {
+		for i := range stores {
+			t := stores[(i+turn)%len(stores)]
+			r := t.e.result(workload, phase)
+			if err := t.e.measure(&r, func(r *bench.Result) error { return slice(t, r) }); err != nil {
+				return err
+			}
+			t.slices = append(t.slices, r)
+			if tidy == nil {
+				continue
+			}
+			if err := tidy(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// total sums the slices up: Rate is the median, CPU and bytes are of all. If first is not nil, Ratio is the median of
+// the ratios of each slice's rate to that of first's slice of the same turn, and CPURatio that of all CPU time per
+// message.
+func (t *turner) total(first *turner) bench.Result {
+	out := bench.Median(t.slices)
+	out.Median = false // of rounds
+	out.Messages, out.Seconds, out.CPU, out.DiskWritten, out.Processes = 0, 0, 0, 0, nil
+	var read, written float64
+	for _, r := range t.slices {
+		out.Messages += r.Messages
+		out.Seconds += r.Seconds
+		out.CPU += r.CPU
+		out.DiskWritten += r.DiskWritten
+		out.PeakRSS = max(out.PeakRSS, r.PeakRSS)
+		for _, u := range r.Processes {
+			read, written = read+u.Read, written+u.Written
+		}
+	}
+	if n := float64(out.Messages); n > 0 {
+		out.ReadBytes, out.WrittenBytes = read*1e6/n, written*1e6/n
+	}
+	if first == nil {
+		return out
+	}
+	ratios := make([]float64, len(t.slices))
+	for i := range ratios {
+		ratios[i] = t.slices[i].Rate / first.slices[i].Rate
+	}
+	slices.Sort(ratios)
+	out.Ratio = ratios[(len(ratios)-1)/2]
+	if f := first.total(nil); f.CPU > 0 && f.Messages > 0 {
+		out.CPURatio = out.CPUPerMessage() / f.CPUPerMessage()
+	}
+	return out
+}
+
+// withCheckpoint measures count of something that fn does, and the checkpoint after it.
+func (e *embedded) withCheckpoint(ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error) error {
+	start := time.Now()
+	if err := fn(out); err != nil {
+		return err
+	}
+	if _, err := e.store.Checkpoint(ctx); err != nil {
+		return err
+	}
+	out.Seconds = time.Since(start).Seconds()
+	out.Rate = float64(count) / out.Seconds
+	out.MB = out.Rate * float64(e.SizeBytes) / 1e6
+	return nil
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// wipeBound is how long a wiped standby may take to be in sync again.
+const wipeBound = 30 * time.Minute
+
+// fillBytes is the size of the messages that a store is filled with.
+const fillBytes = 4096
+
+// WipeOptions say what is in the store, and what is published meanwhile.
+type WipeOptions struct {
+	// StoreBytes of bodies that are in the store.
+	StoreBytes int64
+	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which
+	// waits for its answers.
+	SizeBytes, PerSecond, Publishers int
+	// Before is for how long it is measured with both nodes, first, and again at the end.
+	Before time.Duration
+	// Settle is how long nothing is done after the store was filled: a disk that is limited in what it may write has to
+	// recover.
+	Settle time.Duration
+}
+
+// WipeResult is what became of it. Latencies are in milliseconds, from the time at which a message was due; MB are 10^6
+// bytes.
+type WipeResult struct {
+	Workload  string  `json:"workload"`
+	Sync      string  `json:"sync"`
+	StoreMB   float64 `json:"store_mb"`
+	SizeBytes int     `json:"size_bytes"`
+	PerSecond int     `json:"per_second"`
+	// Before, from the end of the standby until it was in sync again, and after that.
+	Before Latencies `json:"before"`
+	While  Latencies `json:"while"`
+	After  Latencies `json:"after"`
+	// P99Ratio is the p99 while, in those before.
+	P99Ratio float64 `json:"p99_ratio"`
+	// SnapshotMB is what was copied, in SnapshotSeconds, with its installation.
+	SnapshotMB      float64 `json:"snapshot_mb"`
+	SnapshotSeconds float64 `json:"snapshot_s"`
+	SnapshotRate    float64 `json:"snapshot_mb_per_s"`
+	// InSyncSeconds is the time from the start of the wiped standby until it was in sync.
+	InSyncSeconds float64 `json:"in_sync_s"`
+}
+
+// Wipe fills the store, publishes at a steady rate, and takes the standby's disk away: it is killed, its data is
+// removed, and it is started again at once.
+func Wipe(ctx context.Context, t bench.Target, o WipeOptions) (WipeResult, error) {
+	r := WipeResult{Workload: "wipe", Sync: t.Sync, SizeBytes: o.SizeBytes, PerSecond: o.PerSecond}
+	names := bench.QueueNames(2)
+	err := bench.WithQueues(ctx, t.Client, names, func() error {
+		if err := fillStore(ctx, t, names[0], o.StoreBytes); err != nil {
+			return err
+		}
+		r.StoreMB = float64(o.StoreBytes) / 1e6
+		if err := letPass(ctx, o.Settle); err != nil {
+			return err
+		}
+		return publishSteadily(ctx, t, steady{
+			queue: names[1], sizeBytes: o.SizeBytes, perSecond: o.PerSecond, publishers: o.Publishers,
+		}, func(ctx context.Context, p *steadyLoad) error { return r.wipe(ctx, t, p, o) })
+	})
+	return r, err
+}
+
+// wipe is what is done while messages are published.
+func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o WipeOptions) error {
+	if err := letPass(ctx, o.Before/4); err != nil { // until connections and caches are warm
+		return err
+	}
+	p.next()
+	if err := letPass(ctx, o.Before); err != nil {
+		return err
+	}
+	active, err := bench.ActiveNode(ctx, t)
+	if err != nil {
+		return err
+	}
+	standby := t.Pair.Other(active)
+	r.Before = p.next()
+	if err := standby.Kill(); err != nil {
+		return err
+	}
+	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well:
+	// that is not what a lost disk does to the other machines.
+	lost := standby.DataDir() + ".lost"
+	if err := os.Rename(standby.DataDir(), lost); err != nil {
+		return fmt.Errorf("wipe the standby: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(lost) }() // it is in the benchmark's own directory
+	started := time.Now()
+	if err := standby.Start(); err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, wipeBound)
+	defer cancel()
+	if err := t.Pair.WaitReady(limit, nil); err != nil {
+		return err
+	}
+	r.InSyncSeconds = time.Since(started).Seconds()
+	r.While = p.next()
+	if err := letPass(ctx, o.Before); err != nil {
+		return err
+	}
+	r.After = p.next()
+	r.P99Ratio = r.While.P99 / max(r.Before.P99, 1e-3)
+	r.SnapshotMB, r.SnapshotSeconds, err = readSnapshot(standby, started)
+	r.SnapshotRate = r.SnapshotMB / max(r.SnapshotSeconds, 1e-3)
+	return err
+}
+
+// readSnapshot finds in the standby's own log how much it received, in MB, and how long that took.
+func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err error) {
+	f, err := os.Open(n.LogFile())
+	if err != nil {
+		return 0, 0, fmt.Errorf("bench: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	var began time.Time
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line struct {
+			TS    string `json:"ts"`
+			Msg   string `json:"msg"`
+			Bytes uint64 `json:"bytes"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) != nil {
+			continue // what a node says to people
+		}
+		at, err := time.Parse("2006-01-02T15:04:05.000Z0700", line.TS)
+		if err != nil || at.Before(since.Add(-time.Second)) {
+			continue
+		}
+		switch line.Msg {
+		case "receiving a snapshot":
+			began, mb = at, float64(line.Bytes)/1e6
+		case "snapshot installed":
+			seconds = at.Sub(began).Seconds()
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, 0, fmt.Errorf("bench: %s: %w", n.LogFile(), err)
+	}
+	if seconds == 0 {
+		return 0, 0, errors.New("bench: the standby came back without a snapshot: the store is so small that the log was " +
+			"enough; --store has to be larger")
+	}
+	return mb, seconds, nil
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lockstep-lab runs benchmarks that the product does not need: the embedded store, maintenance under load, growth,
+// fan-out, and comparisons with other products.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the first signal cancels, a second one kills
+	code := lab.Run(ctx, os.Args[1:], cli.Process{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
+	})
+	stop()
+	os.Exit(code)
+}

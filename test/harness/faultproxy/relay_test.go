@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package faultproxy_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
+)
+
+// echoServer answers every byte with itself.
+func echoServer(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return l
+}
+
+func TestCutHealReset(t *testing.T) {
+	p, err := faultproxy.Listen(echoServer(t, "127.0.0.1:0").Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	c, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	echo := func(within time.Duration) error {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(within)))
+		_, err := io.ReadFull(c, make([]byte, 1))
+		return err
+	}
+
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	require.NoError(t, echo(10*time.Second))
+
+	p.Cut()
+	_, err = c.Write([]byte("y"))
+	require.NoError(t, err)
+	require.Error(t, echo(100*time.Millisecond), "a cut link must be silent")
+	require.EqualValues(t, 1, p.Held(), "what has struck is counted")
+	p.Heal()
+	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
+
+	// What is held back is lost when the connection is reset before the link is healed.
+	p.Cut()
+	_, err = c.Write([]byte("lost"))
+	require.NoError(t, err)
+	p.Reset()
+	p.Heal()
+	require.Error(t, echo(10*time.Second))
+	c2, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer func() { _ = c2.Close() }()
+	c = c2
+	_, err = c.Write([]byte("z"))
+	require.NoError(t, err)
+	require.NoError(t, echo(10*time.Second), "new connections must work after a reset")
+}

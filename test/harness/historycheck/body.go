@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package historycheck
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ID names a message of a workload: the producer that sent it and the producer's count, from 1.
+type ID struct {
+	Producer uint32 `json:"producer"`
+	N        uint64 `json:"n"`
+}
+
+// String gives "producer/n".
+func (id ID) String() string { return fmt.Sprintf("%d/%d", id.Producer, id.N) }
+
+// bodyHeaderBytes is the size of what stands before the filler: magic, producer, count, size.
+const bodyHeaderBytes = 4 + 4 + 8 + 4
+
+const bodyMagic = 0x6c6b7374
+
+// ErrBody is returned when a message's body is not, to the byte, what Body makes.
+var ErrBody = errors.New("audit: the body of a message differs from what was published")
+
+// Body makes the body of message id, of sizeBytes (at least 20, and made so). Every byte of it follows from id and
+// size, so that the reader can verify it without knowing what was sent.
+func Body(id ID, sizeBytes int) []byte {
+	sizeBytes = max(sizeBytes, bodyHeaderBytes)
+	b := make([]byte, 0, sizeBytes+8)
+	b = binary.LittleEndian.AppendUint32(b, bodyMagic)
+	b = binary.LittleEndian.AppendUint32(b, id.Producer)
+	b = binary.LittleEndian.AppendUint64(b, id.N)
+	b = binary.LittleEndian.AppendUint32(b, uint32(sizeBytes))
+	state := uint64(id.Producer)*0xd1342543de82ef95 ^ id.N*0xff51afd7ed558ccd
+	for len(b) < sizeBytes {
+		state += 0x9e3779b97f4a7c15
+		z := state
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		b = binary.LittleEndian.AppendUint64(b, z^z>>31)
+	}
+	return b[:sizeBytes]
+}
+
+// ParseBody tells whose message a body is. It returns ErrBody unless every byte is as Body made it.
+func ParseBody(b []byte) (ID, error) {
+	if len(b) < bodyHeaderBytes || binary.LittleEndian.Uint32(b) != bodyMagic {
+		return ID{}, fmt.Errorf("%w: %d bytes without a workload's header", ErrBody, len(b))
+	}
+	id := ID{Producer: binary.LittleEndian.Uint32(b[4:]), N: binary.LittleEndian.Uint64(b[8:])}
+	if size := int(binary.LittleEndian.Uint32(b[16:])); size != len(b) {
+		return id, fmt.Errorf("%w: message %v has %d bytes of %d", ErrBody, id, len(b), size)
+	}
+	want := Body(id, len(b))
+	for i := range b {
+		if b[i] != want[i] {
+			return id, fmt.Errorf("%w: message %v at byte %d of %d", ErrBody, id, i, len(b))
+		}
+	}
+	return id, nil
+}

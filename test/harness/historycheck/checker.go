@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package historycheck
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Rule is a promise that a history can break.
+type Rule string
+
+// The rules. The doc of each says what a violation means.
+const (
+	// RuleLost: an acknowledged message is not in its queue at the end.
+	RuleLost Rule = "lost"
+	// RuleDoubled: a message is stored under two sequences.
+	RuleDoubled Rule = "doubled"
+	// RuleMoved: a message is stored under another sequence, or in another queue, than its publisher was told.
+	RuleMoved Rule = "moved"
+	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent
+	// after another one's acknowledgement and yet stored before it.
+	RuleOrder Rule = "order"
+	// RuleGroup: a message of a group was delivered before all those ahead of it in the group were acknowledged.
+	RuleGroup Rule = "group"
+	// RulePhantom: a message is stored, or was delivered, that no producer published to that queue.
+	RulePhantom Rule = "phantom"
+	// RuleRefused: a publish was refused with a promise that nothing was stored, and yet it was.
+	RuleRefused Rule = "refused"
+	// RuleUncommitted: a message was delivered under a sequence that holds nothing or another message at the end.
+	RuleUncommitted Rule = "uncommitted"
+	// RuleUndelivered: a stored message was never delivered by a subscription that was drained.
+	RuleUndelivered Rule = "undelivered"
+	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
+	RuleRedelivered Rule = "redelivered"
+	// RuleTwoTerms: one LSN was acknowledged for two transactions, or LSNs and sequences disagree about what came
+	// first: two nodes acknowledged at the same time.
+	RuleTwoTerms Rule = "two-terms"
+	// RuleDigest: the stores of the two nodes differ.
+	RuleDigest Rule = "digest"
+	// RuleBody: a body is not what was published.
+	RuleBody Rule = "body"
+	// RulePartly: of a transaction or a purge, a part was done and another one was not.
+	RulePartly Rule = "partly"
+	// RuleSettled: a message counts as acknowledged that no consumer acknowledged.
+	RuleSettled Rule = "settled"
+	// RuleEffects: a purge or the making or deletion of a queue was done more often, or less often, than was confirmed.
+	RuleEffects Rule = "effects"
+	// RuleMeaning: a call ended with an error that its documentation does not name for what had happened.
+	RuleMeaning Rule = "meaning"
+	// RuleUnknown: more outcomes are unknown than faults can explain.
+	RuleUnknown Rule = "unknown"
+	// RuleUnread: the history was checked before the queues were read to the end, so it proves nothing.
+	RuleUnread Rule = "unread"
+)
+
+// Violation is a broken rule.
+type Violation struct {
+	Rule Rule   `json:"rule"`
+	Text string `json:"text"`
+}
+
+// String gives "rule: text".
+func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
+
+// place is where a message is stored.
+type place struct {
+	queue    string
+	sequence uint64
+}
+
+// checker holds the indexes that more than one rule needs.
+type checker struct {
+	h         *History
+	published []*Publish // of all kinds
+	sent      map[ID]*Publish
+	at        map[place]ID
+	where     map[ID][]place
+	found     []Violation
+}
+
+// Check returns every violation of the rules, in no particular order; none means that all that the clients were told is
+// true. The history must be complete: workload stopped, Final and Digests read.
+func (h *History) Check() []Violation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := checker{h: h, sent: map[ID]*Publish{}, at: map[place]ID{}, where: map[ID][]place{}}
+	c.found = append(c.found, h.Broken...)
+	if !h.FinalRead {
+		c.report(RuleUnread, "the final content of the queues is not in the history")
+		return c.found
+	}
+	for _, published := range [][]Publish{h.Publishes, h.Parts} {
+		for i := range published {
+			c.published = append(c.published, &published[i])
+			c.sent[published[i].ID] = &published[i]
+		}
+	}
+	c.stored()
+	c.publishes()
+	c.producerOrder()
+	c.realTimeOrder()
+	c.lsns()
+	c.deliveries()
+	c.acksSent()
+	c.deliveryOrder()
+	c.groups()
+	c.operations()
+	c.terms()
+	c.unknowns()
+	c.digests()
+	return c.found
+}
+
+func (c *checker) report(rule Rule, format string, args ...any) {
+	c.found = append(c.found, Violation{Rule: rule, Text: fmt.Sprintf(format, args...)})
+}
+
+// stored indexes the final content and looks for what should not be there.
+func (c *checker) stored() {
+	for _, s := range c.h.Final {
+		p := place{s.Queue, s.Sequence}
+		if other, taken := c.at[p]; taken {
+			c.report(RuleDoubled, "queue %s holds both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
+		}
+		c.at[p] = s.ID
+		c.where[s.ID] = append(c.where[s.ID], p)
+	}
+	for id, places := range c.where {
+		if len(places) > 1 {
+			c.report(RuleDoubled, "message %v is stored %d times: %v", id, len(places), places)
+		}
+		sent, known := c.sent[id]
+		switch {
+		case !known:
+			c.report(RulePhantom, "message %v is stored at %v, but no producer sent it", id, places)
+		case sent.Queue != places[0].queue:
+			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, places)
+		case sent.Outcome == Refused:
+			c.report(RuleRefused, "message %v is stored at %v, but its publisher was told %q", id, places, sent.Error)
+		}
+	}
+}
+
+// publishes holds what publishers were told against what is stored.
+func (c *checker) publishes() {
+	for _, p := range c.published {
+		if p.Outcome != Acked {
+			continue
+		}
+		places := c.where[p.ID]
+		if len(places) == 0 {
+			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, and is not stored", p.ID,
+				p.Queue, p.Done, p.Sequence)
+		} else if !slices.Contains(places, place{p.Queue, p.Sequence}) {
+			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, and is stored at %v", p.ID,
+				p.Sequence, p.Queue, places)
+		}
+	}
+}
+
+// producerOrder holds the order in each queue against the order in which each producer sent.
+func (c *checker) producerOrder() {
+	type lane struct {
+		queue    string
+		producer uint32
+	}
+	last := map[lane]Stored{}
+	final := slices.Clone(c.h.Final)
+	slices.SortStableFunc(final, func(a, b Stored) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
+	})
+	for _, s := range final {
+		if p := c.sent[s.ID]; p != nil && p.Unordered {
+			continue
+		}
+		l := lane{s.Queue, s.ID.Producer}
+		if before, ok := last[l]; ok && before.ID.N > s.ID.N {
+			c.report(RuleOrder, "queue %s: message %v (sequence %d) stands after %v (sequence %d)", s.Queue, s.ID,
+				s.Sequence, before.ID, before.Sequence)
+		}
+		last[l] = s
+	}
+}
+
+// realTimeOrder: a message that was sent after another one's acknowledgement has the higher sequence.
+func (c *checker) realTimeOrder() {
+	byQueue := map[string][]*Publish{}
+	for _, p := range c.published {
+		if p.Outcome == Acked {
+			byQueue[p.Queue] = append(byQueue[p.Queue], p)
+		}
+	}
+	for queue, sent := range byQueue {
+		done := slices.Clone(sent)
+		slices.SortFunc(sent, func(a, b *Publish) int { return cmp.Compare(a.Sent, b.Sent) })
+		slices.SortFunc(done, func(a, b *Publish) int { return cmp.Compare(a.Done, b.Done) })
+		next := 0
+		var highest *Publish
+		for _, p := range sent {
+			for ; next < len(done) && done[next].Done < p.Sent; next++ {
+				if highest == nil || done[next].Sequence > highest.Sequence {
+					highest = done[next]
+				}
+			}
+			if highest != nil && highest.Sequence >= p.Sequence {
+				c.report(RuleOrder, "queue %s: %v was sent at %v and got sequence %d, but %v was acknowledged with "+
+					"%d at %v already",
+					queue, p.ID, p.Sent, p.Sequence, highest.ID, highest.Sequence, highest.Done)
+			}
+		}
+	}
+}
+
+// lsns: an LSN names one transaction, which is a batch of one producer for one queue or what one application committed,
+// and a queue's sequences grow with the LSN.
+func (c *checker) lsns() {
+	type origin struct {
+		queue    string
+		producer uint32
+		txn      ID // the first message of an application's transaction
+	}
+	seen := map[uint64]origin{}
+	byQueue := map[string][]*Publish{}
+	txns := map[ID]ID{}
+	for _, o := range c.h.Operations {
+		for _, id := range o.Parts {
+			txns[id] = o.Parts[0]
+			if o.Kind == KindPublish { // what applications publish at the same time may be one batch
+				txns[id] = ID{Producer: FirstApplication}
+			}
+		}
+	}
+	for _, p := range c.published {
+		if p.Outcome != Acked || p.LSN == 0 {
+			continue
+		}
+		mine := origin{p.Queue, p.ID.Producer, ID{}}
+		if first, ok := txns[p.ID]; ok {
+			if mine = (origin{txn: first}); first.N == 0 {
+				mine.queue = p.Queue
+			}
+		}
+		if other, taken := seen[p.LSN]; taken && other != mine {
+			c.report(RuleTwoTerms, "LSN %d was acknowledged to %+v and to %+v", p.LSN, other, mine)
+		}
+		seen[p.LSN] = mine
+		byQueue[p.Queue] = append(byQueue[p.Queue], p)
+	}
+	for queue, acked := range byQueue {
+		slices.SortFunc(acked, func(a, b *Publish) int { return cmp.Compare(a.Sequence, b.Sequence) })
+		for i := 1; i < len(acked); i++ {
+			if a, b := acked[i-1], acked[i]; a.LSN > b.LSN {
+				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, and the earlier %d with "+
+					"the later LSN %d",
+					queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
+			}
+		}
+	}
+}
+
+// deliveries holds what consumers received against what is stored and what they had acknowledged.
+func (c *checker) deliveries() {
+	type cursor struct {
+		place
+		sub string
+	}
+	confirmed := map[cursor]time.Duration{}
+	for _, a := range c.h.Acks {
+		k := cursor{place{a.Queue, a.Sequence}, a.Sub}
+		if at, ok := confirmed[k]; !ok || a.Confirmed < at {
+			confirmed[k] = a.Confirmed
+		}
+	}
+	delivered := map[cursor]bool{}
+	for _, d := range c.h.Deliveries {
+		k := cursor{place{d.Queue, d.Sequence}, d.Sub}
+		delivered[k] = true
+		if at, ok := confirmed[k]; ok && d.At > at {
+			c.report(RuleRedelivered, "%s/%s: sequence %d (%v) was delivered at %v, after its acknowledgement was "+
+				"confirmed at %v",
+				d.Queue, d.Sub, d.Sequence, d.ID, d.At, at)
+		}
+		if _, known := c.sent[d.ID]; !known {
+			c.report(RulePhantom, "%s/%s: message %v was delivered, but no producer sent it", d.Queue, d.Sub, d.ID)
+		} else if id, ok := c.at[k.place]; !ok || id != d.ID {
+			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue,
+				d.Sub, d.ID, d.Sequence, d.At, id)
+		}
+	}
+	for _, s := range c.h.Final {
+		for _, drained := range c.h.Drained {
+			sub, ok := subOf(drained, s.Queue)
+			if ok && !delivered[cursor{place{s.Queue, s.Sequence}, sub}] {
+				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, and was never delivered", drained,
+					s.Sequence, s.ID)
+			}
+		}
+	}
+}
+
+// subOf gives the subscription of "queue/sub" if it belongs to queue.
+func subOf(drained, queue string) (string, bool) {
+	if len(drained) > len(queue) && drained[:len(queue)] == queue && drained[len(queue)] == '/' {
+		return drained[len(queue)+1:], true
+	}
+	return "", false
+}
+
+// unknowns: a producer repeats what it has no answer to until it is closed, so that next to no outcome is unknown.
+func (c *checker) unknowns() {
+	unknown := 0
+	for _, p := range c.h.Publishes {
+		if p.Outcome == Unknown {
+			unknown++
+		}
+	}
+	if most := c.h.MaxUnknown; unknown > most {
+		c.report(RuleUnknown, "%d of %d publishes without a deadline ended with an unknown outcome, and at most %d may",
+			unknown, len(c.h.Publishes), most)
+	}
+}
+
+func (c *checker) digests() {
+	for _, d := range c.h.Digests[min(1, len(c.h.Digests)):] {
+		if first := c.h.Digests[0]; d.LSN != first.LSN || d.Content != first.Content {
+			c.report(RuleDigest, "%s has %s at LSN %d (%d messages), %s has %s at LSN %d (%d messages)",
+				first.Node, first.Content, first.LSN, first.Messages, d.Node, d.Content, d.LSN, d.Messages)
+		}
+	}
+}

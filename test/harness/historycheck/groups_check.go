@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package historycheck
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// groups: when a message of a group is delivered, whether for the first time or again, a consumer has acknowledged all
+// those of the group that are stored before it. An acknowledgement is recorded before it is sent, and a delivery after
+// it has come, so that this holds at every consumer, and over failovers: an acknowledgement that was lost has the
+// earlier message delivered again, but no later one before it was sent once.
+func (c *checker) groups() {
+	type group struct{ queue, name string }
+	type cursor struct {
+		place
+		sub string
+	}
+	members := map[group][]uint64{}
+	for _, s := range c.h.Final {
+		if p := c.sent[s.ID]; p != nil && p.Group != "" {
+			g := group{s.Queue, p.Group}
+			members[g] = append(members[g], s.Sequence)
+		}
+	}
+	if len(members) == 0 {
+		return
+	}
+	acked := map[cursor]time.Duration{}
+	for _, a := range c.h.AcksSent {
+		k := cursor{place{a.Queue, a.Sequence}, a.Sub}
+		if at, ok := acked[k]; !ok || a.Sent < at {
+			acked[k] = a.Sent
+		}
+	}
+	// For each message, when the last one of those before it in its group was acknowledged.
+	free := map[cursor]time.Duration{}
+	for g, sequences := range members {
+		slices.SortFunc(sequences, cmp.Compare)
+		for _, sub := range c.subs(g.queue) {
+			latest := time.Duration(math.MinInt64)
+			for _, sequence := range sequences {
+				k := cursor{place{g.queue, sequence}, sub}
+				free[k] = latest
+				at, ok := acked[k]
+				if !ok {
+					at = math.MaxInt64
+				}
+				latest = max(latest, at)
+			}
+		}
+	}
+	for _, d := range c.h.Deliveries {
+		at, ok := free[cursor{place{d.Queue, d.Sequence}, d.Sub}]
+		if ok && d.At < at {
+			c.report(RuleGroup, "%s/%s: sequence %d (%v) of group %q was delivered at %v, before one ahead of it was "+
+				"acknowledged (%v)", d.Queue, d.Sub, d.Sequence, d.ID, c.sent[d.ID].Group, d.At, at)
+		}
+	}
+}
+
+// subs are the subscriptions of a queue from which something was delivered.
+func (c *checker) subs(queue string) (names []string) {
+	for _, d := range c.h.Deliveries {
+		if d.Queue == queue && !slices.Contains(names, d.Sub) {
+			names = append(names, d.Sub)
+		}
+	}
+	return names
+}

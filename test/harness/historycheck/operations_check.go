@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package historycheck
+
+import (
+	"slices"
+	"time"
+)
+
+// operations holds what applications were told about transactions, acknowledgements, purges and queues against what
+// came of them. (What they were told about messages is held against the queues as that of all publishes is.)
+func (c *checker) operations() {
+	byQueue := map[string][]*Operation{}
+	for i := range c.h.Operations {
+		o := &c.h.Operations[i]
+		if o.Kind == KindTxn {
+			c.wholeOrNothing(o)
+		}
+		byQueue[o.Queue] = append(byQueue[o.Queue], o)
+	}
+	left := map[string]map[uint64]bool{}
+	for _, l := range c.h.Left {
+		if left[l.Queue] == nil {
+			left[l.Queue] = map[uint64]bool{}
+		}
+		left[l.Queue][l.Sequence] = true
+	}
+	for queue, ops := range byQueue {
+		switch ops[0].Kind {
+		case KindTxn, KindAck:
+			if queue != "" {
+				c.inputs(queue, ops, left[queue])
+			}
+		case KindPurge:
+			c.purges(queue, ops, left[queue])
+		case KindCreate, KindDelete:
+			c.lives(queue, ops)
+		case KindPublish:
+		}
+	}
+	c.settled()
+}
+
+// wholeOrNothing: all parts of a transaction are stored, or none.
+func (c *checker) wholeOrNothing(o *Operation) {
+	if n := c.parts(o); n > 0 && n < len(o.Parts) {
+		c.report(RulePartly, "the transaction with messages %v was %s, and %d of them are stored", o.Parts, o.Outcome,
+			n)
+	}
+}
+
+// parts counts which of its messages are stored.
+func (c *checker) parts(o *Operation) (stored int) {
+	for _, id := range o.Parts {
+		if len(c.where[id]) > 0 {
+			stored++
+		}
+	}
+	return stored
+}
+
+// inputs: what was acknowledged, alone or in a transaction, is acknowledged, and nothing else is.
+func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
+	by := map[uint64][]*Operation{}
+	for _, o := range ops {
+		if o.Input != 0 {
+			by[o.Input] = append(by[o.Input], o)
+		}
+	}
+	for _, s := range c.h.Final {
+		if s.Queue != queue {
+			continue
+		}
+		could := false
+		for _, o := range by[s.Sequence] {
+			switch {
+			case o.Kind == KindTxn && c.parts(o) > 0 && left[s.Sequence]:
+				c.report(RulePartly, "the transaction with messages %v is stored, and sequence %d of %s, which it "+
+					"acknowledges, is not acknowledged",
+					o.Parts, s.Sequence, queue)
+			case o.Kind == KindAck && o.Outcome == Acked && left[s.Sequence]:
+				c.report(RuleRedelivered, "sequence %d of %s was acknowledged at %v, and is delivered at the end",
+					s.Sequence, queue, o.Done)
+			}
+			could = could || o.Kind == KindTxn && c.parts(o) > 0 || o.Kind == KindAck && o.Outcome != Refused
+		}
+		if !could && !left[s.Sequence] {
+			c.report(RuleSettled, "sequence %d of %s (%v) is acknowledged, and %d attempts at that have not been committed",
+				s.Sequence, queue, s.ID, len(by[s.Sequence]))
+		}
+	}
+}
+
+// purges: each one that was confirmed removed once what was there, and told how much that was.
+func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
+	confirmed, unknown := uint64(0), 0
+	var last *Operation
+	for _, o := range ops {
+		switch o.Outcome {
+		case Acked:
+			confirmed += o.Count
+			if last == nil || o.Sent > last.Sent {
+				last = o
+			}
+		case Unknown:
+			unknown++
+		case Refused:
+		}
+	}
+	purged, firstLeft, lastPurged := uint64(0), ^uint64(0), uint64(0)
+	for _, s := range c.h.Final {
+		switch {
+		case s.Queue != queue:
+		case left[s.Sequence]:
+			firstLeft = min(firstLeft, s.Sequence)
+		default:
+			purged++
+			lastPurged = max(lastPurged, s.Sequence)
+		}
+	}
+	if confirmed > purged || unknown == 0 && confirmed < purged {
+		c.report(RuleEffects, "%s: %d messages are purged, purges that were confirmed told of %d, and %d had an "+
+			"unknown outcome",
+			queue, purged, confirmed, unknown)
+	}
+	if firstLeft < lastPurged {
+		c.report(RulePartly, "%s: sequence %d is purged, and %d is not", queue, lastPurged, firstLeft)
+	}
+	if last == nil {
+		return
+	}
+	for id, p := range c.sent {
+		if p.Queue == queue && p.Outcome == Acked && p.Done < last.Sent && left[p.Sequence] {
+			c.report(RuleLost, "%s: a purge was confirmed, and %v, which was acknowledged at %v before, is still there",
+				queue, id, p.Done)
+		}
+	}
+}
+
+// lives: a queue is made once and removed once in turn, each as often as was confirmed.
+func (c *checker) lives(queue string, ops []*Operation) {
+	// between gives the least and the greatest number of operations of a kind that were done by a time.
+	between := func(kind Kind, at time.Duration) (least, most int) {
+		for _, o := range ops {
+			if o.Kind != kind || o.Outcome == Refused {
+				continue
+			}
+			if o.Outcome == Acked && o.Done <= at {
+				least++
+			}
+			if o.Sent <= at {
+				most++
+			}
+		}
+		return least, most
+	}
+	const end = time.Duration(1<<63 - 1)
+	check := func(at time.Duration, what string) {
+		made, mayMade := between(KindCreate, at)
+		gone, mayGone := between(KindDelete, at)
+		// It was removed as often as it was made, or once less.
+		if mayMade < gone || mayGone < made-1 {
+			c.report(RuleEffects, "%s, %s: made %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
+				gone, mayGone)
+		}
+	}
+	for _, o := range ops {
+		if o.Outcome == Acked {
+			check(o.Done, "at "+o.Done.String())
+		}
+	}
+	made, mayMade := between(KindCreate, end)
+	gone, mayGone := between(KindDelete, end)
+	there := 0
+	if c.h.Exists[queue] {
+		there = 1
+	}
+	if made-mayGone > there || mayMade-gone < there {
+		c.report(RuleEffects, "%s exists %d times at the end, made %d to %d times and deleted %d to %d times", queue,
+			there, made, mayMade, gone, mayGone)
+	}
+}
+
+// settled bounds how much of it may have an unknown outcome: a client that never told would break no rule.
+func (c *checker) settled() {
+	const (
+		few  = 200 // fewer prove nothing: a short run may be one long fault
+		most = 80  // in a hundred
+	)
+	unknown := 0
+	for _, o := range c.h.Operations {
+		if o.Outcome == Unknown {
+			unknown++
+		}
+	}
+	if n := len(c.h.Operations); n >= few && unknown*100 > n*most {
+		c.report(RuleUnknown, "%d of %d operations ended with an unknown outcome", unknown, n)
+	}
+}
+
+// acksSent: what a drained subscription does not deliver any more, a consumer has acknowledged. A delivery that was
+// given back, or thrown away with its stream, is not enough.
+func (c *checker) acksSent() {
+	type cursor struct {
+		place
+		sub string
+	}
+	sent := map[cursor]bool{}
+	for _, a := range c.h.AcksSent {
+		sent[cursor{place{a.Queue, a.Sequence}, a.Sub}] = true
+	}
+	for _, s := range c.h.Final {
+		for _, drained := range c.h.Drained {
+			sub, ok := subOf(drained, s.Queue)
+			if ok && !sent[cursor{place{s.Queue, s.Sequence}, sub}] {
+				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, and no acknowledgement of it was ever "+
+					"sent", drained, s.Sequence, s.ID)
+			}
+		}
+	}
+	for _, a := range c.h.Acks {
+		if !sent[cursor{place{a.Queue, a.Sequence}, a.Sub}] {
+			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, and never sent", a.Queue,
+				a.Sub, a.Sequence)
+		}
+	}
+}
+
+// deliveryOrder: to one consumer, messages without a group come in the order of their sequences, but for those that
+// were given back, whether that was committed or not; and for those that had been meant for another stream of the
+// subscription, which has ended before it got them.
+func (c *checker) deliveryOrder() {
+	type arrival struct{ stream, sequence uint64 }
+	last := map[uint64]Delivery{}
+	seen := map[arrival]bool{}
+	streams := map[string][]Stream{}
+	for _, s := range c.h.Streams {
+		name := s.Queue + "/" + s.Sub
+		streams[name] = append(streams[name], s)
+	}
+	for _, d := range c.h.Deliveries {
+		a := arrival{d.Stream, d.Sequence}
+		if d.Stream == 0 || d.Repeated || seen[a] {
+			continue
+		}
+		if p := c.sent[d.ID]; p != nil && p.Group != "" {
+			continue
+		}
+		seen[a] = true
+		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence &&
+			!shared(streams[d.Queue+"/"+d.Sub], d.At) {
+			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d to the same consumer", d.Queue, d.Sub,
+				d.Sequence, d.At, before.Sequence)
+		}
+		last[d.Stream] = d
+	}
+}
+
+// detached is how long a node may take to notice that a stream has ended and to give what was meant for it to others.
+const detached = 2 * time.Second
+
+// shared tells whether a node may have had two of these streams of one subscription at once, the later one of them
+// being that on which something came at a time.
+func shared(streams []Stream, at time.Duration) bool {
+	var own *Stream
+	for i := range streams {
+		if s := &streams[i]; s.Began <= at && (own == nil || s.Began > own.Began) {
+			own = s
+		}
+	}
+	for i := range streams {
+		if s := &streams[i]; s != own && s.Began <= at && (s.Ended == 0 || s.Ended+detached >= own.Began) {
+			return true
+		}
+	}
+	return false
+}
+
+// terms: as soon as a publish was acknowledged in a term, nothing that is sent later is acknowledged in a lower one,
+// and in one term only one node acknowledges: at every moment at most one process does.
+func (c *checker) terms() {
+	byDone := []*Publish{}
+	node := map[uint64]*Publish{}
+	for i := range c.h.Parts {
+		p := &c.h.Parts[i]
+		if p.Term == 0 || p.Outcome != Acked {
+			continue
+		}
+		byDone = append(byDone, p)
+		if other := node[p.Term]; other != nil && other.Address != p.Address {
+			c.report(RuleTwoTerms, "%v was acknowledged by %s and %v by %s, both in term %d", other.ID, other.Address,
+				p.ID, p.Address, p.Term)
+		}
+		node[p.Term] = p
+	}
+	bySent := slices.Clone(byDone)
+	slices.SortFunc(byDone, func(a, b *Publish) int { return int(a.Done - b.Done) })
+	slices.SortFunc(bySent, func(a, b *Publish) int { return int(a.Sent - b.Sent) })
+	next := 0
+	var highest *Publish
+	for _, p := range bySent {
+		for ; next < len(byDone) && byDone[next].Done < p.Sent; next++ {
+			if highest == nil || byDone[next].Term > highest.Term {
+				highest = byDone[next]
+			}
+		}
+		if highest != nil && highest.Term > p.Term {
+			c.report(RuleTwoTerms, "%v was sent at %v and acknowledged by %s in term %d, and %s had acknowledged %v "+
+				"in term %d at %v",
+				p.ID, p.Sent, p.Address, p.Term, highest.Address, highest.ID, highest.Term, highest.Done)
+		}
+	}
+}

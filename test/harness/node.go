@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
+)
+
+// Place is where a node runs, if that is not simply this machine.
+type Place struct {
+	// Address that it listens on, host:port. Empty: a free port of 127.0.0.1, which stays reserved for the node.
+	Address string
+	// Command is what its command line begins with, before the program.
+	Command []string
+	// Environment gives more variables at each start.
+	Environment func() ([]string, error)
+}
+
+// Node is one node, or the witness: a process that can be started and ended again and again over the same data.
+type Node struct {
+	// Name as in its configuration.
+	Name string
+	// Address that it listens on, host:port.
+	Address string
+	// Dir holds its data, its log and, if there is one, its configuration file.
+	Dir string
+
+	process
+	port     *Port // reserved for it; nil when its address was given
+	conn     *grpc.ClientConn
+	link     *faultproxy.Relay // for what the other node sends to it; nil without Options.Links
+	etcdLink *faultproxy.Relay // for what it sends to etcd; nil without Options.EtcdLinks
+	released bool              // all of these
+}
+
+// newNode prepares a node in a directory.
+func newNode(name, dir, binary string, at Place, secure credentials.TransportCredentials) (_ *Node, err error) {
+	n := &Node{Name: name, Address: at.Address, Dir: dir}
+	n.process = process{
+		name: "node " + name, log: filepath.Join(dir, "node.log"),
+		command: slices.Concat(at.Command, []string{binary}), environment: at.Environment,
+	}
+	if n.Address == "" {
+		if n.port, err = ReservePort(); err != nil {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+		n.Address = n.port.Address()
+	}
+	if secure == nil {
+		secure = insecure.NewCredentials()
+	}
+	n.conn, err = grpc.NewClient("passthrough:///"+n.Address,
+		grpc.WithTransportCredentials(secure),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 5 * time.Millisecond, Multiplier: 1.5,
+				MaxDelay: 50 * time.Millisecond,
+			},
+			MinConnectTimeout: time.Second,
+		}))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), n.release())
+	}
+	return n, nil
+}
+
+// DataDir is the node's data directory.
+func (n *Node) DataDir() string { return filepath.Join(n.Dir, "data") }
+
+// ConfigFile is where its settings are, with Options.ConfigFiles.
+func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "node.yaml") }
+
+// Conn is a connection to this very node, whatever its role.
+func (n *Node) Conn() *grpc.ClientConn { return n.conn }
+
+// Status asks the node what it is, once.
+func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
+	s, err := pb.NewAdminServiceClient(n.conn).GetStatus(ctx, &pb.GetStatusRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("status of node %s: %w", n.Name, err)
+	}
+	return s, nil
+}
+
+// release gives back what the node has besides its process. A second call does nothing.
+func (n *Node) release() error {
+	if n.released {
+		return nil
+	}
+	n.released = true
+	var errs []error
+	if n.conn != nil {
+		errs = append(errs, n.conn.Close())
+	}
+	if n.port != nil {
+		errs = append(errs, n.port.Close())
+	}
+	for _, l := range []*faultproxy.Relay{n.link, n.etcdLink} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

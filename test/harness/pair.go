@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package harness runs a pair as processes on one machine, with an etcd inside this one, and breaks it: for `lockstep
+// demo`, `dev` and `bench`, and for the tests (test/cluster is a layer over it). Whatever ends this process ends the
+// nodes, too. Package relay, below it, is a link that can be cut.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
+)
+
+// Options of Start.
+type Options struct {
+	// Binary is the lockstep executable; empty: this very program.
+	Binary string
+	// Dir holds all data: one directory per node, with the log of its process, and one for etcd. It is not removed.
+	Dir string
+	// Listen are the addresses of the nodes, host:port; an empty one takes a free port of 127.0.0.1.
+	Listen [2]string
+	// Standalone runs one node and no coordinator.
+	Standalone bool
+	// Raft has the nodes and a witness process hold the record, instead of an etcd.
+	Raft bool
+	// Settings of all nodes by their dotted keys ("wal.keep-bytes"), and NodeSettings further ones of one node by its
+	// name, "a" or "b". An empty value takes away a setting that the pair makes.
+	Settings     map[string]string
+	NodeSettings map[string]map[string]string
+	// ConfigFiles has each node read its settings from a file, which the caller may change between two starts.
+	// Otherwise they are flags.
+	ConfigFiles bool
+
+	// Links puts a relay before each node for the traffic of the other node, so that Cut can be used. Clients with
+	// DialOptions and the nodes' own connections pass by it. A killed node is then noticed later: its relay still
+	// accepts connections.
+	Links bool
+	// EtcdLinks puts a relay between each node and etcd, so that CutFromEtcd, StopEtcd and StartEtcd can be used; not
+	// with Raft. They listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
+	EtcdLinks    bool
+	EtcdLinkHost string
+	// EtcdAddress, if not empty, is an etcd that the caller runs, host:port, instead of the pair's own; StopEtcd and
+	// StartEtcd do nothing to it.
+	EtcdAddress string
+	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
+	EtcdNoSync bool
+	// WitnessFlags are further ones of the witness, with Raft, such as "--raft-ca=ca.pem".
+	WitnessFlags []string
+	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
+	Credentials credentials.TransportCredentials
+	// AFirst starts node b only when node a serves: where a has data already, it is the one that the pair is to be of.
+	AFirst bool
+	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
+	Place func(name, dir string) (Place, error)
+}
+
+// Pair is one or two nodes and their etcd, or their witness.
+type Pair struct {
+	// Nodes, whatever their roles: "a" and "b".
+	Nodes []*Node
+	// Witness is the third voter with raft; nil otherwise.
+	Witness *Node
+
+	o      Options
+	lock   io.Closer // of Options.Dir
+	etcd   *etcdServer
+	voters []*Port // of the nodes, with raft
+	beside []*Node // more nodes, from Beside
+}
+
+// Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
+// running.
+func Start(ctx context.Context, o Options) (_ *Pair, err error) {
+	p := &Pair{o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if err := p.lockDir(); err != nil {
+		return nil, err
+	}
+	for _, address := range o.Listen {
+		if err := checkListen(ctx, address); err != nil {
+			return nil, err
+		}
+	}
+	if p.o.Binary == "" {
+		if p.o.Binary, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
+		}
+	}
+	switch {
+	case (o.Standalone || o.Raft) && o.EtcdLinks:
+		return nil, errors.New("links to etcd need an etcd: the voters of a raft quorum know each other by one address each")
+	case o.Standalone:
+	case o.Raft:
+		if err := p.startWitness(); err != nil {
+			return nil, err
+		}
+	case o.EtcdAddress != "":
+		p.etcd = &etcdServer{last: o.EtcdAddress}
+	default:
+		p.etcd, err = startEtcd(ctx, embedded.Options{Dir: filepath.Join(o.Dir, "etcd"), UnsafeNoFsync: o.EtcdNoSync})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i, name := range []string{"a", "b"} {
+		if o.Standalone && i > 0 {
+			break
+		}
+		n, err := p.newNode(name, filepath.Join(o.Dir, name), o.Listen[i])
+		if err != nil {
+			return nil, err
+		}
+		p.Nodes = append(p.Nodes, n)
+	}
+	for i, n := range p.Nodes {
+		if i > 0 && o.AFirst {
+			if _, err := p.WaitActive(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if err := n.Start(); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// ErrInUse is returned when another pair runs in Options.Dir.
+var ErrInUse = errors.New("the directory is in use by another process that runs a pair in it")
+
+// ErrAddressInUse is returned when another process listens on one of Options.Listen: that process would answer in place
+// of the node.
+var ErrAddressInUse = errors.New("the address is in use by another process")
+
+// checkListen returns ErrAddressInUse if a node cannot listen on its address.
+func checkListen(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: %s", ErrAddressInUse, address)
+	case err != nil:
+		return fmt.Errorf("address of a node: %w", err)
+	}
+	if err := l.Close(); err != nil {
+		return fmt.Errorf("address of a node: %w", err)
+	}
+	return nil
+}
+
+// lockDir takes the lock of the pair's directory, so that a second pair in it fails at once: its etcd would wait for
+// the first one's file lock without end.
+func (p *Pair) lockDir() error {
+	if err := os.MkdirAll(p.o.Dir, 0o750); err != nil {
+		return fmt.Errorf("directory of the pair: %w", err)
+	}
+	lock, err := vfs.OS().Lock(filepath.Join(p.o.Dir, "lock"))
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return fmt.Errorf("%w: %s", ErrInUse, p.o.Dir)
+	case err != nil:
+		return fmt.Errorf("directory of the pair: %w", err)
+	}
+	p.lock = lock
+	return nil
+}
+
+// votersFile has the addresses of the voters, comma-separated: their quorum knows them by these, also after a restart.
+const votersFile = "voters"
+
+// startWitness reserves the ports of the nodes' voters and starts the witness: where they were before, if they have run
+// in this directory.
+func (p *Pair) startWitness() error {
+	file := filepath.Join(p.o.Dir, votersFile)
+	before := make([]string, 3)
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		if before = strings.Split(strings.TrimSpace(string(raw)), ","); len(before) != 3 {
+			return fmt.Errorf("raft: %s has %d addresses of voters, and there are three", file, len(before))
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("raft: %w", err)
+	}
+	for i := range 2 {
+		port, err := reserveAt(before[i])
+		if err != nil {
+			return fmt.Errorf("raft: %w", err)
+		}
+		p.voters = append(p.voters, port)
+	}
+	w, err := p.at("witness", filepath.Join(p.o.Dir, "witness"), before[2])
+	if err != nil {
+		return err
+	}
+	p.Witness = w
+	if p.o.Place == nil {
+		if err := os.WriteFile(file, []byte(p.Voters()+"\n"), 0o600); err != nil {
+			return fmt.Errorf("raft: %w", err)
+		}
+	}
+	w.command = append(w.command, "witness", "--data-dir="+w.DataDir(), "--listen="+w.Address, "--voters="+p.Voters())
+	w.command = append(w.command, p.o.WitnessFlags...)
+	if level := p.o.Settings["log.level"]; level != "" {
+		w.command = append(w.command, "--log-level="+level)
+	}
+	return w.Start()
+}
+
+// at makes a node in its place.
+func (p *Pair) at(name, dir, listen string) (*Node, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	at := Place{Address: listen}
+	if p.o.Place != nil {
+		var err error
+		if at, err = p.o.Place(name, dir); err != nil {
+			return nil, err
+		}
+	}
+	return newNode(name, dir, p.o.Binary, at, p.o.Credentials)
+}
+
+// newNode makes a node that is not started, with its links.
+func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
+	n, err := p.at(name, dir, listen)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.release())
+		}
+	}()
+	advertise := ""
+	if p.o.Links {
+		if n.link, err = faultproxy.Listen(n.Address); err != nil {
+			return nil, fmt.Errorf("link to node %s: %w", name, err)
+		}
+		advertise = n.link.Address()
+	}
+	if p.etcd != nil && p.o.EtcdLinks {
+		if n.etcdLink, err = faultproxy.ListenOn(p.linkHost(), p.etcd.address()); err != nil {
+			return nil, fmt.Errorf("link to etcd: %w", err)
+		}
+	}
+	settings := map[string]string{
+		"node.name": name, "data.dir": n.DataDir(), "listen": n.Address, "advertise": advertise,
+	}
+	maps.Copy(settings, p.coordinator(n))
+	maps.Copy(settings, p.o.Settings)
+	maps.Copy(settings, p.o.NodeSettings[name])
+	maps.DeleteFunc(settings, func(_, value string) bool { return value == "" })
+	args, err := n.arguments(settings, p.o.ConfigFiles)
+	if err != nil {
+		return nil, err
+	}
+	n.command = append(n.command, args...)
+	return n, nil
+}
+
+// coordinator gives the settings of a node that say where the pair's record is.
+func (p *Pair) coordinator(n *Node) map[string]string {
+	switch {
+	case p.Witness != nil:
+		return map[string]string{
+			"coordinator.type": "raft", "coordinator.raft.voters": p.Voters(),
+			"coordinator.raft.listen": p.voters[int(n.Name[0]-'a')].Address(),
+		}
+	case n.etcdLink != nil:
+		return map[string]string{"coordinator.etcd.endpoints": n.etcdLink.Address()}
+	case p.etcd != nil:
+		return map[string]string{"coordinator.etcd.endpoints": p.etcd.address()}
+	default:
+		return map[string]string{"standalone": "true"}
+	}
+}
+
+// Beside makes one more node that is not started, with the name and the settings of another one, in a directory of its
+// own beside those of the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is
+// closed with the pair. Not with Options.Links or Raft.
+func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
+	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
+	if err == nil {
+		p.beside = append(p.beside, n)
+	}
+	return n, err
+}
+
+// Processes are the nodes and the witness, if there is one.
+func (p *Pair) Processes() []*Node {
+	if p.Witness == nil {
+		return p.Nodes
+	}
+	return append(slices.Clone(p.Nodes), p.Witness)
+}
+
+// all are the nodes, those beside them, and the witness.
+func (p *Pair) all() []*Node {
+	all := slices.Concat(p.Nodes, p.beside)
+	if p.Witness != nil {
+		all = append(all, p.Witness)
+	}
+	return all
+}
+
+// Addresses of the nodes, as clients are to use them.
+func (p *Pair) Addresses() []string {
+	out := make([]string, len(p.Nodes))
+	for i, n := range p.Nodes {
+		out[i] = n.Address
+	}
+	return out
+}
+
+// Voters are the addresses of the three voters, comma-separated, with Options.Raft.
+func (p *Pair) Voters() string {
+	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address}, ",")
+}
+
+// VoterOf gives the address of a node's own voter, with Options.Raft.
+func (p *Pair) VoterOf(n *Node) string { return p.voters[slices.Index(p.Nodes, n)].Address() }
+
+// Coordinator says where the pair's record is; empty for a standalone node.
+func (p *Pair) Coordinator() string {
+	switch {
+	case p.etcd != nil:
+		return "etcd is on " + p.etcd.address()
+	case p.Witness != nil:
+		return "the witness is on " + p.Witness.Address
+	default:
+		return ""
+	}
+}
+
+// Find returns the node with that address, or with a link of that address, or nil.
+func (p *Pair) Find(address string) *Node {
+	for _, n := range slices.Concat(p.Nodes, p.beside) {
+		if n.Address == address || n.link != nil && n.link.Address() == address {
+			return n
+		}
+	}
+	return nil
+}
+
+// Other returns the node that is not n.
+func (p *Pair) Other(n *Node) *Node {
+	if p.Nodes[0] == n {
+		return p.Nodes[1]
+	}
+	return p.Nodes[0]
+}
+
+// Close stops the nodes, which write a checkpoint, and then etcd, and gives everything back but the directory. A second
+// call does nothing.
+func (p *Pair) Close() error { return p.close(false) }
+
+// KillAll is Close, and the nodes are killed.
+func (p *Pair) KillAll() error { return p.close(true) }
+
+func (p *Pair) close(atOnce bool) error {
+	nodes := slices.Concat(p.Nodes, p.beside)
+	ended := make(chan error, len(nodes))
+	for _, n := range nodes {
+		go func() { ended <- n.end(atOnce) }()
+	}
+	var all []error
+	for range nodes {
+		all = append(all, <-ended)
+	}
+	if p.Witness != nil {
+		all = append(all, p.Witness.end(atOnce))
+	}
+	for _, n := range p.all() {
+		all = append(all, n.release())
+	}
+	for _, port := range p.voters {
+		all = append(all, port.Close())
+	}
+	p.voters = nil
+	if p.etcd != nil {
+		all = append(all, p.etcd.stop())
+	}
+	if p.lock != nil {
+		all = append(all, p.lock.Close())
+		p.lock = nil
+	}
+	return errors.Join(all...)
+}
