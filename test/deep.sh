@@ -15,6 +15,7 @@ suites=(
   "./failover/coordinator/etcd 15m"
   "./test/conformance 30m"
   "./test/amqp 60m"
+  "./test/docs 30m"
   "./test/hostile 60m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )

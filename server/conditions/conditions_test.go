@@ -87,7 +87,8 @@ func TestTable(t *testing.T) {
 	require.Nil(t, conditions.Find("no-such-kind"))
 }
 
-// TestResponses checks that docs/how-to/respond-to-conditions.md has a section for each kind, with its severity and a command, and no other.
+// TestResponses checks that docs/how-to/respond-to-conditions.md has a section for each kind, with its severity and a
+// command, and no other.
 func TestResponses(t *testing.T) {
 	const page = "docs/how-to/respond-to-conditions.md"
 	raw, err := os.ReadFile("../../" + page)

@@ -189,15 +189,16 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
-// TestIndex checks that docs/index.md links to every page of the site, with a description; the order of its links is the order of the
-// site's navigation. The decisions have an index of their own.
+// TestIndex checks that docs/index.md links to every page of the site, with a description; the order of its links is
+// the order of the site's navigation. The decisions have their own index.
 func TestIndex(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {
 		rel, err := filepath.Rel(filepath.Join(top, "docs"), name)
 		require.NoError(t, err)
 		if rel != "index.md" && !strings.HasPrefix(rel, "decisions/0") {
-			require.Regexp(t, `\]\(`+regexp.QuoteMeta(rel)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index, "%s is not in docs/index.md", rel)
+			require.Regexp(t, `\]\(`+regexp.QuoteMeta(rel)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index,
+				"%s is not in docs/index.md", rel)
 		}
 	}
 }

@@ -39,8 +39,8 @@ func measure(page string) figures {
 	return f
 }
 
-// TestFigures checks that tutorials and how-to guides can be skimmed: an example within the first ten lines, at most 90 words for each
-// heading, and at least 8 code blocks for 1,000 words.
+// TestFigures checks that tutorials and how-to guides can be skimmed: an example within the first ten lines, at most 90
+// words for each heading, and at least 8 code blocks for 1,000 words.
 func TestFigures(t *testing.T) {
 	checked := 0
 	for _, name := range pages(t) {

@@ -255,8 +255,8 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 	}
 }
 
-// TestEveryAlertHasAResponse checks that each alert links to its section in docs/how-to/respond-to-alerts.md, or to that of its condition,
-// and that the section has its severity and a command. No section is about another alert.
+// TestEveryAlertHasAResponse checks that each alert links to its section in docs/how-to/respond-to-alerts.md, or to
+// that of its condition, and that the section has its severity and a command. No section is about another alert.
 func TestEveryAlertHasAResponse(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "how-to", "respond-to-alerts.md"))
 	require.NoError(t, err)

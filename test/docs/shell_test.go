@@ -25,11 +25,11 @@ import (
 // A step is a block of a document that is a file to write, or a shell script to run.
 type step struct{ file, text string }
 
-// steps returns the steps of a document, in order: shell scripts begin with ```sh (not with ```sh norun) and may be indented, as parts of a
-// list; files have a title; and a comment that begins with <!-- test is a script that readers do not see.
+// steps returns the steps of a document, in order: shell scripts begin with ```sh (not with ```sh norun) and may be
+// indented, as parts of a list; files have a title; a comment that begins with <!-- test is a script for tests alone.
 func steps(document string) []step {
 	const fence = "(?ms)^ *```(?:sh|[a-z]+ title=\"([^\"]+)\")\n(.*?)\n *```$"
-	const hidden = `(?ms)^<!-- test\n(.*?)\n-->$`
+	const hidden = `^<!-- test\n(.*?)\n-->$`
 	var found []step
 	for _, m := range regexp.MustCompile(fence+"|"+hidden).FindAllStringSubmatch(document, -1) {
 		found = append(found, step{file: m[1], text: m[2] + m[3]})
@@ -37,7 +37,8 @@ func steps(document string) []step {
 	return found
 }
 
-// TestShellBlocks runs the steps of README.md and of the quick start, each with a new pair. The deep tier runs those of all pages.
+// TestShellBlocks runs the steps of README.md and of the quick start, each with a new pair. The deep tier runs those of
+// all pages.
 func TestShellBlocks(t *testing.T) {
 	ran := runPages(t, filepath.Join(top, "README.md"), filepath.Join(top, "docs", "tutorials", "quick-start.md"))
 	require.GreaterOrEqual(t, ran, 8)
@@ -59,14 +60,17 @@ func runPages(t *testing.T, names ...string) int {
 		ran += len(list)
 		t.Run(strings.TrimPrefix(name, filepath.Clean(top)+"/"), func(t *testing.T) {
 			t.Parallel()
-			p, err := harness.Start(t.Context(), harness.Options{Binary: binary, Dir: t.TempDir(), Settings: harness.SmallNodes()})
+			p, err := harness.Start(t.Context(), harness.Options{
+				Binary: binary, Dir: t.TempDir(), Settings: harness.SmallNodes(),
+			})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, p.Close()) })
 			ready, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			require.NoError(t, p.WaitReady(ready, nil))
 			home := t.TempDir()
-			runSteps(t, home, list, append(environment(binary), "HOME="+home, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ",")))
+			env := append(environment(binary), "HOME="+home, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ","))
+			runSteps(t, home, list, env)
 		})
 	}
 	return ran

@@ -56,8 +56,8 @@ func TestTutorials(t *testing.T) {
 			text := startDev(t, binary, dir).Replace(string(text))
 			list := steps(text)
 			require.NotEmpty(t, list)
-			runSteps(t, dir, list, append(environment(binary), "LOCKSTEP_ADDR="+regexp.MustCompile(`export LOCKSTEP_ADDR=(\S+)`).
-				FindStringSubmatch(readFile(t, filepath.Join(dir, "dev.txt")))[1]))
+			addresses := regexp.MustCompile(`export LOCKSTEP_ADDR=\S+`).FindString(readFile(t, filepath.Join(dir, "dev.txt")))
+			runSteps(t, dir, list, append(environment(binary), strings.TrimPrefix(addresses, "export ")))
 		})
 	}
 	require.GreaterOrEqual(t, ran, 6)
@@ -70,7 +70,8 @@ func readFile(t *testing.T, name string) string {
 	return string(b)
 }
 
-// startDev runs `lockstep dev > dev.txt` in dir, and returns what replaces the addresses that the tutorials show by those of this pair.
+// startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer of the addresses that the tutorials show by
+// those of this pair.
 func startDev(t *testing.T, binary, dir string) *strings.Replacer {
 	t.Helper()
 	a, err := harness.ReservePort()
