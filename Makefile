@@ -40,6 +40,12 @@ release: ## Static binaries, .deb and .rpm for each platform in dist/, the same 
 release-check: release ## The same, and once more from another directory: both must be the same
 	deploy/check-release.sh dist $(VERSION)
 
+.PHONY: docs
+docs: ## Build the documentation site into dist/site; needs Python 3.10 and PyPI
+	test -x dist/docs-venv/bin/mkdocs || python3 -m venv dist/docs-venv
+	dist/docs-venv/bin/pip install --quiet --disable-pip-version-check --requirement deploy/docs/requirements.txt
+	dist/docs-venv/bin/mkdocs build --strict
+
 .PHONY: generate
 generate: ## Regenerate the Go code of the .proto files
 	$(BUF) generate

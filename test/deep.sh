@@ -16,6 +16,7 @@ suites=(
   "./test/conformance 30m"
   "./test/amqp 60m"
   "./test/soak 30m"
+  "./test/docs 30m"
   "./test/hostile 60m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )

@@ -2,7 +2,7 @@
 
 // Package conditions is the one list of what an operator may have to know about a node or its pair: what each condition
 // means, how serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and
-// docs/runbook.md has a section for each kind.
+// docs/how-to/respond-to-conditions.md has a section for each kind.
 //
 // The package finds out nothing by itself: the node reports what it knows with Book.Set, all at once and again and
 // again, and the Book knows what is new and what is over. It knows neither gRPC nor Prometheus.

@@ -12,7 +12,7 @@ import (
 // fault in such a state does harm. The roles and the in-sync set in a node's status are never held back.
 const settle = 2 * time.Second
 
-// All returns the table: each kind once, in the order of docs/runbook.md.
+// All returns the table: each kind once, in the order of docs/how-to/respond-to-conditions.md.
 func All() []Definition {
 	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofJobs(),
 		ofTheDisk(), ofTheContent(), ofTheMachine())

@@ -29,7 +29,7 @@ type Page struct {
 	// Key that follows "g" on the keyboard: one letter.
 	Key string
 	// Right that the session needs to see the page: "any" (whoever has any right), "browse", "operate" or "audit". The
-	// services check it, not the console; it is told where a page is refused, and in docs/console.md.
+	// services check it, not the console; it is told where a page is refused, and in docs/how-to/console.md.
 	Right string
 	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a
 	// *pageData, and, if Live, "live", which gets what Load returns.

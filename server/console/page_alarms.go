@@ -10,8 +10,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// runbook is where the runbook is; the kind of a condition names its section.
-const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/runbook.md#"
+// runbook is the URL of the page with a section for each kind of condition.
+const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/how-to/respond-to-conditions.md#"
 
 // alarmsPage shows all conditions.
 func alarmsPage() Page {

@@ -189,16 +189,16 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
-// TestIndex checks that docs/README.md links to every page below docs, with a description. The decisions have a
-// separate index.
+// TestIndex checks that docs/index.md links to every page of the site, with a description; the order of its links is
+// the order of the site's navigation. The decisions have their own index.
 func TestIndex(t *testing.T) {
-	index := documents(t)[filepath.Join(top, "docs", "README.md")]
+	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {
 		rel, err := filepath.Rel(filepath.Join(top, "docs"), name)
 		require.NoError(t, err)
-		if rel != "README.md" && !strings.HasPrefix(rel, "decisions/0") {
+		if rel != "index.md" && !strings.HasPrefix(rel, "decisions/0") {
 			require.Regexp(t, `\]\(`+regexp.QuoteMeta(rel)+`(#[a-z-]+)?\)[^|\n]*[:|] *\S`, index,
-				"%s is not in docs/README.md", rel)
+				"%s is not in docs/index.md", rel)
 		}
 	}
 }

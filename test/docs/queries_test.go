@@ -26,7 +26,7 @@ import (
 const (
 	rulesFile     = "deploy/prometheus/lockstep.rules.yaml"
 	dashboardFile = "deploy/grafana/lockstep.json"
-	runbookURL    = "https://github.com/lockstep-mq/lockstep/blob/main/docs/runbook.md#"
+	runbookURL    = "https://github.com/lockstep-mq/lockstep/blob/main/docs/how-to/"
 )
 
 // alertRule of deploy/prometheus.
@@ -255,10 +255,10 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 	}
 }
 
-// TestEveryAlertIsInTheRunbook: each alert has a section with its severity, meaning, cause and what to do, leads there,
-// and no section is about an alert that is not there.
-func TestEveryAlertIsInTheRunbook(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(top, "docs", "runbook.md"))
+// TestEveryAlertHasAResponse checks that each alert links to its section in docs/how-to/respond-to-alerts.md, or to
+// that of its condition, and that the section has its severity and a command. No section is about another alert.
+func TestEveryAlertHasAResponse(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join(top, "docs", "how-to", "respond-to-alerts.md"))
 	require.NoError(t, err)
 	sections := make(map[string]string)
 	for part := range strings.SplitSeq(string(raw), "\n## ") {
@@ -274,17 +274,17 @@ func TestEveryAlertIsInTheRunbook(t *testing.T) {
 		require.NotEmpty(t, r.Annotations["description"], r.Alert)
 		anchor, ok := strings.CutPrefix(r.Annotations["runbook_url"], runbookURL)
 		require.True(t, ok, "%s: runbook_url is %q", r.Alert, r.Annotations["runbook_url"])
-		require.Contains(t, []string{strings.ToLower(r.Alert), "{{ $labels.condition }}"}, anchor, r.Alert)
+		require.Contains(t, []string{
+			"respond-to-alerts.md#" + strings.ToLower(r.Alert), "respond-to-conditions.md#{{ $labels.condition }}",
+		}, anchor, r.Alert)
 		body, ok := sections[r.Alert]
-		require.True(t, ok, "docs/runbook.md has no section %s", r.Alert)
+		require.True(t, ok, "respond-to-alerts.md has no section %s", r.Alert)
 		delete(sections, r.Alert)
-		for _, want := range []string{
-			"\nSeverity: " + severity + ".\n", "\n**Meaning.**\n", "\n**Cause.**\n", "\n**What to do.**\n",
-		} {
-			require.Contains(t, body, want, "section %s of docs/runbook.md", r.Alert)
+		for _, want := range []string{"\nSeverity: " + severity + ".\n", "\n```sh"} {
+			require.Contains(t, body, want, "section %s of respond-to-alerts.md", r.Alert)
 		}
 	}
-	require.Empty(t, sections, "sections of docs/runbook.md without an alert")
+	require.Empty(t, sections, "sections of respond-to-alerts.md without an alert")
 }
 
 // TestEveryAlertIsTested: the unit tests for promtool beside the rules name each of them; test/alerts/run.sh runs them.

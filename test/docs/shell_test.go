@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,65 +22,93 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// blocks returns the shell blocks of a document that are to be run, in order: those that begin with ```sh, and not with
-// ```sh norun. They may be indented, as parts of a list.
-func blocks(document string) []string {
-	var found []string
-	for _, m := range regexp.MustCompile("(?m)^ *```sh\n((?s:.*?))\n *```$").FindAllStringSubmatch(document, -1) {
-		found = append(found, m[1])
+// A step is a block of a document that is a file to write, or a shell script to run.
+type step struct{ file, text string }
+
+// steps returns the steps of a document, in order: shell scripts begin with ```sh (not with ```sh norun) and may be
+// indented, as parts of a list; files have a title; a comment that begins with <!-- test is a script for tests alone.
+func steps(document string) []step {
+	const fence = "(?ms)^ *```(?:sh|[a-z]+ title=\"([^\"]+)\")\n(.*?)\n *```$"
+	const hidden = `^<!-- test\n(.*?)\n-->$`
+	var found []step
+	for _, m := range regexp.MustCompile(fence+"|"+hidden).FindAllStringSubmatch(document, -1) {
+		found = append(found, step{file: m[1], text: m[2] + m[3]})
 	}
 	return found
 }
 
-// TestShellBlocks: what README.md and the documents below docs have the reader type works, block after block, with a
-// pair as `lockstep dev` runs it.
+// TestShellBlocks runs the steps of README.md and of the quick start, each with a new pair. The deep tier runs those of
+// all pages.
 func TestShellBlocks(t *testing.T) {
+	ran := runPages(t, filepath.Join(top, "README.md"), filepath.Join(top, "docs", "tutorials", "quick-start.md"))
+	require.GreaterOrEqual(t, ran, 8)
+}
+
+// runPages runs the steps of pages, each page with a new pair, and returns how many there are.
+func runPages(t *testing.T, names ...string) int {
+	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
 	require.NoError(t, err)
 	ran := 0
-	for _, name := range append(pages(t), filepath.Join(top, "README.md")) {
+	for _, name := range names {
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
-		list := blocks(string(text))
-		if len(list) == 0 {
+		list := steps(string(text))
+		if !slices.ContainsFunc(list, func(s step) bool { return s.file == "" }) {
 			continue
 		}
 		ran += len(list)
 		t.Run(strings.TrimPrefix(name, filepath.Clean(top)+"/"), func(t *testing.T) {
 			t.Parallel()
-			runBlocks(t, binary, list)
+			p, err := harness.Start(t.Context(), harness.Options{
+				Binary: binary, Dir: t.TempDir(), Settings: harness.SmallNodes(),
+			})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, p.Close()) })
+			ready, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			require.NoError(t, p.WaitReady(ready, nil))
+			home := t.TempDir()
+			env := append(environment(binary), "HOME="+home, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ","))
+			runSteps(t, home, list, env)
 		})
 	}
-	require.GreaterOrEqual(t, ran, 14)
+	return ran
 }
 
-// runBlocks runs shell blocks one after the other, in one directory and with one new pair.
-func runBlocks(t *testing.T, binary string, list []string) {
-	t.Helper()
-	p, err := harness.Start(t.Context(), harness.Options{
-		Binary: binary, Dir: t.TempDir(), Settings: harness.SmallNodes(),
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	require.NoError(t, p.WaitReady(ready, nil))
-	home := t.TempDir()
-	env := append(harness.Environment(), "HOME="+home, "LOCKSTEP_ADDR="+strings.Join(p.Addresses(), ","),
+// environment returns that of the steps; the source is for programs that import the client.
+func environment(binary string) []string {
+	source, err := filepath.Abs(top)
+	if err != nil {
+		panic(err)
+	}
+	return append(harness.Environment(), "LOCKSTEP_SOURCE="+source,
 		"PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	for i, block := range list {
+}
+
+// runSteps runs the steps one after the other in dir. Processes that they leave in the background end with the test.
+func runSteps(t *testing.T, dir string, list []step, env []string) {
+	t.Helper()
+	for i, s := range list {
+		if s.file != "" {
+			name := filepath.Join(dir, s.file)
+			require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+			require.NoError(t, os.WriteFile(name, []byte(s.text+"\n"), 0o600))
+			continue
+		}
 		output, err := os.Create(filepath.Join(t.TempDir(), "output"))
 		require.NoError(t, err)
-		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", block)
-		cmd.Dir, cmd.Env = home, env
+		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", s.text)
+		cmd.Dir, cmd.Env = dir, env
 		cmd.Stdout, cmd.Stderr = output, output
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		err = cmd.Run()
-		// What the block has started in the background ends with it.
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		said, readErr := os.ReadFile(output.Name())
+		group := cmd.Process.Pid
+		t.Cleanup(func() { _ = syscall.Kill(-group, syscall.SIGKILL) })
+		printed, readErr := os.ReadFile(output.Name())
 		require.NoError(t, readErr)
 		require.NoError(t, output.Close())
-		require.NoError(t, err, "block %d:\n%s\n%s", i+1, block, said)
+		require.NoError(t, err, "step %d:\n%s\n%s", i+1, s.text, printed)
+		t.Logf("step %d:\n%s\n%s", i+1, s.text, printed)
 	}
 }

@@ -32,7 +32,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	}
 	if err != nil {
 		return one(Problem, err.Error(), "the node does not start with this store as it is: it sets it aside, or waits",
-			"see docs/runbook.md; restore a save-set, or let the node get everything from the other one")
+			"see docs/how-to/respond-to-conditions.md; restore a save-set, or let the node get everything from the other one")
 	}
 	record, asked := in.pairRecord()
 	measured := fmt.Sprintf("store of node %s, ", id.NodeID)

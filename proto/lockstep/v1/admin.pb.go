@@ -2853,7 +2853,7 @@ func (x *DamageStatus) GetIndex() string {
 	return ""
 }
 
-// Condition is something that is the case now and that an operator may have to know. docs/runbook.md describes each kind.
+// Condition is something that is the case now and that an operator may have to know. docs/how-to/respond-to-conditions.md describes each kind.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the kind, such as "one-copy-only". Stable.

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build deep && unix
+
+package docs
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// isTutorial reports whether a page is a tutorial that runs `lockstep dev` itself.
+func isTutorial(name string) bool {
+	return filepath.Base(filepath.Dir(name)) == "tutorials" && filepath.Base(name) != "quick-start.md"
+}
+
+// TestShellBlocksOfPages runs the steps of all pages below docs but the tutorials, each page with a new pair.
+func TestShellBlocksOfPages(t *testing.T) {
+	ran := runPages(t, slices.DeleteFunc(pages(t), isTutorial)...)
+	require.Greater(t, ran, 60)
+}
+
+// TestTutorials does what each tutorial asks for, with a pair as `lockstep dev` runs it in the directory of the reader.
+func TestTutorials(t *testing.T) {
+	binary, err := cluster.Build(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	needs := map[string]string{"python-client.md": "python3", "jms-client.md": "mvn"}
+	ran := 0
+	for _, name := range pages(t) {
+		if !isTutorial(name) {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		ran++
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			if program := needs[filepath.Base(name)]; program != "" {
+				if _, err := exec.LookPath(program); err != nil {
+					t.Skip(err)
+				}
+			}
+			dir := t.TempDir()
+			text := startDev(t, binary, dir).Replace(string(text))
+			list := steps(text)
+			require.NotEmpty(t, list)
+			addresses := regexp.MustCompile(`export LOCKSTEP_ADDR=\S+`).FindString(readFile(t, filepath.Join(dir, "dev.txt")))
+			runSteps(t, dir, list, append(environment(binary), strings.TrimPrefix(addresses, "export ")))
+		})
+	}
+	require.GreaterOrEqual(t, ran, 6)
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer of the addresses that the tutorials show by
+// those of this pair.
+func startDev(t *testing.T, binary, dir string) *strings.Replacer {
+	t.Helper()
+	a, err := harness.ReservePort()
+	require.NoError(t, err)
+	b, err := harness.ReservePort()
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+	output, err := os.Create(filepath.Join(dir, "dev.txt"))
+	require.NoError(t, err)
+	cmd := exec.Command(binary, "dev", "--listen-a", a.Address(), "--listen-b", b.Address(), "--console", "")
+	cmd.Dir, cmd.Env = dir, harness.Environment()
+	cmd.Stdout, cmd.Stderr = output, output
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		_ = cmd.Wait()
+		require.NoError(t, output.Close())
+	})
+	amqp := regexp.MustCompile(`amqp://(127.0.0.1:\d+),amqp://(127.0.0.1:\d+)`)
+	var m [][]byte
+	require.Eventually(t, func() bool {
+		printed, err := os.ReadFile(output.Name())
+		require.NoError(t, err)
+		m = amqp.FindSubmatch(printed)
+		return bytes.Contains(printed, []byte("kill -9")) && m != nil
+	}, 5*time.Minute, 100*time.Millisecond)
+	return strings.NewReplacer("127.0.0.1:7420", a.Address(), "127.0.0.1:7421", b.Address(),
+		"127.0.0.1:5672", string(m[1]), "127.0.0.1:5673", string(m[2]))
+}
