@@ -37,9 +37,9 @@ const FeatureAttributes = "attributes"
 // know them stops at the first record that has any.
 const FeatureDeadLetters = "dead-letters"
 
-// FeatureQueues is what release 0.2.0 knows of queues besides: times, priorities and groups of messages, retention,
-// filters, prepared transactions, exact counts of bytes, and the fields of a configuration that go with them. A store that does not know them
-// stops at the first record that has any.
+// FeatureQueues are the queue features of release 0.2.0: times, priorities and groups of messages, retention, filters,
+// prepared transactions, exact counts of bytes, and their fields of a configuration. A store without them stops at the
+// first record that has any.
 const FeatureQueues = "queues"
 
 // FeatureAccess is the access table: rules, roles, tokens and quotas. A store that does not know it stops at the first

@@ -24,9 +24,9 @@ type receiver struct {
 	tag     []byte
 }
 
-// keptBuffer is how large a buffer a link keeps for the next message of more than one frame. A larger message is kept in
-// chunks of that size until it is whole: a buffer that grows is copied many times, and leaves a multiple of the
-// message as garbage.
+// keptBuffer is the size of the buffer that a link keeps for the next message of more than one frame. A larger message
+// is kept in chunks of that size until it is complete: a growing buffer would be copied many times, and leave a
+// multiple of the message as garbage.
 const keptBuffer = 256 << 10
 
 // add appends to the payload of a delivery that has come in part.

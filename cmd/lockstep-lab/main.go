@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep-lab runs benchmarks that the product does not need: the embedded store, maintenance under load, growth,
-// fan-out, and comparisons with other products.
+// Command lockstep-lab runs benchmarks that the product does not need: the embedded store, maintenance under load,
+// growth, fan-out, and comparisons with other products.
 package main
 
 import (

@@ -16,11 +16,12 @@ func ofThePair() []family {
 	return []family{
 		gaugeOf("condition", "", "1 while the condition is the case on this node, in its pair or, as far as this "+
 			"node knows, on the other one; "+
-			"docs/how-to/respond-to-conditions.md describes each.", []string{"condition", "severity"}, func(s *snapshot, put putFunc) {
-			for _, d := range conditions.All() {
-				put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
-			}
-		}),
+			"docs/how-to/respond-to-conditions.md describes each.", []string{"condition", "severity"},
+			func(s *snapshot, put putFunc) {
+				for _, d := range conditions.All() {
+					put(boolValue(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
+				}
+			}),
 		gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.",
 			func(s *snapshot) float64 {
 				n := 0

@@ -210,7 +210,9 @@ func (f *feature) delivered(queue, sub string, body []byte) {
 
 // broken reports what must not be.
 func (f *feature) broken(rule historycheck.Rule, format string, args ...any) {
-	f.w.history.AddBroken(historycheck.Violation{Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...)})
+	f.w.history.AddBroken(historycheck.Violation{
+		Rule: rule, Text: "feature " + f.name + ": " + fmt.Sprintf(format, args...),
+	})
 }
 
 // stored reads how often each message is in a queue.

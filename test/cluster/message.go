@@ -57,8 +57,8 @@ func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	}
 	m.Body = nil
 	if want := w.fields(id); !reflect.DeepEqual(m, want) {
-		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", historycheck.ErrBody, id, m,
-			want)
+		return id, fmt.Errorf("%w: message %v has %+v in addition to its body, and was published with %+v",
+			historycheck.ErrBody, id, m, want)
 	}
 	return id, nil
 }

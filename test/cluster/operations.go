@@ -19,7 +19,8 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstStray are the lowest numbers of their messages' producers, besides historycheck.FirstApplication.
+	// firstPinned and firstStray are the lowest numbers of their messages' producers, in addition to
+	// historycheck.FirstApplication.
 	firstPinned = 150
 	firstStray  = 200
 	// patience is how often an application repeats a call at most.

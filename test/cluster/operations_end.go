@@ -84,7 +84,9 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 const readAgain = "the end was read again"
 
 // receiveLeft receives all that SubWork of a queue has not acknowledged; whole: all of it came.
-func (a *applications) receiveLeft(ctx context.Context, queue string) (left []historycheck.Left, whole bool, err error) {
+func (a *applications) receiveLeft(
+	ctx context.Context, queue string,
+) (left []historycheck.Left, whole bool, err error) {
 	q, err := a.client.GetQueue(ctx, queue)
 	if err != nil {
 		return nil, false, err

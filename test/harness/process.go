@@ -41,7 +41,7 @@ func (p *process) Start() error {
 	if p.cmd != nil && !p.isGone() {
 		return fmt.Errorf("%s runs already", p.name)
 	}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640) //nolint:gosec // a log, which the group may read
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}

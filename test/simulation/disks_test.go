@@ -28,7 +28,8 @@ const disksSeeds = 60
 
 // TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties them. The
 // pair recovers without an operator; or, where docs/explanation/failover.md describes a wait for an operator, no node
-// serves what was put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost nothing.
+// serves an older image, the nodes report why, and the operator, who restores the newest disk or stops the copy, loses
+// nothing.
 func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {

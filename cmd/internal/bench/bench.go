@@ -39,10 +39,12 @@ type Target struct {
 // latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.
 const maxLatency = 5 * time.Minute
 
+// NewHistogram returns an empty histogram of latencies.
 func NewHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxLatency.Microseconds(), 3)
 }
 
+// Record adds a latency to a histogram.
 func Record(h *hdrhistogram.Histogram, d time.Duration) {
 	// Within these bounds it cannot fail.
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))

@@ -42,6 +42,7 @@ func (o *Order) PartFilter(i int) string {
 	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
 }
 
+// PartSize returns the number of messages of part i of n messages.
 func (o *Order) PartSize(i, n int) (size int) {
 	for k := 1; k <= n; k++ {
 		if k%o.Parts == i%o.Parts {

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
+// IsNotFound reports whether the queue does not exist.
 func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
 
 // PublishOptions say what to publish.

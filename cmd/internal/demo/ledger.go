@@ -169,7 +169,9 @@ func (l *ledger) judge(v *Verdict) {
 	v.Redelivered = l.redelivered
 	for n, r := range l.records {
 		if !r.acknowledged {
-			l.history.AddPublish(historycheck.Publish{ID: idOf(n), Queue: queueName, Sent: r.sent, Outcome: historycheck.Unknown})
+			l.history.AddPublish(historycheck.Publish{
+				ID: idOf(n), Queue: queueName, Sent: r.sent, Outcome: historycheck.Unknown,
+			})
 		}
 	}
 	l.history.Edit(func(h *historycheck.History) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package historycheck holds what clients of a pair were told against what is stored: a workload records everything in a
-// History, and History.Check finds what must not be. Messages that were acknowledged and are lost, stored twice, out of
+// Package historycheck compares the responses that clients of a pair received with the stored messages. A workload
+// records all operations in a History; History.Check reports acknowledged messages that are lost, stored twice, out of
 // order, delivered again after their acknowledgement was confirmed, or delivered but never committed. `lockstep demo`
-// gets its verdict here, as the tests of whole pairs do (test/chaos, test/simulation).
+// and the tests of whole pairs use it (test/chaos, test/simulation).
 package historycheck

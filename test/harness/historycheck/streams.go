@@ -42,7 +42,7 @@ func (s *watchedStream) SendMsg(m any) error {
 		s.ended = ended
 		s.mu.Unlock()
 	}
-	return s.ClientStream.SendMsg(m) //nolint:wrapcheck // the caller must get what gRPC says
+	return s.ClientStream.SendMsg(m)
 }
 
 // RecvMsg notes the end.
@@ -56,5 +56,5 @@ func (s *watchedStream) RecvMsg(m any) error {
 			s.ended = nil
 		}
 	}
-	return err //nolint:wrapcheck // the caller must get what gRPC says
+	return err
 }

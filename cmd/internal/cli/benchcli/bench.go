@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package benchcli implements the commands of `lockstep bench` and the flags, rounds and tables that cmd/lockstep-lab shares
-// with it. The measurements are in cmd/internal/bench.
+// Package benchcli implements the commands of `lockstep bench`, and the flags, rounds and tables that cmd/lockstep-lab
+// shares with it. The measurements are in cmd/internal/bench.
 package benchcli
 
 import (
@@ -72,6 +72,7 @@ type Flags struct {
 	NodeSettings     map[string]map[string]string // of one node, by its name
 }
 
+// Register adds the flags of a benchmark through the client.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterNodes(cmd)
 	cmd.Flags().IntVar(&f.Queues, "queues", 1, "queues to spread the messages over")
@@ -113,6 +114,7 @@ type Parsed struct {
 	PageCache        store.PageCache
 }
 
+// Parse checks the flags.
 func (f *Flags) Parse() (p Parsed, err error) {
 	for _, s := range f.Sizes {
 		n, err := strconv.Atoi(strings.TrimSpace(s))

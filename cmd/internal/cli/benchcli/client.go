@@ -64,8 +64,10 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
+// ErrRate rejects a negative --rate.
 var ErrRate = cli.Usage("--rate must not be below 0")
 
+// RateFlag adds --rate.
 func RateFlag(cmd *cobra.Command, o *bench.PublishOptions) {
 	cmd.Flags().Float64Var(&o.Rate, "rate", 0, "messages a second, by all together; 0: as many as can be")
 }

@@ -65,7 +65,9 @@ each.`,
 }
 
 // boundBeside measures the pair and the relays in turn.
-func boundBeside(ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Parsed, windows []int, t bench.Target) (err error) {
+func boundBeside(
+	ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Parsed, windows []int, t bench.Target,
+) (err error) {
 	transports := []bound.Transport{bound.GRPC, bound.TCP}
 	if f.Sync == "always" {
 		transports = transports[1:]

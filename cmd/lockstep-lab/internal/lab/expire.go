@@ -81,7 +81,8 @@ func printExpire(env *cli.Env, r *measure.ExpireResult) error {
 	}
 	row := func(name string, p *measure.ExpirePhase) []any {
 		return []any{
-			name, p.Messages, fmt.Sprintf("%.1f", p.Seconds), benchcli.Digits(p.P50), benchcli.Digits(p.P99), benchcli.Digits(p.P999), benchcli.Digits(p.Max),
+			name, p.Messages, fmt.Sprintf("%.1f", p.Seconds), benchcli.Digits(p.P50), benchcli.Digits(p.P99),
+			benchcli.Digits(p.P999), benchcli.Digits(p.Max),
 			p.Written, fmt.Sprintf("%.1f", p.CPU),
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lab implements the commands of lockstep-lab: benchmarks of a pair and of the embedded store, and comparisons with
-// other products. The measurements are in cmd/lockstep-lab/internal/measure.
+// Package lab implements the commands of lockstep-lab: benchmarks of a pair and of the embedded store, and comparisons
+// with other products. The measurements are in cmd/lockstep-lab/internal/measure.
 package lab
 
 import (

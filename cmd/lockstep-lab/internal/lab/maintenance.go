@@ -89,7 +89,8 @@ standby is further away from publishers.`,
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "messages published each second, by all publishers together")
 	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
 		"numbers of publishers to measure, one after the other; each publisher waits for its acknowledgements")
-	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(), "what to do meanwhile: "+strings.Join(measure.Works(), ", "))
+	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
+		"maintenance: "+strings.Join(measure.Works(), ", "))
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "rounds")
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 5*time.Second,
 		"for how long publishers are measured before each piece of work")

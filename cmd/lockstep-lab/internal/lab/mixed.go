@@ -57,7 +57,9 @@ the consumers read from the disk what producers wrote long ago.`,
 	return cmd
 }
 
-func mixedRounds(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, o measure.MixedOptions, size int, t bench.Target) error {
+func mixedRounds(
+	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, o measure.MixedOptions, size int, t bench.Target,
+) error {
 	var published, delivered []bench.Result
 	o.SizeBytes, o.Queues, o.Duration = size, f.Queues, f.Duration
 	for round := range f.Rounds {

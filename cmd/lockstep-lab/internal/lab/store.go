@@ -125,7 +125,9 @@ with a --window above 1; the one queue comes first.`,
 }
 
 // nodeQueues measures many queues on nodes, fresh ones in each round.
-func nodeQueues(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int) error {
+func nodeQueues(
+	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int,
+) error {
 	if load.Window < 1 || load.Publishers < load.Producers {
 		return cli.Usage("--window must be at least 1 and --publishers at least %d", load.Producers)
 	}

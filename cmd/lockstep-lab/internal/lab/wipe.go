@@ -76,7 +76,8 @@ func printWipe(env *cli.Env, r measure.WipeResult) error {
 	}
 	row := func(name string, l measure.Latencies) []any {
 		return []any{
-			name, l.Messages, fmt.Sprintf("%.1f", l.Seconds), benchcli.Digits(l.P50), benchcli.Digits(l.P99), benchcli.Digits(l.P999),
+			name, l.Messages, fmt.Sprintf("%.1f", l.Seconds), benchcli.Digits(l.P50), benchcli.Digits(l.P99),
+			benchcli.Digits(l.P999),
 			benchcli.Digits(l.Max),
 		}
 	}

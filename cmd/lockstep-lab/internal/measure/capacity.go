@@ -53,7 +53,9 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 		return publish, consume, err
 	}
 	queues := bench.QueueNames(o.Queues)
-	p := bench.PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: o.Queues, Window: 1000, Queues: o.Queues}
+	p := bench.PublishOptions{
+		SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: o.Queues, Window: 1000, Queues: o.Queues,
+	}
 	err = bench.WithQueues(ctx, t.Client, queues, func() error {
 		publish, err = profiled(ctx, t, o, nodes, func(r *bench.Result) error {
 			r.Phase, r.Queues, r.Producers, r.Window = "publish", o.Queues, p.Producers, p.Window

@@ -4,8 +4,9 @@ package measure
 
 import (
 	"cmp"
-	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"slices"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
 // Comparison puts all rounds of one case side by side: ours, and those of peers.

@@ -104,7 +104,9 @@ type upkeep struct {
 
 // Maintenance fills the store, publishes at a steady rate, and does each piece of work in each round, always after a
 // quiet time that it is compared with. report is called for each.
-func Maintenance(ctx context.Context, t bench.Target, o MaintenanceOptions, report func(MaintenanceResult) error) error {
+func Maintenance(
+	ctx context.Context, t bench.Target, o MaintenanceOptions, report func(MaintenanceResult) error,
+) error {
 	names := bench.QueueNames(2)
 	return bench.WithQueues(ctx, t.Client, names, func() error {
 		if err := fillStore(ctx, t, names[0], o.StoreBytes); err != nil {

@@ -52,7 +52,9 @@ func Mixed(ctx context.Context, t bench.Target, o MixedOptions) (publish, delive
 	return publish, deliver, err
 }
 
-func mixed(ctx context.Context, t bench.Target, o MixedOptions, names []string, publish, deliver *bench.Result) (err error) {
+func mixed(
+	ctx context.Context, t bench.Target, o MixedOptions, names []string, publish, deliver *bench.Result,
+) (err error) {
 	producers, err := bench.NewProducers(ctx, t.Client, o.Producers)
 	if err != nil {
 		return err

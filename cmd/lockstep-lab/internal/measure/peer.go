@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"io"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
 // The peers whose benchmarks this package knows how to run and read.

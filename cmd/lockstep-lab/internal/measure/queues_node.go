@@ -22,7 +22,9 @@ const createQueuesAtOnce = 64
 // NodeQueues is Queues through the client, on nodes that were started for it: load says how it is published, Messages
 // of it to one queue and then round n queues. There is no heap for each queue here; RSS is that of the processes.
 // "start" is the time from starting all nodes again until they serve and are in sync.
-func NodeQueues(ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error) error {
+func NodeQueues(
+	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
+) error {
 	if t.Pair == nil {
 		return errors.New("many queues can only be measured on nodes that are started for it")
 	}
@@ -73,7 +75,9 @@ func NodeQueues(ctx context.Context, t bench.Target, load bench.PublishOptions, 
 }
 
 // publishRound publishes message after message, each to the next of the queues.
-func publishRound(ctx context.Context, t bench.Target, queues []string, o bench.PublishOptions, out *bench.Result) error {
+func publishRound(
+	ctx context.Context, t bench.Target, queues []string, o bench.PublishOptions, out *bench.Result,
+) error {
 	o.EachToNext = true
 	producers, err := bench.NewProducers(ctx, t.Client, o.Producers)
 	if err != nil {

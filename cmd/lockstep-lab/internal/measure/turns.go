@@ -4,9 +4,10 @@ package measure
 
 import (
 	"context"
-	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	"slices"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
 // turner is a store that is measured in slices, in turns with others: so all of them meet the same disk and the same
@@ -19,7 +20,8 @@ type turner struct {
 // takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The store that begins is the
 // last one in the next turn.
 func takeTurns(
-	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error, tidy func(*turner) error,
+	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error,
+	tidy func(*turner) error,
 ) error {
 	for _, t := range stores {
 		t.slices = nil
@@ -80,7 +82,9 @@ func (t *turner) total(first *turner) bench.Result {
 }
 
 // withCheckpoint measures count of something that fn does, and the checkpoint after it.
-func (e *embedded) withCheckpoint(ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error) error {
+func (e *embedded) withCheckpoint(
+	ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error,
+) error {
 	start := time.Now()
 	if err := fn(out); err != nil {
 		return err
