@@ -56,7 +56,7 @@ func TestCodes(t *testing.T) {
 			r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 			r.won()
 			r.report(ActiveReady{})
-			r.after(time.Second)
+			r.after(2 * time.Second)
 			r.won()
 		}, []string{
 			"CANDIDATE restart", "ACTIVATING restart", "BLOCKED no-connection", "dropped no-connection",
@@ -72,7 +72,7 @@ func TestCodes(t *testing.T) {
 		}, []string{"CANDIDATE connection-refused"}},
 		{"unreachable active", standbyOf, func(r *rig) {
 			r.report(FollowerLost{Cause: LostReset})
-			r.after(time.Second)
+			r.after(2 * time.Second)
 		}, []string{"CANDIDATE connection-closed"}},
 		{"the active left", standbyOf, func(r *rig) {
 			r.seeRecord(record(recordWith(1, 0), 6, 2), 101)

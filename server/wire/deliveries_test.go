@@ -143,7 +143,7 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 		(&pb.ConsumeResponse{}).ProtoReflect().Descriptor(): {
 			"messages": fieldMessages, "confirmed": fieldConfirmed,
 			// are sent rarely, in responses that the library encodes
-			"attached": 3, "queue_id": 4, "drained": 5, "drained_credit": 6, "waiting": 7,
+			"attached": 3, "queue_id": 4, "drained": 5, "drained_credit": 6, "waiting": 7, "moved": 8,
 		},
 		message.Fields().ByName("properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {

@@ -15,7 +15,7 @@ import (
 
 // TestDocsNameCommands: each command that the documents name is there.
 func TestDocsNameCommands(t *testing.T) {
-	const top = "../../../.."
+	const top = "../../.."
 	names := []string{filepath.Join(top, "README.md"), filepath.Join(top, "deploy", "node.yaml")}
 	require.NoError(t, filepath.WalkDir(filepath.Join(top, "docs"), func(name string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(name) == ".md" && filepath.Base(filepath.Dir(name)) != "decisions" {
