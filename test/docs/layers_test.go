@@ -20,7 +20,9 @@ const hook = "store/mutate"
 
 // layers are the folders at the top, from above to below: a package may import what is in its own layer or below it.
 func layers() []string {
-	return []string{"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto"}
+	return []string{
+		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto",
+	}
 }
 
 // TestDrawingIsWhatIsImported: the drawing in ARCHITECTURE.md names every package, each arrow in it is an import, no
