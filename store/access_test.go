@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestAccessTable: the access table is told of when it changes, and is there after a restart, with and without a
-// checkpoint; what is in the log only is there when it is applied.
+// Changes of the access table are signalled. The table survives a restart with and without a checkpoint; changes that
+// are only in the log appear when they are applied.
 func TestAccessTable(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// applyRecords bounds how many records are applied under one hold of the lock, so that queries get in between.
+	// applyRecords bounds the records applied under one hold of the lock, so that queries can run in between.
 	applyRecords = 512
-	// catchUpBytes is how much is read from the log at once when it has to be.
+	// catchUpBytes is the size of one read from the log.
 	catchUpBytes = 1 << 20
 )
 
-// Apply applies the committed records up to and including LSN upTo, in order, and calls done for each one after it is
-// visible. A record that is no transaction (a term start) has a nil result. The result is valid during the call; what
-// it points to may be kept.
+// Apply applies the committed records up to and including LSN upTo, in order. It calls done for each record after the
+// record is visible. A record that is not a transaction (a term start) has a nil result. The result is valid only
+// during the call, but the data it points to may be kept.
 //
-// The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the
-// messages in memory exceed their share of the memory budget, until the pager has written some.
+// The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
+// the messages in memory exceed their fraction of the memory budget, until the pager has written some.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
 
-// ApplyUntil is Apply, but it returns ErrInterrupted when it would have to wait and stop is closed.
+// ApplyUntil is like Apply, but returns ErrInterrupted if it would block and stop is closed.
 func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64, r *txn.Result)) error {
 	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
@@ -56,24 +56,22 @@ func (s *Store) ApplyUntil(stop <-chan struct{}, upTo uint64, done func(n uint64
 	return nil
 }
 
-// nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the
-// log.
+// nextFrames returns frames that follow the last applied record, from memory if possible, otherwise from the log.
 func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool, err error) {
 	applied := s.Applied()
 	if frames, before, ok := s.recent.after(applied); ok {
-		s.reader = nil // it holds a megabyte or more
+		s.reader = nil // release at least a megabyte of buffers
 		return frames, before, true, nil
 	}
 	frames, err = s.framesFromLog(applied)
 	return frames, applied, false, err
 }
 
-// framesFromLog serves the start of a node and whatever else is not in memory.
+// framesFromLog reads frames that are not in memory, for example when a node starts.
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrCut) || errors.Is(err, wal.ErrTrimmed) {
-		// The log was cut, begun anew, or trimmed right behind the reader since it stopped here. A new one finds its
-		// way.
+		// The log was cut, restarted or trimmed directly behind the reader. Retry with a new reader.
 		s.reader = nil
 		frames, last, err = s.readLog(after)
 	}
@@ -82,9 +80,9 @@ func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	}
 	s.readerAt = last
 	if len(frames) > 4*catchUpBytes {
-		s.reader = nil // its buffers have grown to a very large transaction
+		s.reader = nil // its buffers have grown for a very large transaction
 	}
-	// The reader uses its buffer again; the messages in memory refer to these bytes until they are in pages.
+	// The reader reuses its buffer, but the messages in memory refer to these bytes until they are in pages.
 	return slices.Clone(frames), nil
 }
 
@@ -105,8 +103,8 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames applies the frames that are neither applied yet nor beyond upTo. It returns the frames that are left, and
-// the position before them.
+// applyFrames applies the frames after the last applied record, up to upTo. It returns the remaining frames and the
+// position before them.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -117,7 +115,7 @@ func (s *Store) applyFrames(
 		stop := s.holds.limit(s.applied.LSN, upTo)
 		if s.paused || s.applied.LSN >= stop && stop < upTo {
 			s.mu.Unlock()
-			break // and wait for the end of it in waitForRoom
+			break // waitForRoom waits for the end of the hold
 		}
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
@@ -126,7 +124,7 @@ func (s *Store) applyFrames(
 		s.filters.Store(s.state.Filters())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
-		// Also what was applied before an error: a caller waits for it.
+		// Records applied before an error are reported too, since a caller waits for them.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())
@@ -141,10 +139,10 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome applies some frames and adds what became of them to results. mu is held.
+// applySome applies some frames and appends their results to s.results. mu is held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
-		f, rest, err := wal.NextFrame(frames, before) // verified when it was read or received, or made here
+		f, rest, err := wal.NextFrame(frames, before) // already verified when read or received, or created here
 		if err != nil {
 			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
 		}
@@ -168,7 +166,7 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 	return before, frames, nil
 }
 
-// payloadChecksum gives the checksum of a payload, if it is so large that this takes less time than to compute it.
+// payloadChecksum returns the checksum of a payload if the payload is so large that this is faster than computing it.
 func payloadChecksum(frame, payload []byte) txn.Checksum {
 	if len(payload) < crc.Worth {
 		return txn.Checksum{}
@@ -176,7 +174,7 @@ func payloadChecksum(frame, payload []byte) txn.Checksum {
 	return txn.Checksum{Known: true, Sum: wal.PayloadChecksum(frame)}
 }
 
-// applyResult is what became of one record.
+// applyResult is the result of one record.
 type applyResult struct {
 	lsn    uint64
 	isTxn  bool
@@ -190,15 +188,16 @@ func (o *applyResult) txnResult() *txn.Result {
 	return &o.result
 }
 
-// Applied is the last record that was applied.
+// Applied returns the position of the last applied record.
 func (s *Store) Applied() lsn.Position {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.applied
 }
 
-// waitForRoom blocks while the messages in memory exceed their share of the budget, while a rewrite copies what was
-// applied, and while a DigestAt takes a checkpoint of just that. It returns ErrInterrupted when stop is closed.
+// waitForRoom blocks in three cases: the messages in memory exceed their fraction of the budget, a rewrite copies
+// recently applied data, or DigestAt takes a checkpoint at the applied position. It returns ErrInterrupted when stop
+// is closed.
 func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,18 +228,18 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.usable()
 }
 
-// mustWait reports whether nothing may be applied now. mu is held.
+// mustWait reports whether applying is currently blocked. mu is held.
 func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
 
-// awaitRoomLimit is how long AwaitRoom waits at most: a pager that cannot write must not stop what could go on.
+// awaitRoomLimit bounds AwaitRoom: a pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until messages have left memory for pages, if there is no room in memory beside them for a
-// transaction of so many bytes. It is for very large ones, before they are accepted: the next one then does not come
-// into memory beside the last one. It waits for what is in memory when it is called and for nothing that comes later,
-// for 10 s at most, and not while pages cannot be written; when ctx ends, it returns.
+// AwaitRoom waits until the pager has moved messages from memory to pages, if memory has no room for a transaction of
+// the given size. It is called before very large transactions are accepted, so that two of them are not in memory at
+// the same time. It waits only for messages that are in memory at the time of the call, for at most 10 s, and not
+// while pages cannot be written. It returns when ctx ends.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -258,8 +257,8 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	}
 }
 
-// tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the
-// acknowledgements that would free some must still be applied: then the messages may take the whole budget.
+// tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, and
+// acknowledgements that would free some must still be applied. In that case messages may use the whole budget.
 func (s *Store) tailLimit() int64 {
 	if s.damage.giveUp.Load() {
 		return math.MaxInt64

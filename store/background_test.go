@@ -14,8 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestBackgroundPauses: work that pauses finds what work at full speed finds, and ends with its context in the middle
-// of a pause.
+// Work with pauses has the same results as work at full speed, and ends with its context in the middle of a pause.
 func TestBackgroundPauses(t *testing.T) {
 	o := options(memfs.New())
 	o.BackgroundPercent = 50
@@ -61,9 +60,9 @@ func TestBackgroundPauses(t *testing.T) {
 		})
 		result <- err
 	}()
-	<-pausing // it reports before it pauses
+	<-pausing // progress is reported before the pause
 	cancel()
-	if err := <-result; err != nil { // it may have been done
+	if err := <-result; err != nil { // it may have finished before the cancel
 		require.ErrorIs(t, err, context.Canceled)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// BenchmarkPublish appends and applies batches of messages, without replication or gRPC around it.
+// BenchmarkPublish appends and applies batches of messages, without replication or gRPC.
 func BenchmarkPublish(b *testing.B) {
 	for _, c := range []struct {
 		name        string
@@ -66,7 +66,7 @@ func benchPublish(b *testing.B, sync wal.SyncMode, size, batch int) {
 	require.GreaterOrEqual(b, count, b.N)
 }
 
-// BenchmarkRead reads messages that are in pages, as a consumer does that is behind: 1000 messages or 1 MiB a call.
+// BenchmarkRead reads messages from pages, like a consumer that lags: 1000 messages or 1 MiB per call.
 func BenchmarkRead(b *testing.B) {
 	for _, pageSize := range []int{2 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("page=%d", pageSize), func(b *testing.B) { benchRead(b, pageSize) })
@@ -114,11 +114,11 @@ func benchRead(b *testing.B, pageSize int) {
 	}
 }
 
-// committer returns what makes one transaction: log, sync, apply.
+// committer returns a function that commits one transaction: log, sync, apply.
 func committer(b *testing.B, s *store.Store, bytes int) func(fill func(*txn.Builder)) {
 	var build txn.Builder
 	return func(fill func(*txn.Builder)) {
-		build.Begin(wal.BeginFrame(make([]byte, 0, bytes)), 1, nil) // the store keeps it
+		build.Begin(wal.BeginFrame(make([]byte, 0, bytes)), 1, nil) // the store keeps the slice
 		fill(&build)
 		frames, err := build.Finish()
 		require.NoError(b, err)

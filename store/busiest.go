@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Busiest describes up to limit queues: those with the most messages, and among equals those to which the most was ever
-// published. It looks at all queues, which takes some milliseconds with a hundred thousand of them.
+// Busiest returns up to limit queues with the most messages. Ties are ordered by the number of messages ever
+// published. It visits all queues, which takes a few milliseconds for 100,000 queues.
 func (s *Store) Busiest(limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -26,7 +26,7 @@ func (s *Store) Busiest(limit int) []QueueInfo {
 			cmp.Compare(a.ID(), b.ID()),
 		)
 	}
-	best := make([]*queue.Queue, 0, limit+1) // in order
+	best := make([]*queue.Queue, 0, limit+1) // sorted
 	for q := range s.state.Queues {
 		if len(best) == limit && order(q, best[limit-1]) > 0 {
 			continue
@@ -42,7 +42,8 @@ func (s *Store) Busiest(limit int) []QueueInfo {
 	return out
 }
 
-// OldestSequence is the first message of a queue that some subscription still wants; ok is false if there is none.
+// OldestSequence returns the sequence of the first message in a queue that a subscription still needs. ok is false if
+// no such message exists.
 func (s *Store) OldestSequence(id uint64) (sequence uint64, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -58,8 +59,8 @@ func (s *Store) OldestSequence(id uint64) (sequence uint64, ok bool) {
 	return sequence, ok
 }
 
-// AcceptedAt is when the active accepted the first message from a sequence on that some subscription still wants; ok is
-// false if there is none, or if it cannot be read.
+// AcceptedAt returns the time at which the active accepted a message: the first one at or after sequence that a
+// subscription still needs. ok is false if no such message exists or if it cannot be read.
 func (s *Store) AcceptedAt(ctx context.Context, id, sequence uint64) (at time.Time, ok bool) {
 	got, _, err := s.Read(ctx, ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
 		nil)

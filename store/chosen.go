@@ -9,18 +9,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Pending is a message that some subscriptions have still to acknowledge.
+// Pending is a message that some subscriptions have not yet acknowledged.
 type Pending struct {
-	// Sequence of the message.
+	// Sequence is the message's sequence in its queue.
 	Sequence uint64
 	// Subs are the numbers of those subscriptions.
 	Subs []uint32
 }
 
-// Pending returns which of the messages in ranges, which must rise and not overlap, a subscription has still to
-// acknowledge, or with sub 0, some subscription has: at most limit messages. What a prepared transaction holds is left
-// out. The error is ErrNoQueue, also for a subscription that is not there; txn.ErrBeyondEnd for a sequence that the
-// queue has not reached, and ErrClosed or ErrFailed.
+// Pending returns at most limit messages within ranges that a subscription has not yet acknowledged. With sub 0, it
+// returns messages that any subscription has not acknowledged. The ranges must be ascending and must not overlap.
+// Messages held by a prepared transaction are omitted. The error is ErrNoQueue if the queue or the subscription is
+// missing, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
 func (s *Store) Pending(id uint64, sub uint32, ranges []txn.Range, limit int) ([]Pending, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -46,7 +46,8 @@ func (s *Store) Pending(id uint64, sub uint32, ranges []txn.Range, limit int) ([
 	return out, nil
 }
 
-// pendingIn returns the subscriptions that have to acknowledge a message; nil if a prepared transaction holds it.
+// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction holds
+// it.
 func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	for sub := range q.Subs {
 		switch {
@@ -60,17 +61,17 @@ func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	return subs
 }
 
-// QueueSample is what changes in a queue, to be compared with what it was some time before.
+// QueueSample holds the changing values of a queue, for comparison with an earlier sample.
 type QueueSample struct {
 	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
-	// NextSequence is what the next message will get. Messages and Bytes are as in QueueInfo.
+	// NextSequence is the sequence of the next message. Messages and Bytes are as in QueueInfo.
 	NextSequence, Messages, Bytes uint64
 }
 
-// Sample appends what all queues have at this moment to dst, in any order. It takes some milliseconds with a hundred
-// thousand of them.
+// Sample appends the current values of all queues to dst, in no particular order. It takes a few milliseconds for
+// 100,000 queues.
 func (s *Store) Sample(dst []QueueSample) []QueueSample {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestCommittedIsKnownAfterARestart: from the log, from the checkpoint, and from nothing (INV-13).
+// After a restart the committed position comes from the log, from the checkpoint, or is zero (INV-13).
 func TestCommittedIsKnownAfterARestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -46,7 +46,7 @@ func TestCommittedIsKnownAfterARestart(t *testing.T) {
 	require.EqualValues(t, 3, n.s.Committed())
 	n.check()
 
-	// Without the log nothing is known but what the checkpoint holds.
+	// Without the log only the checkpoint's position is known.
 	gone := mem.CrashClone(nil)
 	names, err := gone.ReadDir("/data/log")
 	require.NoError(t, err)
@@ -59,8 +59,8 @@ func TestCommittedIsKnownAfterARestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TestCutRefusesCommitted: not even replication can cut what is committed, unless it says that a forced failover made
-// it void; then that is forgotten (INV-13).
+// CutTail never removes committed records, unless a forced failover discarded them. Then the committed position is
+// lowered (INV-13).
 func TestCutRefusesCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -88,7 +88,7 @@ func TestCutRefusesCommitted(t *testing.T) {
 	require.EqualValues(t, 2, openNode(t, options(mem.CrashClone(nil))).s.Committed(), "never above the end")
 }
 
-// TestCommittedAfterASnapshot: what is known is the snapshot's position, whatever was known of the history before.
+// After an install the committed position is the snapshot's, regardless of the earlier history.
 func TestCommittedAfterASnapshot(t *testing.T) {
 	source := openNode(t, options(memfs.New()))
 	source.commit(createQueue)
@@ -112,7 +112,6 @@ func TestCommittedAfterASnapshot(t *testing.T) {
 	}
 }
 
-// copyTo installs a snapshot of the node on another one.
 func (n *node) copyTo(to *node) {
 	n.t.Helper()
 	snap, err := n.s.OpenSnapshot()
@@ -131,7 +130,7 @@ func (n *node) copyTo(to *node) {
 	require.NoError(n.t, in.Commit())
 }
 
-// TestCommittedOfAStoreThatWasSetAside: nothing is there, so nothing can be cut.
+// A quarantined store has no records, so its committed position is zero.
 func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -153,8 +152,7 @@ func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// TestClearLossKeepsCommitted: the log may have lost its end; what it still has and knows to be committed stays
-// committed.
+// The log may have lost its end, but the remaining records that are known to be committed stay committed.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -174,8 +172,8 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// TestCommittedAcrossCrashes: whatever happens when, a crash leaves a store that says of no record that it is committed
-// that was not, and forgets no commit that it had written durably.
+// A crash at any point never leaves a committed position above the actual one, and never loses one that was written
+// durably.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -202,17 +200,18 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 	require.Less(t, forgot, rounds)
 }
 
-// commitCrash is one run of TestCommittedAcrossCrashes.
+// commitCrash is one round of TestCommittedAcrossCrashes.
 type commitCrash struct {
 	t   *testing.T
 	rng *rand.Rand
 	mem *memfs.FS
 
-	mu sync.Mutex // guards what is below; the log and the pager write in goroutines of their own
-	// committed was told, and promised is what of it a durable block or checkpoint says.
+	mu sync.Mutex // guards the fields below; the log and the pager write in their own goroutines
+	// committed is the last committed LSN passed to the store. promised is the committed LSN in a durable block or
+	// checkpoint.
 	committed, promised uint64
 	crashAt             int
-	// shot is the disk after the crash; most and least are committed and promised at that moment.
+	// shot is the disk after the crash; most and least are the values of committed and promised at that moment.
 	shot        *memfs.FS
 	most, least uint64
 }
@@ -230,8 +229,7 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 	return nil
 }
 
-// told notes that everything up to a record is committed, before the store hears of it, and what a durable block says
-// of that.
+// told records the committed LSN before it is passed to the store, and the committed LSN in a durable block.
 func (c *commitCrash) told(committed, promised uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

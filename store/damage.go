@@ -20,28 +20,28 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its
-// disk replaced, not a longer list.
+// maxDamaged bounds the number of corrupt messages that are tracked individually. A store with more corruption needs
+// a new disk, not a longer list.
 const maxDamaged = 100_000
 
-// unreadable tells whether an error of a read says that what was written is not to be had from the disk any more: it
-// reads back as something else or, as from a bad sector, not at all. Either way the other node has it. A failed write
-// or sync is something else (INV-7).
+// unreadable reports whether a read error means that the data on this disk is lost. It is either corrupt, or cannot
+// be read at all, as with a bad sector. The other node still has the data. A failed write or sync is a different
+// error (INV-7).
 func unreadable(err error) bool {
 	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
-// DamagedMessagesError says which messages of a queue cannot be read. It is an ErrDataLoss.
+// DamagedMessagesError lists the messages of a queue that cannot be read. It matches index.ErrDataLoss.
 type DamagedMessagesError struct {
-	// Queue that they are in.
+	// Queue that contains the messages.
 	Queue uint64
-	// Sequences of the messages that were asked for and are damaged; rising.
+	// Sequences of the requested messages that are corrupt, in ascending order.
 	Sequences []uint64
-	// Err is what was found.
+	// Err is the underlying error.
 	Err error
 }
 
-// Error names the messages.
+// Error returns the queue, the sequences and the underlying error.
 func (e *DamagedMessagesError) Error() string {
 	what := fmt.Sprintf("sequence %d", e.Sequences[0])
 	if n := len(e.Sequences); n > 1 {
@@ -50,73 +50,73 @@ func (e *DamagedMessagesError) Error() string {
 	return fmt.Sprintf("%v: queue %d, %s: %v", index.ErrDataLoss, e.Queue, what, e.Err)
 }
 
-// Is makes every DamagedMessagesError an ErrDataLoss.
+// Is reports whether target is index.ErrDataLoss.
 func (e *DamagedMessagesError) Is(target error) bool { return target == index.ErrDataLoss }
 
-// Unwrap returns what was found.
+// Unwrap returns the underlying error.
 func (e *DamagedMessagesError) Unwrap() error { return e.Err }
 
-// DamagedMessage is a message that a subscription wants and that this node cannot read.
+// DamagedMessage is a message that a subscription needs and that this node cannot read.
 type DamagedMessage struct {
-	// Queue and its Name.
+	// Queue is the number of the queue, Name its name.
 	Queue uint64
 	Name  string
 	// Sequence in the queue.
 	Sequence uint64
-	// Reason is what was found on this node, and why it was not repaired.
+	// Reason is the error on this node and the reason why the message was not repaired.
 	Reason string
-	// Lost: the other node says that its copy is damaged as well. Otherwise it could not be asked yet, and will be.
+	// Lost is set if the other node reported that its copy is corrupt too. Otherwise the other node will be asked.
 	Lost bool
-	// Since when it is known.
+	// Since is the time at which the corruption was detected.
 	Since time.Time
 }
 
-// DamageStatus counts what was found to be damaged and repaired since the store was opened.
+// DamageStatus counts corruption found and repaired since the store was opened.
 type DamageStatus struct {
-	// ScrubbedPages and ScrubbedLogBytes were looked at by the scrub; Scrubs have gone through everything, the last one
-	// at LastScrub.
+	// ScrubbedPages and ScrubbedLogBytes were checked by the scrub. Scrubs is the number of complete scrubs; the last
+	// one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
-	// FoundPages and FoundLog are runs of pages and places in the log that were found damaged.
+	// FoundPages and FoundLog count corrupt extents and corrupt positions in the log.
 	FoundPages, FoundLog uint64
-	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was
-	// given up because a checkpoint holds what was in it.
+	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
+	// RepairedLog counts corrupt log positions that were discarded because a checkpoint holds their content.
 	RepairedPages, RepairedMessages, RepairedLog uint64
-	// SuspectPages were found damaged, and it is not yet known what they are part of.
+	// SuspectPages counts corrupt pages that have not yet been assigned to an extent.
 	SuspectPages uint64
-	// DamagedMessages are wanted and cannot be read now; LostMessages of them are damaged on the other node as well.
+	// DamagedMessages counts messages that are needed but cannot be read. LostMessages of them are also corrupt on
+	// the other node.
 	DamagedMessages, LostMessages uint64
-	// DamagedLogLSN is a record of the log that cannot be read and that was not given up yet; 0: none.
+	// DamagedLogLSN is a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is set when something other than messages is damaged, which only a copy of the other node's store makes
-	// good.
+	// Index is set if data other than messages is corrupt. Only a copy of the other node's store repairs that.
 	Index error
 }
 
 type messageKey struct{ queue, seq uint64 }
 
-// damaged is what is known of a damaged message.
+// damaged describes a corrupt message.
 type damaged struct {
 	reason string
 	lost   bool
 	since  time.Time
-	tried  time.Time // when its repair was last tried
+	tried  time.Time // time of the last repair attempt
 }
 
-// damage knows what is damaged in a store, and counts.
+// damage tracks and counts the corruption in a store.
 type damage struct {
-	source atomic.Pointer[MessageSource] // nil: no node to ask
-	alone  atomic.Bool                   // no other node ever had what is here
-	busy   chan struct{}                 // holds one token while a repair is under way
+	source atomic.Pointer[MessageSource] // nil if no other node can be asked
+	alone  atomic.Bool                   // the data was never replicated to another node
+	busy   chan struct{}                 // holds one token during a repair
 
-	// index is why the store needs to be replaced, if it does.
+	// index is the reason why the store must be replaced, if any.
 	index  atomic.Pointer[error]
-	giveUp atomic.Bool // it is about to be replaced: nothing waits for its pages any more
+	giveUp atomic.Bool // the store is about to be replaced: nothing waits for its pages
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
-	suspects map[page.No]error // pages that were found damaged; RepairAll finds out what they are part of
-	log      uint64            // a damaged place in the log that must go; 0: none
+	suspects map[page.No]error // corrupt pages; RepairAll determines their extents
+	log      uint64            // LSN of a corrupt log record that must be discarded; 0 if none
 	status   DamageStatus
 }
 
@@ -126,7 +126,7 @@ func (d *damage) init() {
 	d.suspects = make(map[page.No]error)
 }
 
-// use makes a file the store's own. mu is held, or the store is not yet in use.
+// use makes file the store's page file. mu is held, or the store is not yet in use.
 func (s *Store) use(file *page.File) {
 	s.file = file
 	file.UseCache(s.cacheUse())
@@ -140,14 +140,13 @@ func (s *Store) use(file *page.File) {
 	})
 }
 
-// count changes the counts.
 func (d *damage) count(fn func(*DamageStatus)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	fn(&d.status)
 }
 
-// note remembers that messages are damaged; new ones are logged.
+// note records corrupt messages and logs new ones.
 func (s *Store) note(e *DamagedMessagesError) {
 	d := &s.damage
 	now := time.Now()
@@ -174,7 +173,7 @@ func (s *Store) note(e *DamagedMessagesError) {
 	}
 }
 
-// noteAnswer notes what the other node said of damaged messages.
+// noteAnswer records the other node's response about corrupt messages.
 func (s *Store) noteAnswer(e *DamagedMessagesError, lost bool) {
 	s.note(e)
 	s.damage.mu.Lock()
@@ -186,7 +185,8 @@ func (s *Store) noteAnswer(e *DamagedMessagesError, lost bool) {
 	}
 }
 
-// mayRepair tells whether a repair was not tried a moment ago, and notes that it is now.
+// mayRepair returns an error if all missing messages had a recent repair attempt, within lostAgain or repairAgain.
+// With atOnce only lostAgain applies. Otherwise it records a new attempt.
 func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bool) error {
 	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
 	d := &s.damage
@@ -220,14 +220,14 @@ func (s *Store) mayRepair(queueID uint64, missing []uint64, why error, atOnce bo
 	return nil
 }
 
-// has tells whether a message is known to be damaged.
+// has reports whether a message is known to be corrupt.
 func (d *damage) has(queueID, seq uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.messages[messageKey{queueID, seq}] != nil
 }
 
-// forget says that messages can be read, or that no subscription wants them.
+// forget removes messages that became readable or that no subscription needs.
 func (d *damage) forget(queueID uint64, sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,7 +236,7 @@ func (d *damage) forget(queueID uint64, sequences []uint64) {
 	}
 }
 
-// noteIndex remembers that something else than messages is damaged. It returns the error under which that is known.
+// noteIndex records that data other than messages is corrupt. It returns the error, wrapped in ErrIndexDamaged.
 func (s *Store) noteIndex(err error) error {
 	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
 	if s.damage.index.CompareAndSwap(nil, &err) {
@@ -246,7 +246,7 @@ func (s *Store) noteIndex(err error) error {
 	return err
 }
 
-// IndexDamage tells why the store has to be replaced by a copy of the other node's, nil if it has not.
+// IndexDamage returns the reason why the store must be replaced by a copy of the other node's store, or nil.
 func (s *Store) IndexDamage() error {
 	if err := s.damage.index.Load(); err != nil {
 		return *err
@@ -254,14 +254,14 @@ func (s *Store) IndexDamage() error {
 	return nil
 }
 
-// GiveUpPages is called when the store is about to be replaced by a snapshot because of IndexDamage: what is still
-// applied until then stays in memory, whatever the budget, because pages cannot be written.
+// GiveUpPages is called before the store is replaced by a snapshot because of IndexDamage. Records applied until then
+// stay in memory regardless of the budget, because pages cannot be written.
 func (s *Store) GiveUpPages() {
 	s.damage.giveUp.Store(true)
 	s.wakeRoom()
 }
 
-// replaced forgets all damage, because everything that it was in has been replaced.
+// replaced clears all recorded corruption after the affected files were replaced.
 func (d *damage) replaced() {
 	d.index.Store(nil)
 	d.giveUp.Store(false)
@@ -272,8 +272,8 @@ func (d *damage) replaced() {
 	d.log = 0
 }
 
-// NoteDamage has whatever an error says to be damaged looked at soon, for errors of those who read pages by themselves,
-// such as a backup.
+// NoteDamage schedules a check of the corruption described by err. It is for errors of callers that read pages
+// directly, such as a backup.
 func (s *Store) NoteDamage(err error) {
 	var bad *DamagedMessagesError
 	if errors.As(err, &bad) {
@@ -288,7 +288,8 @@ func (s *Store) NoteDamage(err error) {
 	}
 }
 
-// LogDamaged notes that a record in the log cannot be read, on behalf of its reader: the next RepairAll gives it up.
+// LogDamaged records that a log record cannot be read. The reader of the log calls it; the next RepairAll discards
+// the record.
 func (s *Store) LogDamaged(err error) {
 	var in *wal.DamagedError
 	if !errors.As(err, &in) {
@@ -304,14 +305,15 @@ func (s *Store) LogDamaged(err error) {
 	}
 }
 
-// inLog is the last record of the log that is known to be damaged; 0 if none is.
+// inLog returns the LSN of the last corrupt log record, or 0.
 func (d *damage) inLog() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.log
 }
 
-// logGivenUp notes that the log up to a damaged record is gone, and tells whether that was the last one known.
+// logGivenUp records that the log up to a corrupt record was discarded. It reports whether that was the last known
+// one.
 func (d *damage) logGivenUp(at uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -323,14 +325,14 @@ func (d *damage) logGivenUp(at uint64) bool {
 	return true
 }
 
-// suspectPages are those that were found damaged and not looked up yet, with the errors.
+// suspectPages returns the corrupt pages that have not been resolved yet, with their errors.
 func (d *damage) suspectPages() map[page.No]error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.suspects)
 }
 
-// lookedUp forgets suspect pages: what they are part of was found out.
+// lookedUp removes suspect pages after they were resolved.
 func (d *damage) lookedUp(suspects map[page.No]error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -339,8 +341,8 @@ func (d *damage) lookedUp(suspects map[page.No]error) {
 	}
 }
 
-// Damaged lists up to limit messages that are wanted and cannot be read, by queue and sequence; what was acknowledged
-// meanwhile is forgotten.
+// Damaged lists up to limit messages that are needed but cannot be read, by queue and sequence. Messages acknowledged
+// since then are dropped from the list.
 func (s *Store) Damaged(limit int) []DamagedMessage {
 	d := &s.damage
 	d.mu.Lock()
@@ -375,7 +377,7 @@ func (s *Store) Damaged(limit int) []DamagedMessage {
 	return all[:min(limit, len(all))]
 }
 
-// DamageStatus counts.
+// DamageStatus returns the counters of found and repaired corruption.
 func (s *Store) DamageStatus() DamageStatus {
 	all := s.Damaged(maxDamaged)
 	s.damage.mu.Lock()
@@ -391,7 +393,7 @@ func (s *Store) DamageStatus() DamageStatus {
 	return st
 }
 
-// alive returns which sequences of [first, last] a subscription wants. mu is held for reading at least.
+// alive returns the sequences in [first, last] that a subscription needs. mu is held, at least for reading.
 func alive(q *queue.Queue, first, last uint64) []uint64 {
 	if q == nil {
 		return nil

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// holds are records at which Apply stops until a checkpoint was taken there. Store.mu guards them.
+// holds are the records at which Apply stops until a checkpoint was taken there. Store.mu guards them.
 type holds struct{ list []*hold }
 
 type hold struct {
 	at      uint64
-	reached chan struct{} // closed when the record is applied and nothing after it, or the store has passed it
+	reached chan struct{} // closed when this record is the last applied one, or the store has passed it
 }
 
-// limit gives how far may be applied: upTo, or the first record that is held. A hold that the store has passed, since
-// its content was replaced, holds nothing.
+// limit returns the last LSN that may be applied: upTo, or the first held record. A hold that the store has passed
+// because its content was replaced has no effect.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {
@@ -28,28 +28,28 @@ func (h *holds) limit(applied, upTo uint64) uint64 {
 	return upTo
 }
 
-// holdsAt tells whether nothing is to be applied after a record.
+// holdsAt reports whether applying must stop after a record.
 func (h *holds) holdsAt(applied uint64) bool {
 	return slices.ContainsFunc(h.list, func(o *hold) bool { return o.at == applied })
 }
 
-// reach tells those who hold a record that it is applied, or that the store has passed it.
+// reach notifies holders that their record was applied, or that the store has passed it.
 func (h *holds) reach(applied uint64) {
 	for _, o := range h.list {
 		if o.at > applied {
 			continue
 		}
 		select {
-		case <-o.reached: // told before
+		case <-o.reached: // already notified
 		default:
 			close(o.reached)
 		}
 	}
 }
 
-// waitAt waits until a record is applied, at most for maxWait, and holds applying there until release is called.
-// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time. When the content
-// of the store is replaced meanwhile, it returns with more applied.
+// waitAt waits until a record is applied, for at most maxWait, and blocks applying at that record until release is
+// called. It returns ErrPast if later records were already applied, and context.DeadlineExceeded if the record does
+// not arrive in time. If the content of the store is replaced during the wait, it returns with later records applied.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package store
 
-// Holds counts the records at which applying is to stop.
+// Holds returns the number of records at which applying must stop.
 func (s *Store) Holds() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -17,8 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestDigestAt: two stores that apply the same log at different speeds have the same digest at a record in the middle
-// of it.
+// Two stores that apply the same log at different speeds have the same digest at a record in its middle.
 func TestDigestAt(t *testing.T) {
 	a, b := openNode(t, options(memfs.New())), openNode(t, options(memfs.New()))
 	const records = 400
@@ -75,8 +74,7 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
-// TestDigestAtIsPassedBySnapshot: a snapshot that is installed may lie behind the record that is waited for. The wait
-// is over then, and applying goes on.
+// An installed snapshot may be past the awaited record. The wait then ends, and applying continues.
 func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	twin := openNode(t, options(memfs.New()))
@@ -92,7 +90,7 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	within(t, "Apply", func() { twin.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 
-// TestMetaSurvives: the pair's own entries are there after a restart, from the checkpoint and from the log.
+// Metadata entries of the pair survive a restart, from the checkpoint and from the log.
 func TestMetaSurvives(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// QueueDigests is the state of all queues at one record, as far as a few numbers tell.
+// QueueDigests summarizes the state of all queues at one record.
 type QueueDigests struct {
-	// LSN that it is true at.
+	// LSN of the record.
 	LSN uint64
-	// Digest is a rolling hash of everything that was ever applied.
+	// Digest is a rolling hash of all applied records.
 	Digest uint64
 	// Queues by number.
 	Queues []QueueDigest
 }
 
-// QueueDigest is the state of one queue.
+// QueueDigest summarizes the state of one queue.
 type QueueDigest struct {
 	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
-	// Digest is a rolling hash of everything that was ever applied to the queue.
+	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// NextSequence is what the next message will get; Messages are those that a subscription wants.
+	// NextSequence is the sequence of the next message. Messages counts the messages that a subscription needs.
 	NextSequence, Messages uint64
 }
 
-// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for maxWait; 0: as
-// they are now. Cheap: nothing is read, and applying is held only while numbers are copied. ErrPast if more was applied
-// already, context.DeadlineExceeded if the record does not come in time.
+// QueueDigestsAt returns the digests at exactly record at, for which it waits for at most maxWait. With at 0 it
+// returns the current digests. It reads nothing from disk, and blocks applying only while numbers are copied. It
+// returns ErrPast if later records were already applied, and context.DeadlineExceeded if the record does not arrive
+// in time.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)
@@ -51,7 +52,6 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 	return out, nil
 }
 
-// queueDigests returns the digests as they are now.
 func (s *Store) queueDigests() QueueDigests {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// Maintenance is what changes the page file as a whole: rewrite, shrink.
+// Maintenance returns the operations that change the whole page file: rewrite and shrink.
 func (s *Store) Maintenance() *rewrite.Maintenance { return s.maint }
 
-// engine is the store as its maintenance sees it.
+// engine adapts the store to rewrite.Engine.
 type engine struct{ *Store }
 
 var _ rewrite.Engine = engine{}
@@ -30,25 +30,25 @@ func (s *Store) newMaintenance() *rewrite.Maintenance {
 	}, engine{s})
 }
 
-// Usable returns why the store cannot be used, or nil.
+// Usable returns the reason why the store cannot be used, or nil.
 func (e engine) Usable() error { return e.usable() }
 
-// Failed tells whether a write has failed.
+// Failed reports whether a write has failed.
 func (e engine) Failed() bool { return e.failed.Load() != nil }
 
-// Fail makes the store unusable for good.
+// Fail makes the store permanently unusable.
 func (e engine) Fail(err error) error {
 	e.fail(err)
 	return fmt.Errorf("%w: %w", ErrFailed, err)
 }
 
-// Checkpoint makes everything applied so far durable in page.db.
+// Checkpoint makes all applied records durable in page.db.
 func (e engine) Checkpoint(ctx context.Context) error {
 	_, err := e.Store.Checkpoint(ctx)
 	return err
 }
 
-// Read calls fn with a checkpoint of now.
+// Read calls fn with a checkpoint of the current state.
 func (e engine) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error {
 	return e.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
@@ -56,14 +56,14 @@ func (e engine) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error)
 // Pin pins the last durable checkpoint.
 func (e engine) Pin() (*page.File, *page.Pin, error) { return e.pinFile() }
 
-// Live tells what is wanted now.
+// Live returns the set of messages that are currently needed.
 func (e engine) Live() checkpoint.Liveness {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return checkpoint.NewLiveness(e.state, e.mu.RLocker())
 }
 
-// SetPaused has Apply wait, or go on.
+// SetPaused pauses or resumes Apply.
 func (e engine) SetPaused(paused bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,7 +71,7 @@ func (e engine) SetPaused(paused bool) {
 	e.room.Broadcast()
 }
 
-// Swap goes on with the page file that rename puts in the place of old. The state is the same.
+// Swap replaces old with the page file that rename moves into its place. The state is the same.
 func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error {
 	s := e.Store
 	s.pager.hold()
@@ -99,7 +99,7 @@ func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error
 	return nil
 }
 
-// Repair tries to repair what is known to be damaged.
+// Repair tries to repair all known corruption.
 func (e engine) Repair(ctx context.Context) bool {
 	if e.damage.source.Load() == nil {
 		return false
@@ -108,16 +108,16 @@ func (e engine) Repair(ctx context.Context) bool {
 	return err == nil && left == 0
 }
 
-// Governed gives the limits of a rewrite.
+// Governed returns the rate limits of a rewrite.
 func (e engine) Governed(bytesPerSecond int64) *pace.Pacer { return e.paceGoverned(bytesPerSecond) }
 
-// MakeGaps writes checkpoints until what is not in use any more can be used.
+// MakeGaps writes checkpoints until unreferenced pages become reusable.
 func (e engine) MakeGaps() error { return e.pager.makeGaps() }
 
-// MoveRuns copies runs of messages into gaps.
+// MoveRuns copies extents of messages into gaps.
 func (e engine) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
 	return e.pager.moveRuns(file, runs)
 }
 
-// CutEnd cuts the free end of page.db off.
+// CutEnd truncates the free end of page.db.
 func (e engine) CutEnd(ctx context.Context) (held bool, err error) { return e.pager.cutEnd(ctx) }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestEvents: the owner is told of checkpoints and of maintenance, with what they did.
+// Checkpoints and maintenance are reported as events, with their results.
 func TestEvents(t *testing.T) {
 	var mu sync.Mutex
 	var told []events.Event

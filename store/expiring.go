@@ -4,15 +4,16 @@ package store
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// TTLs gives the queues that have a TTL by their numbers, and the TTL in milliseconds.
+// TTLs returns the TTL in milliseconds of each queue that has one, by queue number.
 func (s *Store) TTLs() map[uint64]int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.state.TTLs()
 }
 
-// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue, their own
-// or that of the queue; none if they are not, or there is no such queue.
+// DeadLetters returns the subscriptions of a queue whose expired messages are moved to a dead-letter queue,
+// configured for the subscription or for the queue. The result is empty if expired messages are not moved, or if the
+// queue does not exist.
 func (s *Store) DeadLetters(id uint64) (subs []uint32) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -31,7 +32,7 @@ func (s *Store) DeadLetters(id uint64) (subs []uint32) {
 	return subs
 }
 
-// Needs tells whether a subscription has still to acknowledge a message, and how many times it has released it.
+// Needs reports whether a subscription has not yet acknowledged a message, and how often it has released the message.
 func (s *Store) Needs(id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -46,7 +47,7 @@ func (s *Store) Needs(id uint64, sub uint32, sequence uint64) (deliveries uint32
 	return of.DeliveryCount(sequence), true
 }
 
-// HeldPrepared returns those of the sequences that a prepared transaction will acknowledge for some subscription.
+// HeldPrepared returns the sequences that a prepared transaction will acknowledge for some subscription.
 func (s *Store) HeldPrepared(id uint64, sequences []uint64) (reserved []uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

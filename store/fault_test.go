@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// filled is a store with a few messages in pages.
+// filled returns a store with a few messages in pages.
 func filled(t *testing.T, o store.Options) (*node, *model) {
 	t.Helper()
 	n, m := openNode(t, o), &model{}
@@ -43,8 +43,8 @@ func filled(t *testing.T, o store.Options) (*node, *model) {
 	return n, m
 }
 
-// TestInstallIsAtomic stops the machine before each step of putting a snapshot in place. A restart finds the old
-// content or the new one, never a mixture.
+// The machine stops before each step of a snapshot's installation. A restart finds the old content or the new one,
+// never a mixture.
 func TestInstallIsAtomic(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
@@ -95,8 +95,8 @@ func TestInstallIsAtomic(t *testing.T) {
 		default:
 			require.Equal(t, m.dump(), got, "crash before %s", names[i])
 			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", names[i])
-			// A record that names the old content in sync must not match the new one, which ends where the snapshot
-			// does (INV-4).
+			// A record that names the old content in sync must not match the new one, which ends at the snapshot's
+			// position (INV-4).
 			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", names[i])
 			news++
 		}
@@ -107,8 +107,7 @@ func TestInstallIsAtomic(t *testing.T) {
 	require.Positive(t, news)
 }
 
-// TestDamagedPage flips a bit of every page in turn. Check must see it, and a read must fail rather than return what
-// was never published.
+// A flipped bit in any page is reported by Check, and reads fail rather than return content that was never published.
 func TestDamagedPage(t *testing.T) {
 	mem := memfs.New()
 	n, m := filled(t, options(mem))
@@ -143,7 +142,7 @@ func TestDamagedPage(t *testing.T) {
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
-// TestDamagedMessageIsNotSkipped reads across a damaged page: everything before it arrives, then DATA_LOSS.
+// A read across a corrupt page returns all messages before it, then DATA_LOSS.
 func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -179,8 +178,8 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// TestFullDisk lets the page file run out of space in the middle of checkpoints. Nothing fails for good, and everything
-// arrives once there is space again.
+// The page file runs out of space during checkpoints. The store recovers, and all messages are complete once space is
+// available again.
 func TestFullDisk(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -209,8 +208,8 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 }
 
-// TestFailedSyncIsFinal fails one fsync of the log: the store accepts nothing any more, tells its owner, and a restart
-// brings back everything that was acknowledged.
+// After a failed fsync of the log the store accepts no operations and reports the failure. A restart recovers all
+// acknowledged records.
 func TestFailedSyncIsFinal(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -245,7 +244,7 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
-// TestIdentity keeps who a node is, and refuses what it must not do.
+// The identity is persistent, and invalid changes are rejected.
 func TestIdentity(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -270,7 +269,7 @@ func TestIdentity(t *testing.T) {
 	require.False(t, got.MayHaveLost)
 }
 
-// TestDamagedIdentity is refused; a node that forgot its fence could obey an old active.
+// A corrupt identity is rejected: a node without its fence could obey an old active.
 func TestDamagedIdentity(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -286,8 +285,8 @@ func TestDamagedIdentity(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrIdentity)
 }
 
-// TestMayHaveLost follows INV-6: only another boot, an unclean stop and a lax sync mode together can have lost
-// anything.
+// Only the combination of another boot, an unclean stop and a sync mode other than always may have lost records
+// (INV-6).
 func TestMayHaveLost(t *testing.T) {
 	for _, c := range []struct {
 		sync, boot string
@@ -322,8 +321,7 @@ func TestMayHaveLost(t *testing.T) {
 	}
 }
 
-// TestReadersDuringCheckpoints reads all the time while messages move from memory to pages and pages are freed and
-// reused.
+// Reads are correct while messages move from memory to pages, and pages are freed and reused.
 func TestReadersDuringCheckpoints(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
@@ -369,7 +367,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 	n.check()
 }
 
-// readAll reads the queue once and checks that each body says its own sequence.
+// readAll reads the queue once and checks that each body contains its own sequence.
 func readAll(ctx context.Context, s *store.Store) error {
 	from, last := uint64(1), uint64(0)
 	for {

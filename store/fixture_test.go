@@ -21,12 +21,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// node is a store with the smallest possible committer: each transaction is appended, synced, applied.
+// node is a store with a minimal committer: each transaction is appended, synced and applied.
 type node struct {
 	t    *testing.T
 	s    *store.Store
 	term uint64
-	raw  [][]byte // every frame, in order, for a second node
+	raw  [][]byte // all frames in order, for a second node
 }
 
 func options(fs vfs.FS) store.Options {
@@ -41,7 +41,7 @@ func openNode(t *testing.T, o store.Options) *node {
 	return &node{t: t, s: s, term: 1}
 }
 
-// encode gives the payload of one transaction.
+// encode returns the payload of one transaction.
 func encode(t *testing.T, producer *txn.Producer, build func(b *txn.Builder)) []byte {
 	t.Helper()
 	var b txn.Builder
@@ -62,14 +62,13 @@ func (n *node) appendTxn(payload []byte) error {
 	return n.s.Sync()
 }
 
-// commit runs one transaction to its end.
 func (n *node) commit(build func(b *txn.Builder)) txn.Result {
 	n.t.Helper()
 	require.NoError(n.t, n.appendTxn(encode(n.t, nil, build)))
 	return n.applyAll()
 }
 
-// applyAll applies what is in the log and returns the last result.
+// applyAll applies the whole log and returns the last result.
 func (n *node) applyAll() txn.Result {
 	n.t.Helper()
 	var last txn.Result
@@ -77,7 +76,7 @@ func (n *node) applyAll() txn.Result {
 	return last
 }
 
-// checkStore checks a checkpoint of now.
+// checkStore checks a checkpoint of the current state.
 func checkStore(
 	ctx context.Context, s *store.Store, progress func(done, total uint64),
 ) (r checkpoint.Report, err error) {
@@ -88,12 +87,12 @@ func checkStore(
 	return r, err
 }
 
-// digestOf hashes what a store holds now.
+// digestOf returns the digest of the current content.
 func digestOf(ctx context.Context, s *store.Store) (checkpoint.Digest, error) {
 	return digestAt(ctx, s, 0, 0)
 }
 
-// digestAt hashes what a store holds at a record.
+// digestAt returns the digest of the content at a record.
 func digestAt(ctx context.Context, s *store.Store, at uint64, maxWait time.Duration) (d checkpoint.Digest, err error) {
 	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, MaxWait: maxWait},
 		func(c *checkpoint.Checkpoint) (err error) {
@@ -103,7 +102,7 @@ func digestAt(ctx context.Context, s *store.Store, at uint64, maxWait time.Durat
 	return d, err
 }
 
-// scanStore scans a checkpoint of now.
+// scanStore scans a checkpoint of the current state.
 func scanStore(ctx context.Context, s *store.Store, o checkpoint.ScanOptions) (r checkpoint.ScanResult, err error) {
 	err = s.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Scan(ctx, o)
@@ -112,7 +111,7 @@ func scanStore(ctx context.Context, s *store.Store, o checkpoint.ScanOptions) (r
 	return r, err
 }
 
-// checkDir checks the store in /data, which is not open.
+// checkDir checks the closed store in /data.
 func checkDir(fsys vfs.FS) (r checkpoint.Report, err error) {
 	err = checkpoint.ReadDir(fsys, "/data", func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Check(context.Background(), nil)
@@ -121,7 +120,7 @@ func checkDir(fsys vfs.FS) (r checkpoint.Report, err error) {
 	return r, err
 }
 
-// scanDir scans the store in /data, which is not open.
+// scanDir scans the closed store in /data.
 func scanDir(fsys vfs.FS, o checkpoint.ScanOptions) (r checkpoint.ScanResult, err error) {
 	err = checkpoint.ReadDir(fsys, "/data", func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Scan(context.Background(), o)
@@ -130,7 +129,7 @@ func scanDir(fsys vfs.FS, o checkpoint.ScanOptions) (r checkpoint.ScanResult, er
 	return r, err
 }
 
-// check ends a test: the store must be sound.
+// check verifies at the end of a test that the store is consistent.
 func (n *node) check() {
 	n.t.Helper()
 	report, err := checkStore(context.Background(), n.s, nil)
@@ -139,7 +138,7 @@ func (n *node) check() {
 	require.NoError(n.t, n.s.CheckRunSpans())
 }
 
-// model is the trivial implementation that the store is compared with.
+// model is the trivial reference implementation of a store.
 type model struct {
 	queues []*modelQueue
 	nextID uint64
@@ -148,7 +147,7 @@ type model struct {
 type modelQueue struct {
 	id     uint64
 	name   string
-	bodies map[uint64]string // every message ever published
+	bodies map[uint64]string // all messages ever published
 	next   uint64
 	subs   []*modelSub
 }
@@ -160,10 +159,10 @@ type modelSub struct {
 	first uint64
 }
 
-// wants tells whether sub has still to read seq.
+// wants reports whether sub has not yet acknowledged seq.
 func (s *modelSub) wants(seq uint64) bool { return seq >= s.first && !s.acked[seq] }
 
-// dump writes down what each subscription has still to read.
+// dump lists the unacknowledged messages of each subscription.
 func (m *model) dump() string {
 	var b strings.Builder
 	for _, q := range m.queues {
@@ -181,7 +180,6 @@ func (m *model) dump() string {
 	return b.String()
 }
 
-// queueInfos describes all queues.
 func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
 	t.Helper()
 	infos, _, err := s.Queues(store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
@@ -189,7 +187,7 @@ func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
 	return infos
 }
 
-// dumpStore writes down the same of a store, read in small pieces.
+// dumpStore returns the same list for a store, read in small pieces.
 func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -224,7 +222,7 @@ func dumpStore(t *testing.T, s *store.Store) string {
 	return b.String()
 }
 
-// body makes a message that tells whether it is whole.
+// body returns a random message body, occasionally a large one.
 func body(rng *rand.Rand, maxBytes int) []byte {
 	n := 1 + rng.IntN(200)
 	if rng.IntN(8) == 0 {
@@ -245,7 +243,7 @@ func short(b []byte) string {
 	return fmt.Sprintf("%d:%08x", len(b), uint32(sum))
 }
 
-// step makes one random transaction on both sides and returns its payload.
+// step applies one random transaction to the model and returns its payload.
 func (m *model) step(t *testing.T, rng *rand.Rand, maxBytes int) []byte {
 	t.Helper()
 	if len(m.queues) == 0 || (len(m.queues) < 4 && rng.IntN(20) == 0) {
@@ -288,7 +286,7 @@ func (m *model) publish(t *testing.T, rng *rand.Rand, q *modelQueue, maxBytes in
 	return encode(t, nil, func(b *txn.Builder) { q.publish(b, rng, maxBytes) })
 }
 
-// publishTwo publishes to two queues and acknowledges in a third place, in one transaction.
+// publishTwo publishes to two queues in one transaction.
 func (m *model) publishTwo(t *testing.T, rng *rand.Rand, maxBytes int) []byte {
 	return encode(t, nil, func(b *txn.Builder) {
 		for _, q := range m.queues[:min(2, len(m.queues))] {
@@ -313,7 +311,7 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	var ranges []txn.Range
 	if q.next > 1 {
 		first := 1 + rng.Uint64N(q.next-1)
-		if rng.IntN(2) == 0 { // mostly from the front, as consumers do
+		if rng.IntN(2) == 0 { // mostly from the front, like consumers
 			first = 1
 			for first < q.next-1 && !s.wants(first) {
 				first++
@@ -331,12 +329,12 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	return encode(t, nil, func(b *txn.Builder) { b.Ack(q.id, s.id, ranges...) })
 }
 
-// stranger is a transaction that has nothing to do with the model.
+// stranger is a transaction that is not in the model.
 func (m *model) stranger(_ *testing.T) func(b *txn.Builder) {
 	return func(b *txn.Builder) { b.CreateQueue("stranger", txn.Config{}, "default") }
 }
 
-// crashRand seeds the generator that a crash clone wants.
+// crashRand returns a generator for CrashClone.
 func crashRand(rng *rand.Rand) *oldrand.Rand {
 	return oldrand.New(oldrand.NewSource(rng.Int64()))
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// writeBufferBytes is how many neighbouring pages are collected for one write.
+// writeBufferBytes is the size at which adjacent pages are written.
 const writeBufferBytes = 1 << 20
 
-// runWriter builds runs in the very form that they have in the file, and writes about a megabyte of them at a time: one
+// runWriter builds extents in their on-disk form and writes about a megabyte of them at a time. This needs one
 // allocation for all of them, and as few writes as the free space allows.
 type runWriter struct {
 	file    *page.File
@@ -25,25 +25,25 @@ type runWriter struct {
 	staged  []stagedRun
 	pages   []uint32
 	entries []index.Entry
-	// of the message that was added last, if it is the first one of its run.
+	// record and sum describe the last added message if it is the first one of its extent.
 	record int
 	sum    uint32
 }
 
-// stagedRun is a run that is built and not yet written.
+// stagedRun is an extent that is built but not yet written.
 type stagedRun struct {
-	offset, payload int // in buf: where it begins, and how long its payload is
+	offset, payload int // offset is the start in buf, payload the length of the payload
 	entry           index.Entry
-	// of a run with one message: the length of its record, and its CRC32C, 0 if that is not known.
+	// record is the length of the only message's record, and sum its CRC32C (0 if unknown).
 	record int
 	sum    uint32
 }
 
-// writeTails writes the messages of the batch to new runs and returns their index entries. On an error everything that
-// it allocated is free again.
+// writeTails writes the messages of the batch to new extents and returns their index entries. After an error all its
+// allocations are free again.
 func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
-		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // from where the disk can take it
+		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // aligned for direct I/O
 	}
 	w := runWriter{file: p.s.file, buf: p.buf[:0]}
 	var err error
@@ -56,7 +56,7 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 		err = w.flush()
 	}
 	if cap(w.buf) > cap(p.buf) {
-		p.buf = nil // a very large message should not hold so much memory for good
+		p.buf = nil // do not keep the memory of a very large message
 	}
 	if err != nil {
 		for i := range w.entries {
@@ -67,13 +67,14 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	return w.entries, nil
 }
 
-// writeTail packs one queue's messages: as many as index.Room says into a run, a larger one into a run of its own.
+// writeTail packs the messages of one queue into extents of up to index.Room bytes. A larger message gets its own
+// extent.
 func (w *runWriter) writeTail(t *queue.TailRun) error {
 	room := index.Room(w.file.PageSize())
 	var b index.RunBuilder
 	for i, record := range t.Records {
 		if record == nil {
-			continue // dead before it was written
+			continue // consumed before it was written
 		}
 		seq := t.First + uint64(i)
 		if b.Count > 0 && (b.SizeWith(seq, record) > room || seq-b.First >= queue.MaxRunSpan) {
@@ -100,10 +101,10 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 	return w.end(&b)
 }
 
-// writeLarge writes a message into a run of its own, from where it is: a copy of a very large one would take as much
-// memory again. sum is the record's CRC32C, 0 if that is not known.
+// writeLarge writes a message into its own extent without copying it, since a copy would double the memory of a very
+// large message. sum is the record's CRC32C, 0 if unknown.
 func (w *runWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
-	if err := w.flush(); err != nil { // entries are in the order of the messages
+	if err := w.flush(); err != nil { // entries must be in message order
 		return err
 	}
 	var b index.RunBuilder
@@ -131,14 +132,14 @@ func (w *runWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) e
 	return nil
 }
 
-// begin starts a run at the end of the buffer.
+// begin starts an extent at the end of the buffer.
 func (w *runWriter) begin(b *index.RunBuilder, queueID uint64) {
 	start := len(w.buf)
 	w.buf = append(w.buf, make([]byte, page.RunHeaderBytes)...)
 	b.Begin(w.buf, start+page.RunHeaderBytes, queueID)
 }
 
-// end closes the run that is being built, and writes what is staged if that is enough.
+// end closes the current extent, and writes the staged extents if there are enough of them.
 func (w *runWriter) end(b *index.RunBuilder) error {
 	b.Finish()
 	w.buf = b.Buf
@@ -158,7 +159,7 @@ func (w *runWriter) end(b *index.RunBuilder) error {
 	return w.flush()
 }
 
-// flush allocates pages for what is staged and writes it.
+// flush allocates pages for the staged extents and writes them.
 func (w *runWriter) flush() error {
 	if len(w.staged) == 0 {
 		return nil
@@ -167,7 +168,7 @@ func (w *runWriter) flush() error {
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
-	begin := 0 // of the stretch of neighbouring runs
+	begin := 0 // start of the current sequence of adjacent extents
 	for i := range w.staged {
 		st := &w.staged[i]
 		st.entry.Run = runs[i]
@@ -197,7 +198,8 @@ func (w *runWriter) flush() error {
 	return nil
 }
 
-// editTree puts everything but the new messages into the tree and returns the runs that nothing refers to any more.
+// editTree applies everything except the new messages to the tree, and returns the extents that are no longer
+// referenced.
 func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 	var freed []page.Run
 	for _, kv := range b.Puts {
@@ -223,7 +225,7 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 	return dropDead(edit, p.spans.in(p.s.index), b.Dead, freed)
 }
 
-// dropQueue removes every trace of a deleted queue.
+// dropQueue removes all entries of a deleted queue.
 func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error) {
 	from, to := index.KeyRange(id)
 	it := edit.Scan(from, to)
@@ -245,9 +247,9 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 	return freed, nil
 }
 
-// dropDead frees the runs in the ranges in which no message is wanted any more.
+// dropDead frees the extents within the ranges that contain no needed message.
 func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
-	// One iterator for all ranges: many of them are close to each other.
+	// Use one iterator for all ranges, since many of them are close to each other.
 	d := deadRuns{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
 		if err := d.drop(spans, ranges[i]); err != nil {
@@ -258,7 +260,7 @@ func dropDead(edit *tree.Edit, spans *runSpans, ranges []queue.DeadRange, freed 
 	return d.freed, err
 }
 
-// drop frees the runs in one range, which stays as it is: after an error the batch is looked at again.
+// drop frees the extents in one range. It does not change the range, since the batch is retried after an error.
 func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
 	chunk, single := r.Single()
 	known := spans.get(r.Queue, chunk)
@@ -277,13 +279,13 @@ func (d *deadRuns) drop(spans *runSpans, r queue.DeadRange) error {
 	for dead := range r.DeadChunks {
 		spans.forget(r.Queue, dead)
 	}
-	if single && known == nil && !found { // it was a look for nothing: the next one can be spared
+	if single && known == nil && !found { // the search found nothing: avoid the next one
 		return d.learn(spans, r.Queue, chunk)
 	}
 	return nil
 }
 
-// learn has the spans of a chunk's runs known.
+// learn caches the spans of a chunk's extents.
 func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
 	known := new(groupSpans)
 	first, end := chunk*queue.ChunkSize, (chunk+1)*queue.ChunkSize
@@ -308,25 +310,25 @@ func (d *deadRuns) learn(spans *runSpans, queueID, chunk uint64) error {
 	return nil
 }
 
-// maxDead is how many index entries are collected before they are removed: one purge can leave millions.
+// maxDead bounds the index entries that are collected before they are removed: one purge can leave millions.
 const maxDead = 1 << 14
 
-// deadRuns collects the index entries of dead runs, and removes them.
+// deadRuns collects the index entries of dead extents, and removes them.
 type deadRuns struct {
 	edit  *tree.Edit
 	it    *tree.Iterator
 	dead  []index.Entry
 	freed []page.Run
-	total int // dead runs found
+	total int // number of dead extents found
 }
 
-// find goes over the runs that overlap a part of a range.
+// find visits the extents that overlap a part of a range.
 func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 	_, to := index.KeyRange(r.Queue)
 	if last != ^uint64(0) {
 		to = index.AppendKey(nil, r.Queue, last+1)
 	}
-	d.it.SeekFloor(index.AppendKey(nil, r.Queue, first), to) // the run that first is in may begin before it
+	d.it.SeekFloor(index.AppendKey(nil, r.Queue, first), to) // the extent that contains first may begin before it
 	for d.it.Next() {
 		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, r.Queue)
 		if err != nil {
@@ -350,9 +352,9 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 	return nil
 }
 
-// remove removes the entries that were found, key by key. That is cheap for a whole prefix of a queue, too, which is
-// what a plain consumer leaves behind, for each delete finds its leaf in memory. An entry may come twice: a run can
-// reach into two ranges.
+// remove removes the collected entries key by key. This is cheap even for the whole prefix of a queue, as left by a
+// plain consumer, because each delete finds its leaf in memory. An entry may occur twice, because an extent can
+// overlap two ranges.
 func (d *deadRuns) remove() error {
 	var key []byte
 	for i := range d.dead {

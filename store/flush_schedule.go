@@ -11,13 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// keyRun is a run of keys that follow each other in the tree, first and last included.
+// keyRun is a sequence of consecutive keys in the tree, first and last included.
 type keyRun struct {
 	first, last []byte
 	n           int
 }
 
-// editSchedule sets and removes keys of the schedule index.
+// editSchedule adds and removes keys of the schedule index.
 func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	for key := range b.Puts {
 		if err := edit.Put(key, nil); err != nil {
@@ -32,7 +32,7 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 		if r.n == 1 {
 			_, err = edit.Delete(r.first)
 		} else {
-			err = edit.DeleteRange(r.first, append(r.last, 0)) // up to just behind the last one
+			err = edit.DeleteRange(r.first, append(r.last, 0)) // up to and including the last key
 		}
 		if err != nil {
 			return fmt.Errorf("write the schedule: %w", err)
@@ -41,8 +41,8 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	return nil
 }
 
-// runsToDelete finds the keys to be removed that the tree has, in runs: what is due goes in the order of the index, so
-// that they are mostly few runs, and to remove one costs little more than to remove a key.
+// runsToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
+// index order, so there are mostly few ranges. Removing a range costs little more than removing a key.
 func runsToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (runs []keyRun, err error) {
 	next, stop := iter.Pull(iter.Seq[[]byte](b.Deletes))
 	defer stop()
@@ -60,7 +60,7 @@ func runsToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (runs []keyRun, err e
 	}
 	for more && it.Next() {
 		key := it.Key()
-		for more && bytes.Compare(gone, key) < 0 { // the tree does not have it
+		for more && bytes.Compare(gone, key) < 0 { // not in the tree
 			gone, more = next()
 		}
 		if !more || !bytes.Equal(gone, key) {

@@ -25,46 +25,45 @@ import (
 const (
 	identityName    = "identity"
 	identityVersion = 1
-	// identityMaxBytes bounds what is read of an identity file; a real one has a few hundred bytes.
+	// identityMaxBytes bounds the read of an identity file; a valid one has a few hundred bytes.
 	identityMaxBytes = 64 << 10
 )
 
-// Identity says who a node and its store are. It is kept in the file "identity", replaced atomically.
+// Identity identifies a node and its store. It is stored in the file "identity", which is replaced atomically.
 type Identity struct {
-	// NodeID names the node for as long as its data directory lives.
+	// NodeID identifies the node for the lifetime of its data directory.
 	NodeID uuid.UUID
-	// StoreID names the content: a data directory that is wiped or restored gets a new one.
+	// StoreID identifies the content: a wiped or restored data directory gets a new one.
 	StoreID uuid.UUID
-	// PairID is the pair that the node belongs to; zero until it joined one.
+	// PairID identifies the node's pair; zero until the node joined one.
 	PairID uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
-	// content, so that the pair's record no longer matches it.
+	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot
+	// replaces its content. The cluster record then no longer matches it.
 	Incarnation uint64
-	// Fence is what the node has promised to obey.
+	// Fence is the fence that the node has promised to obey.
 	Fence identity.Fence
-	// Run is the generation of the last run of this store that the pair's record is known to have named (INV-11); zero
-	// if there was none.
+	// Run is the last generation of this store that the cluster record is known to have named (INV-11); zero if none.
 	Run uuid.UUID
-	// ClaimedRun is the generation of the run that took part last, while it is not known whether the record names it;
-	// zero otherwise.
+	// ClaimedRun is the generation that last took part, while it is unknown whether the cluster record names it; zero
+	// otherwise.
 	ClaimedRun uuid.UUID
-	// MayHaveLost is true when acknowledged bytes may be gone (INV-6): a start followed an unclean stop of the
-	// operating system with sync=off or interval, or found the log gone or ending before the checkpoint; or MarkLoss
-	// was called. It stays true over restarts until ClearLoss.
+	// MayHaveLost is true when acknowledged bytes may be lost (INV-6). There are three causes: the operating system
+	// stopped uncleanly before this start with sync=off or interval, the log was missing or ended before the
+	// checkpoint, or MarkLoss was called. It persists over restarts until ClearLoss.
 	MayHaveLost bool
-	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a
-	// pair. Such a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a
-	// copy of another.
+	// Restored names the backup from which the content was restored. It is empty otherwise, and after the node has
+	// joined a pair. Such a node is not a member of a pair, but it is not empty. It may seed a new pair, and must not
+	// become a copy of another node.
 	Restored string
-	// Quarantine is the directory in the data directory that keeps what the store held when it could not be opened; empty
-	// if that never happened, and when a snapshot has replaced it. Such a store waits to be filled: it is not empty,
-	// and may not begin a pair.
+	// Quarantine is the subdirectory of the data directory with the files of a store that could not be opened. It is
+	// empty if that never happened, and after a snapshot has replaced the content. Such a store waits for a copy from
+	// the other node: it is not considered empty, and may not seed a pair.
 	Quarantine string
-	// QuarantineReason says which file could not be opened, and why.
+	// QuarantineReason names the file that could not be opened, and the error.
 	QuarantineReason string
 }
 
-// Member is the entry that the store has, or would have, in the pair's record.
+// Member returns the store's actual or prospective entry in the cluster record.
 func (id *Identity) Member() identity.Member {
 	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Run: id.Run}
 	if id.ClaimedRun != uuid.Nil {
@@ -73,7 +72,7 @@ func (id *Identity) Member() identity.Member {
 	return m
 }
 
-// identityFile is the JSON form of what is kept in the identity file.
+// identityFile is the JSON form of the identity file.
 type identityFile struct {
 	Version     int            `json:"version"`
 	NodeID      uuid.UUID      `json:"node_id"`
@@ -84,24 +83,25 @@ type identityFile struct {
 	// Run and ClaimedRun: see Identity.
 	Run        uuid.UUID `json:"run,omitzero"`
 	ClaimedRun uuid.UUID `json:"claimed_run,omitzero"`
-	// BootID is the operating system's boot of the last start.
+	// BootID identifies the operating system's boot at the last start.
 	BootID string `json:"boot_id"`
 	// Clean is true after a Close that synced everything.
 	Clean bool `json:"clean"`
-	// Sync is the sync mode of the last run.
+	// Sync is the sync mode of the last process generation.
 	Sync string `json:"sync"`
-	// MayHaveLost, until ClearLoss.
+	// MayHaveLost persists until ClearLoss.
 	MayHaveLost bool `json:"may_have_lost,omitempty"`
 	// Install is set while a received snapshot replaces page.db and the log.
 	Install *installMark `json:"install,omitempty"`
-	// Restoring names the backup that is being restored: until that is done, nothing else may use the directory.
+	// Restoring names the backup that is being restored. Until the restore is complete, the directory must not be
+	// used otherwise.
 	Restoring string `json:"restoring,omitempty"`
-	// Restored names the backup that the content came from, until JoinPair.
+	// Restored names the backup from which the content was restored, until JoinPair.
 	Restored string `json:"restored,omitempty"`
-	// Quarantining is set while what cannot be opened is moved to the directory of that name: see quarantine.go.
+	// Quarantining is set while unusable files are moved to the directory of that name: see quarantine.go.
 	Quarantining string `json:"setting_aside,omitempty"`
-	// Quarantine names that directory until a snapshot is installed or the node is in sync, and QuarantineReason what was
-	// wrong.
+	// Quarantine names that directory until a snapshot is installed or the node is in sync. QuarantineReason is the
+	// cause.
 	Quarantine       string `json:"set_aside,omitempty"`
 	QuarantineReason string `json:"set_aside_why,omitempty"`
 }
@@ -111,7 +111,7 @@ type installMark struct {
 	Position lsn.Position `json:"position"`
 }
 
-// readIdentity returns fs.ErrNotExist for a directory that has none yet.
+// readIdentity returns fs.ErrNotExist if the directory has no identity file yet.
 func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
 	var id identityFile
 	name := filepath.Join(dir, identityName)
@@ -134,7 +134,7 @@ func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
 	return decodeIdentity(name, raw)
 }
 
-// decodeIdentity checks the second line, a CRC32C of the first, before it believes the first.
+// decodeIdentity verifies the second line, a CRC32C of the first, before it decodes the first.
 func decodeIdentity(name string, raw []byte) (identityFile, error) {
 	var id identityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
@@ -152,7 +152,7 @@ func decodeIdentity(name string, raw []byte) (identityFile, error) {
 	return id, nil
 }
 
-// writeIdentity replaces the file atomically and is durable before it returns.
+// writeIdentity replaces the file atomically. The file is durable when it returns.
 func writeIdentity(fsys vfs.FS, dir string, id identityFile) error {
 	line, err := json.Marshal(id)
 	if err != nil {
@@ -174,7 +174,7 @@ func writeIdentity(fsys vfs.FS, dir string, id identityFile) error {
 	return nil
 }
 
-// writeFileSync writes a small file whole and syncs it.
+// writeFileSync writes a small file and syncs it.
 func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
 	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -190,7 +190,8 @@ func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
 	return nil
 }
 
-// openIdentity reads or creates the identity and settles whether bytes may have been lost since the last run (INV-6).
+// openIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
+// generation (INV-6).
 func openIdentity(o *Options) (identityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {
@@ -215,14 +216,14 @@ func openIdentity(o *Options) (identityFile, error) {
 	return id, nil
 }
 
-// Identity returns who this node and store are.
+// Identity returns the identity of this node and store.
 func (s *Store) Identity() Identity {
 	s.idMu.Lock()
 	defer s.idMu.Unlock()
 	return s.id.public()
 }
 
-// ReadIdentity reads who the node in a data directory is. Read-only.
+// ReadIdentity reads the identity of the node in a data directory. It does not modify the directory.
 func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	id, err := readIdentity(fsys, dir)
 	if err != nil {
@@ -239,9 +240,9 @@ func (id *identityFile) public() Identity {
 	}
 }
 
-// ClaimRun notes the generation of a run that is about to take part in the pair, and that of the run which the pair's
-// record names now, or zero if it names none. Durable before it returns: the record may name the claimed one from then
-// on (INV-11).
+// ClaimRun records the generation of a process that is about to take part in the pair, and the generation that the
+// cluster record names now, zero if none. The change is durable when ClaimRun returns: the record may name the
+// claimed generation from then on (INV-11).
 func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = named, claimed
@@ -249,8 +250,8 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmRun notes that the pair's record names the run in sync. What an earlier store of this directory was set aside
-// for is filled anew by then, whether by a snapshot or from the log. Durable before it returns.
+// ConfirmRun records that the cluster record names the generation as in sync. By then, the content of a quarantined
+// store has been refilled by a snapshot or from the log. The change is durable when ConfirmRun returns.
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
@@ -259,8 +260,8 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 	})
 }
 
-// SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
-// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back.
+// SetFence persists the configuration and term that the node obeys from now on; durable when it returns (INV-1).
+// Setting the current fence again costs nothing. It returns ErrFenceLower for a lower fence.
 func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if f.Less(id.Fence) {
@@ -276,8 +277,8 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss notes that acknowledged bytes may be gone (INV-6): of a machine that went down, or since the directory was
-// put back to an older image (INV-11, INV-12). Durable before it returns.
+// MarkLoss records that acknowledged bytes may be lost (INV-6): because a machine went down, or because the directory
+// was restored from an older copy (INV-11, INV-12). The change is durable when it returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.MayHaveLost = true
@@ -285,9 +286,9 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss forgets MayHaveLost and raises the incarnation, so that no record that still trusts this store to be
-// complete can match it again. To be called when the pair's record does not name it in sync any more. Durable before it
-// returns.
+// ClearLoss clears MayHaveLost and increments the incarnation. A record that still treats this store as complete can
+// then no longer match it. It must be called after the cluster record no longer names the store in sync. The change
+// is durable when it returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if id.MayHaveLost {
@@ -298,8 +299,8 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair makes the node a member of a pair for good; durable before it returns. It returns ErrOtherPair if it is
-// a member of another one.
+// JoinPair makes the node a permanent member of a pair; durable when it returns. It returns ErrOtherPair if the node
+// is a member of another pair.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {
@@ -312,12 +313,12 @@ func (s *Store) JoinPair(pair uuid.UUID) error {
 	})
 }
 
-// changeIdentity applies change to the identity and persists it if anything is different.
+// changeIdentity applies change to the identity and persists it if it differs.
 func (s *Store) changeIdentity(change func(*identityFile) error) error {
 	s.idMu.Lock()
 	defer s.idMu.Unlock()
 	if s.closed.Load() {
-		return ErrClosed // the directory may be another process's by now
+		return ErrClosed // another process may already use the directory
 	}
 	next := s.id
 	if err := change(&next); err != nil {

@@ -14,22 +14,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Install receives another node's snapshot into a file beside page.db and then puts it in its place.
+// Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
-// The replacement of page.db and of the log must look atomic to a crash. Commit therefore writes a mark with the
-// snapshot's position into the identity file first; then it renames, resets the log, and takes the mark away. A start
-// that finds the mark looks at page.db: if it holds the mark's position, the rename was done and the log reset is done
-// again; if not, nothing had happened yet and the received file is dropped (recoverInstall).
+// The replacement of page.db and of the log must be atomic with respect to a crash. Commit therefore first writes a
+// mark with the snapshot's position into the identity file. Then it renames the files, resets the log, and removes
+// the mark. A start that finds the mark checks page.db. If page.db has the mark's position, the rename was done, and
+// the log is reset again. Otherwise nothing was replaced, and the received file is removed (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
 	imp    *page.Importer
-	offset uint64 // where the next piece is expected at the earliest
+	offset uint64 // minimum offset of the next piece
 	bytes  uint64 // received so far
 }
 
-// BeginInstall starts to receive a snapshot; what an earlier Install left behind is dropped. The node must not be
-// serving.
+// BeginInstall starts to receive a snapshot. Remains of an earlier Install are removed. The node must not be serving.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -37,8 +36,8 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file at its offset. Pieces come in the order of their offsets; the first one, at
-// offset 0, describes the checkpoint.
+// WriteAt stores a piece of the page file at its offset. Pieces must arrive in the order of their offsets. The first
+// one, at offset 0, describes the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -60,7 +59,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 	return nil
 }
 
-// begin takes the first piece and makes the file that the others go to.
+// begin creates the file for the following pieces from the first piece.
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
 	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, datadir.ReceiveName), page.ImportOptions{
@@ -77,18 +76,18 @@ func (in *Install) begin(data []byte) error {
 	return nil
 }
 
-// Offset is where the next piece is expected at the earliest: what a resumed transfer asks for.
+// Offset returns the minimum offset of the next piece, from which a transfer can be resumed.
 func (in *Install) Offset() uint64 { return in.offset }
 
-// Abort drops what was received.
+// Abort discards the received data.
 func (in *Install) Abort() {
 	if in.imp != nil {
 		in.imp.Abort()
 	}
 }
 
-// Commit puts the snapshot in the place of page.db, empties the log and loads the new state; durable before it returns.
-// The old page.db is kept as page.db_old, and the incarnation rises. No append or apply may be under way.
+// Commit replaces page.db with the snapshot, empties the log and loads the new state; durable when it returns. The
+// old page.db is kept as page.db_old, and the incarnation is incremented. No append or apply may be in progress.
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
@@ -101,8 +100,8 @@ func (in *Install) Commit() error {
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
-	s.maint.Interrupt() // a rewrite of what goes away
-	// The rename would remove it as well, all at once and with everything locked.
+	s.maint.Interrupt() // a rewrite of the replaced file
+	// The rename would remove it too, but in one step and with all locks held.
 	old := filepath.Join(s.o.Dir, datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
@@ -114,9 +113,9 @@ func (in *Install) Commit() error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	s.snapshots.closeAll() // they are of the file that goes away
-	// With the mark the incarnation rises: the snapshot may end before what this store has acknowledged, so a record
-	// that names the old content in sync must not match the new one (INV-4).
+	s.snapshots.closeAll() // they belong to the replaced file
+	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
+	// acknowledged, so a record that names the old content in sync must not match the new one (INV-4).
 	if err := s.changeIdentity(func(id *identityFile) error {
 		id.Install = &installMark{Position: in.header.Position}
 		id.Incarnation++
@@ -136,7 +135,7 @@ func (in *Install) Commit() error {
 	return nil
 }
 
-// swapPages renames page.db away and the received file into its place.
+// swapPages renames page.db away and moves the received file into its place.
 func (s *Store) swapPages() error {
 	if err := s.file.Close(); err != nil {
 		return fmt.Errorf("close page.db: %w", err)
@@ -155,7 +154,7 @@ func (s *Store) swapPages() error {
 	return nil
 }
 
-// finishInstall opens the new page.db, resets the log and takes the mark away.
+// finishInstall opens the new page.db, resets the log and removes the mark.
 func (s *Store) finishInstall(h SnapshotHeader) error {
 	if err := s.openPages(); err != nil {
 		return err
@@ -173,8 +172,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened.
-// emptied tells that the log was removed.
+// recoverInstall completes or undoes an interrupted replacement before anything is opened. emptied reports that the
+// log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install
@@ -208,8 +207,8 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place. It tells whether
-// it is.
+// resetLogAfterInstall removes the log that belonged to the old page.db if the new page.db is in place. It reports
+// whether it is.
 func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
 	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {

@@ -14,43 +14,43 @@ import (
 )
 
 const (
-	// laneIdle is how long messages are kept that no read has asked for, although others could have their room.
+	// laneIdle is the time after which unread messages may be evicted in favor of others.
 	laneIdle = 10 * time.Second
-	// laneForgotten is how long they are kept at all.
+	// laneForgotten is the time after which unread messages are always evicted.
 	laneForgotten = time.Minute
-	// laneChunk is how much memory is taken at once for messages of one lane.
+	// laneChunk is the size of one allocation for messages of one priority.
 	laneChunk = 32 << 10
-	// maxLaneGap is how much may lie between two messages of a priority that is read together with them.
+	// maxLaneGap is the maximum gap between two messages of a priority that are read together.
 	maxLaneGap = 32 << 10
-	// laneEntryBytes is what a message takes besides its record.
+	// laneEntryBytes is the memory of a message in addition to its record.
 	laneEntryBytes = 32
 )
 
-// laneCache keeps messages of queues with priorities, from pages that were read for the sake of higher ones: a page of
-// a backlog has messages of all priorities that are mixed in it, and would be read once for each of them. A message
-// never changes, and its number is never given to another one, so that an entry is good for as long as the file is the
-// store's. It goes when a read takes it. Reads that find nothing here read the pages.
+// laneCache keeps messages of queues with priorities. They come from pages that were read for messages of higher
+// priority. A page of a backlog contains messages of all priorities, and would otherwise be read once for each of
+// them. A message never changes, and its sequence is never reused, so an entry is valid as long as the store uses the
+// file. A read removes the entry. Reads that find no entry read the pages.
 //
-// When it is full, the newest is left out: what is here is read before that.
+// When the cache is full, new messages are not added: the cached ones will be read first.
 type laneCache struct {
-	bytes atomic.Int64 // is changed under mu
+	bytes atomic.Int64 // changed under mu
 
-	mu     sync.Mutex // guards all below; it may be taken under Store.mu
-	file   *page.File // that the messages are from
+	mu     sync.Mutex // guards the fields below; it may be taken under Store.mu
+	file   *page.File // source of the messages
 	queues map[uint64]*laneQueue
 }
 
-// laneQueue is what is kept of one queue.
+// laneQueue holds the cached messages of one queue.
 type laneQueue struct {
 	lanes [queue.Lanes]laneList
 	used  time.Time
 }
 
-// laneList is the messages of one priority, in order of sequence.
+// laneList holds the messages of one priority, in sequence order.
 type laneList struct {
-	list []laneEntry // from head on
+	list []laneEntry // valid from head
 	head int
-	room []byte // for copies
+	room []byte // buffer for copies
 }
 
 type laneEntry struct {
@@ -60,11 +60,12 @@ type laneEntry struct {
 
 func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes }
 
-// laneCacheBytes is what the cache may hold: what the messages in memory, of so many bytes, leave of their part.
+// laneCacheBytes returns the cache's limit: half of the memory budget minus tailBytes, the bytes of messages in
+// memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
-// lock returns what is kept of a priority of a queue from a file, which is for the caller until unlock; nil if nothing
-// is.
+// lock returns the cached messages of one priority of a queue from a file, for exclusive use until unlock. It returns
+// nil if nothing is cached.
 func (c *laneCache) lock(file *page.File, id uint64, lane uint8) *laneList {
 	if c.bytes.Load() == 0 {
 		return nil
@@ -84,7 +85,7 @@ func (c *laneCache) unlock(l *laneList) {
 	}
 }
 
-// peek returns the record of a message, nil if it is not there, and lets go of those before it. The caller holds mu.
+// peek returns the record of a message, or nil if it is not cached, and removes earlier entries. The caller holds mu.
 func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	for l.head < len(l.list) && l.list[l.head].seq < seq {
 		c.pop(l)
@@ -107,11 +108,11 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put adds a copy of a message behind those of its priority, if there is room within limit bytes. It returns false when
-// there is none. The caller holds mu.
+// put appends a copy of a message to its priority. It returns false if that would exceed limit bytes. The caller
+// holds mu.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
-		return true // it is there, or out of order, and will be read again
+		return true // already cached, or out of order: then it will be read again
 	}
 	e := laneEntry{seq: seq, record: record}
 	if c.bytes.Load()+e.bytes() > limit {
@@ -127,7 +128,8 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	return true
 }
 
-// keep puts in what a run that was read for the sake of one priority has of that behind last, and of the lower ones.
+// keep caches messages of an extent that was read for one priority: those after last of that priority, and all of the
+// lower priorities.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewRunReader(payload)
 	if err != nil {
@@ -164,7 +166,7 @@ func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane u
 	}
 }
 
-// forget lets go of all that no read has asked for since then. The caller holds mu.
+// forget evicts all messages not read since the given time. The caller holds mu.
 func (c *laneCache) forget(since time.Time) {
 	for id, q := range c.queues {
 		if q.used.After(since) {
@@ -180,7 +182,7 @@ func (c *laneCache) forget(since time.Time) {
 	}
 }
 
-// expire lets go of what seems to be read by nothing any more.
+// expire evicts messages that are probably no longer read.
 func (c *laneCache) expire() {
 	if c.bytes.Load() == 0 {
 		return
@@ -190,11 +192,11 @@ func (c *laneCache) expire() {
 	c.forget(time.Now().Add(-laneForgotten))
 }
 
-// trim lets go of what is more than limit bytes, since messages in memory need the room: of the newest of the lowest
-// priorities, which would be read last.
+// trim evicts messages in excess of limit bytes, since messages in memory need the space. It evicts the newest of the
+// lowest priorities first, which would be read last.
 func (c *laneCache) trim(limit int64) {
 	if c.bytes.Load() <= limit {
-		return // without the lock: nearly always
+		return // usually, without the lock
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,10 +2,10 @@
 
 package store
 
-// LaneBytes is what is kept for the reads of lower priorities.
+// LaneBytes returns the bytes cached for reads of lower priorities.
 func (s *Store) LaneBytes() int64 { return s.lanes.bytes.Load() }
 
-// TailBytes is what the messages in memory take.
+// TailBytes returns the size of the messages in memory.
 func (s *Store) TailBytes() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -18,13 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// laneBacklog is a queue with messages of random priorities, and what of it is to be delivered, in order.
+// laneBacklog is a queue with messages of random priorities, and the expected order of delivery.
 type laneBacklog struct {
 	*node
 	rng   *rand.Rand
 	lanes [txn.MaxPriority + 1][]uint64
 	next  uint64
-	read  atomic.Int64 // bytes of the page file
+	read  atomic.Int64 // bytes read from the page file
 }
 
 func newLaneBacklog(t *testing.T, seed uint64, budget int64) *laneBacklog {
@@ -70,7 +70,7 @@ func (l *laneBacklog) checkpoint() {
 	require.NoError(l.t, err)
 }
 
-// readSome reads up to most messages and checks that they are those that come next; it acknowledges them.
+// readSome reads up to most messages, verifies that they are the next ones, and acknowledges them.
 func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	got, _, err := l.s.Read(l.t.Context(), store.ReadRequest{
 		Queue: 1, Sub: 1, Lanes: lanes, MaxMessages: most, MaxBytes: 1 << 20,
@@ -97,9 +97,9 @@ func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	return len(got)
 }
 
-// TestLanesReadOnce: a page with messages of all priorities is read once for all of them, as far as the memory goes.
+// A page with messages of all priorities is read once for all of them, within the limit of the cache.
 func TestLanesReadOnce(t *testing.T) {
-	l := newLaneBacklog(t, 1, store.MinMemoryBudget) // 8 MiB for what is kept
+	l := newLaneBacklog(t, 1, store.MinMemoryBudget) // 8 MiB for the cache
 	l.publish(60)                                    // 3 MB
 	l.checkpoint()
 	l.read.Store(0)
@@ -111,8 +111,8 @@ func TestLanesReadOnce(t *testing.T) {
 	require.Zero(t, l.s.LaneBytes(), "all of it was taken")
 }
 
-// TestLanesInMemory: of many messages in memory, all of a higher priority come before those of a lower one, however
-// many are read at once.
+// Among messages in memory, all of a higher priority are read before those of a lower one, regardless of the size of
+// the read.
 func TestLanesInMemory(t *testing.T) {
 	l := newLaneBacklog(t, 2, 256<<20)
 	l.publish(80)
@@ -131,9 +131,9 @@ func countLanes(l *laneBacklog) []int {
 	return n
 }
 
-// TestLanesBounded: what is kept stays within its part of the memory, gives way to messages in memory, and the order
-// and the messages are right whatever of it is kept: with more in the pages than fits, more that is published
-// meanwhile, reads that begin anew, and pages that are written anew.
+// The cache stays within its limit and yields to messages in memory. Order and content are correct regardless of the
+// cache's content: with more messages in pages than fit, concurrent publishes, reads that restart, and rewritten
+// pages.
 func TestLanesBounded(t *testing.T) {
 	const limit = store.MinMemoryBudget / 2
 	for seed := range uint64(4) {
@@ -153,7 +153,7 @@ func TestLanesBounded(t *testing.T) {
 			case left > 0 && l.rng.IntN(3) == 0:
 				left--
 				l.publish(1 + l.rng.IntN(3))
-				*lanes = store.Lanes{} // something of any priority may be behind what was read
+				*lanes = store.Lanes{} // messages of any priority may be behind the read position
 			case l.rng.IntN(20) == 0:
 				*lanes = store.Lanes{}
 			case n == 40:
@@ -166,7 +166,7 @@ func TestLanesBounded(t *testing.T) {
 	}
 }
 
-// TestLanesGiveWay: messages that come into memory take the room of what is kept.
+// New messages in memory evict cached messages.
 func TestLanesGiveWay(t *testing.T) {
 	l := newLaneBacklog(t, 5, store.MinMemoryBudget)
 	l.publish(100)

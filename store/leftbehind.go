@@ -22,13 +22,13 @@ const (
 
 // LeftBehind is a file or directory in the data directory that the store keeps for an operator and does not use.
 type LeftBehind struct {
-	// Path of it, and Kind: one of the constants.
+	// Path of the file or directory, and Kind: one of the constants.
 	Path, Kind string
-	// Bytes that it takes.
+	// Bytes is its size.
 	Bytes uint64
 }
 
-// LeftBehind lists what may be removed.
+// LeftBehind lists the files and directories that may be removed.
 func (s *Store) LeftBehind() ([]LeftBehind, error) {
 	names, err := s.o.FS.ReadDir(s.o.Dir)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Store) LeftBehind() ([]LeftBehind, error) {
 		path := filepath.Join(s.o.Dir, name)
 		n, err := SizeOf(s.o.FS, path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // removed concurrently
 		case err != nil:
 			return nil, fmt.Errorf("look at what is left in the data directory: %w", err)
 		default:
@@ -66,7 +66,7 @@ func leftKind(name string) string {
 	}
 }
 
-// SizeOf adds up the sizes of a file, or of the files in a directory and those below it.
+// SizeOf returns the size of a file, or the total size of the files in a directory tree.
 func SizeOf(fsys vfs.FS, path string) (bytes uint64, err error) {
 	info, err := fsys.Stat(path)
 	if err != nil {

@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxWait bounds how long a test waits for what should happen at once.
+// maxWait bounds the wait for operations that should complete immediately.
 const maxWait = time.Minute
 
 // within runs fn and fails the test if it does not return in time.
@@ -48,7 +48,7 @@ func within(t *testing.T, what string, fn func()) {
 	}
 }
 
-// gate is a hook that keeps the first operation that matches waiting until it is opened.
+// gate is a hook that blocks the first matching operation until it is opened.
 type gate struct {
 	reached, open chan struct{}
 	passed        atomic.Bool
@@ -70,7 +70,7 @@ func isPageFile(kind faultfs.OpKind) func(faultfs.Op) bool {
 	return func(op faultfs.Op) bool { return op.Kind == kind && op.Name == datadir.PageFile("/data") }
 }
 
-// publish commits one transaction with the messages to queue 1.
+// publish commits one transaction with messages for queue 1.
 func (n *node) publish(bodies ...[]byte) {
 	n.t.Helper()
 	n.commit(func(b *txn.Builder) { addMessages(b, bodies...) })
@@ -86,7 +86,7 @@ func addMessages(b *txn.Builder, bodies ...[]byte) {
 
 func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
 
-// TestCheckpointBesideClose asks for checkpoints while the store is closed: every caller gets an answer.
+// Every checkpoint request during Close returns.
 func TestCheckpointBesideClose(t *testing.T) {
 	for range 20 {
 		n := openNode(t, options(memfs.New()))
@@ -113,7 +113,7 @@ func assertClosed(t *testing.T, err error) {
 	}
 }
 
-// TestCheckpointContext gives up waiting for a checkpoint that a slow disk holds up.
+// A checkpoint request on a slow disk ends with its context.
 func TestCheckpointContext(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
@@ -131,7 +131,7 @@ func TestCheckpointContext(t *testing.T) {
 	})
 }
 
-// TestFailedPageSyncIsFinal fails the fsync of a checkpoint that was asked for (INV-7).
+// A failed fsync of a requested checkpoint is final (INV-7).
 func TestFailedPageSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -161,8 +161,7 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
 }
 
-// TestRefusedFramesAreNotFatal appends what does not continue the log, and what is too large: nothing was written,
-// nothing is lost.
+// Frames that do not continue the log, or are too large, are rejected. Nothing is written or lost.
 func TestRefusedFramesAreNotFatal(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	payload := encode(t, nil, createQueue)
@@ -174,7 +173,7 @@ func TestRefusedFramesAreNotFatal(t *testing.T) {
 	n.check()
 }
 
-// TestUseAfterClose gets ErrClosed, and does not touch a directory that may belong to another process by now.
+// A closed store returns ErrClosed, and does not touch a directory that may belong to another process.
 func TestUseAfterClose(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -193,7 +192,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.Zero(t, id.Fence)
 }
 
-// TestCloseBesideCheck does not wait for a check, which takes as long as the store is large.
+// Close does not wait for a check, whose duration depends on the size of the store.
 func TestCloseBesideCheck(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -209,7 +208,7 @@ func TestCloseBesideCheck(t *testing.T) {
 	require.ErrorIs(t, <-checked, store.ErrClosed, "a check that did not see everything finds nothing")
 }
 
-// TestCheckBesideRewrite goes on to check the file that it began with.
+// A check continues with the file it started with.
 func TestCheckBesideRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -230,7 +229,7 @@ func TestCheckBesideRewrite(t *testing.T) {
 	n.check()
 }
 
-// TestCloseBesideInstall closes a store while a snapshot is being put in place: one comes first, neither hangs.
+// Close during an install: one of them completes first, and neither blocks forever.
 func TestCloseBesideInstall(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	for range 20 {
@@ -254,7 +253,7 @@ func TestCloseBesideInstall(t *testing.T) {
 	}
 }
 
-// receive copies a snapshot of one store to another, all but the Commit.
+// receive copies a snapshot from one store to another, without Commit.
 func receive(t *testing.T, from, to *store.Store) *store.Install {
 	t.Helper()
 	snap, err := from.OpenSnapshot()
@@ -271,8 +270,7 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	}
 }
 
-// TestSnapshotOfReplacedStore goes on to read a snapshot after the store it was taken of was replaced by another one's.
-// What it would read is of the new file.
+// After the store was replaced by another snapshot, an open snapshot of it fails: it would read the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	twin, _ := filled(t, options(memfs.New()))
@@ -286,7 +284,7 @@ func TestSnapshotOfReplacedStore(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
-// TestClosedSnapshot cannot be read: its pages may hold something else by now.
+// A closed snapshot cannot be read: its pages may have been reused.
 func TestClosedSnapshot(t *testing.T) {
 	n, _ := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
@@ -296,7 +294,7 @@ func TestClosedSnapshot(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
-// TestHalfReceivedSnapshot leaves out a piece. What came is not put in place.
+// A snapshot with a missing piece is not installed.
 func TestHalfReceivedSnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	twin := openNode(t, options(memfs.New()))
@@ -321,7 +319,7 @@ func TestHalfReceivedSnapshot(t *testing.T) {
 	twin.check()
 }
 
-// TestRemovedLog is what INV-6 is about: the node cannot know what was in it.
+// A node whose log was removed cannot know the log's content, and reports that it may have lost records (INV-6).
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()
@@ -366,7 +364,7 @@ func TestRemovedLog(t *testing.T) {
 	}
 }
 
-// TestApplyAfterCut goes on to apply from the log where a reader stood when the tail behind it was cut.
+// Applying continues from the log at the reader's position after the tail behind it was cut.
 func TestApplyAfterCut(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -390,7 +388,7 @@ func TestApplyAfterCut(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist, "it is in the clone")
 }
 
-// TestApplyStopsAtNewerVersion still tells what became of the records before.
+// The results of the records before a record with a newer version are still reported.
 func TestApplyStopsAtNewerVersion(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	frames, end := wal.AppendFrame(nil, n.s.End(), 1, wal.KindTxn, encode(t, nil, createQueue))
@@ -408,8 +406,8 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 	}
 }
 
-// TestAwaitRoom waits, while the page file takes nothing, until messages have left memory, and no longer than its
-// context; a transaction for which there is room does not wait.
+// AwaitRoom waits, while the page file is blocked, until messages have left memory, but not longer than its context.
+// A transaction that fits does not wait.
 func TestAwaitRoom(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -448,7 +446,7 @@ func (n *node) tailBytes() int64 {
 	return st.TailBytes
 }
 
-// TestCloseWakesApply closes a store whose applier waits for room that a slow disk does not make.
+// Close ends an Apply that waits for memory on a slow disk.
 func TestCloseWakesApply(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestUnappliedFramesAreBounded appends much more than the memory budget without applying anything, as a standby does
-// whose active is stuck.
+// A standby with a stuck active appends much more than the memory budget without applying anything. Memory stays
+// bounded.
 func TestUnappliedFramesAreBounded(t *testing.T) {
 	const mib, batches = 1 << 20, 96
 	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget})
@@ -59,8 +59,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 	n.check()
 }
 
-// TestCheckpointCountsWhatItHolds asks for a checkpoint while most of the log is not applied: that part still has to
-// lead to a checkpoint of its own once it is.
+// Log that is not applied when a checkpoint is written still triggers a checkpoint once it is applied.
 func TestCheckpointCountsWhatItHolds(t *testing.T) {
 	o := options(memfs.New())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
@@ -79,8 +78,7 @@ func TestCheckpointCountsWhatItHolds(t *testing.T) {
 	}, maxWait, time.Millisecond)
 }
 
-// TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The
-// log must be checkpointed all the same.
+// The log is checkpointed even under a steady load of publishes, where the pager always has messages to write.
 func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -125,8 +123,8 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	n.check()
 }
 
-// TestFullDiskStillApplies fills the memory's share for messages while no page can be written: acknowledgements, which
-// free space, must still get through.
+// While no page can be written and the memory for messages is full, acknowledgements, which free space, are still
+// applied.
 func TestFullDiskStillApplies(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -159,8 +157,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 	n.check()
 }
 
-// TestSparseReadReadsLittle has a subscription that wants few messages of many: it reads their pages and not what is
-// between.
+// A subscription that needs few of many messages reads only their pages.
 func TestSparseReadReadsLittle(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
@@ -205,7 +202,7 @@ func TestSparseReadReadsLittle(t *testing.T) {
 	require.Less(t, read.Load(), int64(2*messages*1100), "one who wants everything reads each page once")
 }
 
-// TestLargeMessages goes beyond every buffer: a message of the greatest size, among small ones.
+// Messages of the maximum size, larger than every buffer, are stored and read among small ones.
 func TestLargeMessages(t *testing.T) {
 	n := openNode(t, store.Options{
 		Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20,

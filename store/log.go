@@ -13,12 +13,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append writes frames, one or more whole log frames that continue End, to the log as one write. It is not durable
-// before Sync returns. The store keeps the slice: the caller must not touch it again. One goroutine at a time may
-// append.
+// Append writes one or more whole log frames that continue End to the log, as one write. They are durable when Sync
+// returns. The store keeps the slice; the caller must not modify it. Only one goroutine at a time may append.
 //
-// It returns an error that wraps wal.ErrNoSpace when the disk is full: nothing was written, and the same frames can be
-// appended later. Frames that are too large or do not continue End are refused with wal.ErrTooLarge and
+// Append returns an error that wraps wal.ErrNoSpace when the disk is full. Nothing was written, and the same frames
+// can be appended later. Frames that are too large or do not continue End are rejected with wal.ErrTooLarge and
 // wal.ErrNotContiguous; nothing was written. Every failed write is final (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
 	if err := s.usable(); err != nil {
@@ -32,7 +31,7 @@ func (s *Store) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// logError makes the failure of the log that of the store, and leaves a refusal what it is.
+// logError fails the store if the log has failed. Rejections are returned unchanged, with context.
 func (s *Store) logError(what string, err error) error {
 	switch {
 	case errors.Is(err, wal.ErrFailed):
@@ -43,7 +42,7 @@ func (s *Store) logError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Sync makes everything appended durable, as far as the sync mode asks for. A failed fsync is fatal (INV-7).
+// Sync makes all appended records durable, according to the sync mode. A failed fsync is fatal (INV-7).
 func (s *Store) Sync() error {
 	if err := s.usable(); err != nil {
 		return err
@@ -54,25 +53,25 @@ func (s *Store) Sync() error {
 	return nil
 }
 
-// SyncsCommits tells whether Sync waits for the disk: the sync mode is always.
+// SyncsCommits reports whether Sync waits for the disk, which is the case with sync mode always.
 func (s *Store) SyncsCommits() bool { return s.o.Sync == wal.SyncAlways }
 
-// End is the last record in the log.
+// End returns the position of the last record in the log.
 func (s *Store) End() lsn.Position { return s.log.End() }
 
-// Durable is the last record that counts as durable under the sync mode.
+// Durable returns the position of the last record that is durable according to the sync mode.
 func (s *Store) Durable() lsn.Position { return s.log.Durable() }
 
-// FirstLSN is the oldest record that the log still has; 0 when it has none.
+// FirstLSN returns the LSN of the oldest record in the log, or 0 if the log is empty.
 func (s *Store) FirstLSN() uint64 { return s.log.First() }
 
-// TermEnds returns the last position of each term that the log has records of, newest first.
+// TermEnds returns the last position of each term that has records in the log, newest first.
 func (s *Store) TermEnds() []lsn.Position { return s.log.TermEnds() }
 
-// PositionOf returns the full position of a record that the log has.
+// PositionOf returns the full position of a record in the log.
 func (s *Store) PositionOf(n uint64) (lsn.Position, bool) { return s.log.PositionOf(n) }
 
-// ReadLog returns a reader of the log that begins with record from; wal.ErrTrimmed if the log begins later.
+// ReadLog returns a reader of the log that starts at record from. It returns wal.ErrTrimmed if the log begins later.
 func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 	r, err := s.log.ReadFrom(from)
 	if err != nil {
@@ -84,17 +83,16 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog keeps the records from n on in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted says that the records up to upTo are committed, as far as they are in the log, before they are applied.
-// The log keeps that, with its next block or, 100 ms later, with one for itself (INV-13). It is cheap; any goroutine
-// may call it.
+// NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in
+// the log yet are ignored. The log persists this with its next block, or after 100 ms with a separate block (INV-13).
+// The call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
-// Committed is the last record that is known to be committed: never above End, never below Applied. What is known right
-// after Open is what the log and the checkpoint say; it may be a little less than what was known before
-// (store/FORMAT.md). It is about what the store holds: after a snapshot was installed it is the snapshot's position,
-// after a cut it is not above the new end, a store that was restored begins with its checkpoint, and one that was set
-// aside with nothing. ClearLoss leaves it as it is: bytes that are gone do not make those uncommitted that are still
-// there.
+// Committed returns the LSN of the last record that is known to be committed: never above End, never below Applied.
+// After Open, the value comes from the log and the checkpoint, and may be slightly lower than before
+// (store/FORMAT.md). It describes the content of the store. After the installation of a snapshot it is the snapshot's
+// position, and after a cut it is at most the new end. A restored store begins with its checkpoint, a quarantined one
+// with 0. ClearLoss does not change it: lost bytes do not make the remaining ones uncommitted.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-cut") {
 		return 0
@@ -102,18 +100,18 @@ func (s *Store) Committed() uint64 {
 	return s.log.Committed()
 }
 
-// CutReport tells what CutTail did.
+// CutReport is the result of CutTail.
 type CutReport struct {
-	// Records that were cut.
+	// Records is the number of records that were cut.
 	Records int
 	// File is the file that keeps them, readable as a log segment; empty when nothing was cut.
 	File string
 }
 
-// CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside. It
-// returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5). It returns
-// ErrCommitted if one of them is known to be committed (INV-13), unless void tells that a forced failover made them
-// void. Durable before it returns. No append or apply may be under way.
+// CutTail removes every record after the given one, which must be in the log, and moves them to a separate file. It
+// returns ErrApplied if one of them was already applied: a divergence below that needs a snapshot (INV-5). It returns
+// ErrCommitted if one of them is known to be committed (INV-13), unless void is set because a forced failover
+// discarded them. The cut is durable when CutTail returns. No append or apply may be in progress.
 func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if err := s.usable(); err != nil {
 		return CutReport{}, err
@@ -133,13 +131,13 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if err != nil {
 		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
 	}
-	s.recent.clear() // what is left of them is read from the log
+	s.recent.clear() // the remaining records are read from the log
 	return CutReport{Records: n, File: name}, nil
 }
 
-// KeepTail copies every record behind LSN after, or those of them that the log still has, to a file aside: before the
-// log is replaced although the pair has no copy of them. The report tells how many that are; from the first of them on
-// the file is whole. Durable before it returns. No append may be under way.
+// KeepTail copies the records after LSN after to a separate file, if they are still in the log. It is called before
+// the log is replaced although the pair has no copy of these records. The report contains their number; from the
+// first of them on, the file is complete. The copy is durable when KeepTail returns. No append may be in progress.
 func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
 	if err := s.usable(); err != nil {
 		return CutReport{}, 0, err
@@ -155,7 +153,7 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 	return CutReport{Records: n, File: name}, before.LSN + 1, nil
 }
 
-// cutName is the file that keeps records of the log from an LSN on.
+// cutName returns the name of the file for the log records from an LSN on.
 func (s *Store) cutName(first uint64) string {
 	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first,
 		time.Now().UTC().Format("20060102T150405.000")))

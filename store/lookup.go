@@ -10,39 +10,40 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Lookup is a queue, and perhaps one of its subscriptions, that Store.Lookup looks up by name.
+// Lookup names a queue, and optionally one of its subscriptions, for Store.Lookup.
 type Lookup struct {
-	// Queue is its name; Subscription the subscription's, "" for none.
+	// Queue is the name of the queue, Subscription the name of the subscription or "".
 	Queue, Subscription string
 
-	// Found is set if there is such a queue.
+	// Found is set if the queue exists.
 	Found bool
-	// QueueID is the queue's number, txn.NoQueue if there is none; Config what can be altered.
+	// QueueID is the queue's number, or txn.NoQueue if it does not exist. Config is the configuration that can be
+	// altered.
 	QueueID uint64
 	Config  txn.Config
-	// Forwards are the queue's rules; not to be changed.
+	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward
-	// Messages that some subscription has still to acknowledge, and their bytes.
+	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Subscriptions is how many the queue has.
+	// Subscriptions is the number of subscriptions of the queue.
 	Subscriptions int
-	// SubID is the subscription's number; txn.NoSub if there is no such subscription, or none was asked for.
+	// SubID is the subscription's number, or txn.NoSub if it does not exist or was not requested.
 	SubID uint32
 }
 
 // Prior is the result of a transaction that was applied before.
 type Prior struct {
 	Result txn.Result
-	// Fingerprint of what was asked for (txn.Op.Fingerprint); 0 when it is not in memory: see LoggedFingerprint.
+	// Fingerprint of the request (txn.Op.Fingerprint), or 0 if it is not in memory: see LoggedFingerprint.
 	Fingerprint uint32
 }
 
-// LoggedFingerprint is Prior.Fingerprint as the log has it, if it still has the record of the transaction, which was
-// committed; 0 otherwise. It reads all of the record.
+// LoggedFingerprint returns Prior.Fingerprint from the log, if the log still has the committed record of the
+// transaction; 0 otherwise. It reads the whole record.
 func (s *Store) LoggedFingerprint(record uint64) uint32 {
 	r, err := s.ReadLog(record)
 	if err != nil {
-		return 0 // trimmed, as a rule
+		return 0 // usually trimmed
 	}
 	frame, err := r.Next()
 	if err != nil || frame.Kind != wal.KindTxn {
@@ -55,12 +56,12 @@ func (s *Store) LoggedFingerprint(record uint64) uint32 {
 	return sum
 }
 
-// Lookup tells, as of one moment, what a transaction of producer p would meet. If it was applied before, prior is what
-// it is answered with, and the names are not looked up (INV-10); retry is what the request says of itself. Otherwise
-// each of names is filled in. p is nil for a transaction without a producer.
+// Lookup returns the state that a transaction of producer p would find, as of one moment. If the transaction was
+// applied before, Lookup returns the earlier result as prior and ignores the names (INV-10). retry is the retry flag
+// of the request. Otherwise it fills in each of names. p is nil for a transaction without a producer.
 //
-// The error is the txn.Code for which the transaction would be refused whatever its content, ErrClosed or ErrFailed. It
-// allocates nothing but a prior.
+// The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
+// ErrFailed. Lookup allocates only the prior result.
 func (s *Store) Lookup(p *txn.Producer, retry bool, names []Lookup) (prior *Prior, err error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -78,7 +79,7 @@ func (s *Store) Lookup(p *txn.Producer, retry bool, names []Lookup) (prior *Prio
 	return nil, nil //nolint:nilnil // the usual case: it was not applied before
 }
 
-// priorOf gives the result of a transaction that was applied before, nil if it was not.
+// priorOf returns the result of a transaction that was applied before, or nil.
 func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
 	result, ok, refused := st.Prior(*p)
 	if retry {
@@ -93,7 +94,6 @@ func priorOf(st *queue.State, p *txn.Producer, retry bool) (*Prior, error) {
 	return &Prior{Result: result, Fingerprint: st.Fingerprint(*p)}, nil
 }
 
-// fill looks up the names.
 func (l *Lookup) fill(st *queue.State) {
 	l.QueueID, l.SubID = txn.NoQueue, txn.NoSub
 	q := st.QueueByName(l.Queue)

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestRandomOperations compares a store with a trivial model over random transactions, checkpoints, restarts and
-// crashes, at several page sizes; the same history must give the same content and digest at each.
+// A store is compared with a model over random transactions, checkpoints, restarts and crashes, at several page
+// sizes. Content and digest after the same history are the same at each page size.
 func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(4) {
 		var digests []checkpoint.Digest
@@ -57,7 +57,7 @@ func randomRun(t *testing.T, seed uint64, pageSize int) checkpoint.Digest {
 		case 1: // a clean restart
 			require.NoError(t, n.s.Close())
 			n = openNode(t, o)
-		case 2: // a crash of the machine: everything that was synced is there, of the rest only a part
+		case 2: // a machine crash: all synced data survives, other data only in part
 			mem = mem.CrashClone(crashRand(other))
 			o.FS = mem
 			n = openNode(t, o)
@@ -76,15 +76,15 @@ func randomRun(t *testing.T, seed uint64, pageSize int) checkpoint.Digest {
 	return d
 }
 
-// TestCrashEverywhere stops the machine before each write, sync and rename of a run with checkpoints and looks at what
-// a restart makes of what is left: every transaction that was synced, none half, and a sound page file.
+// The machine stops before each write, sync and rename. A restart finds every synced transaction, no partial one, and
+// a consistent page file.
 func TestCrashEverywhere(t *testing.T) {
 	type crash struct {
 		what    string
 		mem     *memfs.FS
 		durable uint64
 	}
-	var mu sync.Mutex // the hook runs in whatever goroutine does I/O
+	var mu sync.Mutex // the hook runs in any goroutine that does I/O
 	var crashes []crash
 	rng := rand.New(rand.NewPCG(7, 7))
 	mem := memfs.New()
@@ -146,8 +146,7 @@ func TestCrashEverywhere(t *testing.T) {
 	t.Logf("%d crashes", len(all))
 }
 
-// TestSnapshotMakesATwin sends a snapshot while the store goes on, installs it elsewhere, and lets the twin catch up
-// from the log.
+// A snapshot is sent while the store keeps running. The receiver installs it and catches up from the log.
 func TestSnapshotMakesATwin(t *testing.T) {
 	ops := rand.New(rand.NewPCG(3, 3))
 	n := openNode(t, options(memfs.New()))
@@ -166,9 +165,9 @@ func TestSnapshotMakesATwin(t *testing.T) {
 
 	twinFS := memfs.New()
 	to := options(twinFS)
-	to.PageSize = 8192 // it takes over the sender's
+	to.PageSize = 8192 // replaced by the sender's page size
 	twin := openNode(t, to)
-	twin.commit(m.stranger(t)) // it has a past of its own
+	twin.commit(m.stranger(t)) // a history of its own
 	in, err := twin.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	var sent uint64
@@ -179,7 +178,7 @@ func TestSnapshotMakesATwin(t *testing.T) {
 		}
 		require.NoError(t, in.WriteAt(at, data))
 		sent += uint64(len(data))
-		run(3) // the sender goes on
+		run(3) // the sender keeps running
 	}
 	require.Equal(t, snap.Header.DataBytes, sent)
 	require.NoError(t, in.Commit())

@@ -13,11 +13,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// maxMovedNodes bounds how many nodes of the tree a shrink moves, for they are in memory meanwhile.
+// maxMovedNodes bounds the tree nodes that a shrink moves, since they are held in memory.
 const maxMovedNodes = 4096
 
-// moveRuns copies runs into gaps, the last one first, and lets the index refer to them there. more is false when there
-// are no more gaps.
+// moveRuns copies extents into gaps, the last one first, and updates the index. more is false when there are no more
+// gaps.
 func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -26,7 +26,7 @@ func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 		return 0, false, err
 	}
 	if s.file != file || p.todo != nil {
-		return 0, false, nil // replaced meanwhile, or the disk is full
+		return 0, false, nil // replaced concurrently, or the disk is full
 	}
 	edit := s.index.Edit()
 	defer edit.Discard()
@@ -53,11 +53,11 @@ func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, mor
 		give(taken)
 		return 0, false, fmt.Errorf("move messages: %w", err)
 	}
-	give(left) // only now does no new reader find them
+	give(left) // from here on no new reader finds them
 	return moved, more, nil
 }
 
-// moveRun copies one run, if the index still has it and there is a gap in front of it.
+// moveRun copies one extent, if the index still has it and there is a gap before it.
 func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
 	file := p.s.file
 	key := index.AppendKey(nil, e.Queue, e.First)
@@ -66,7 +66,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 		return to, false, err
 	}
 	if !ok || !bytes.Equal(value, e.AppendValue(nil)) {
-		return to, true, nil // consumed meanwhile
+		return to, true, nil // consumed concurrently
 	}
 	buf := make([]byte, int(e.Run.Pages)*file.PageSize())
 	kind, payload, err := file.ReadRun(e.Run, buf)
@@ -93,8 +93,8 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	return to, true, nil
 }
 
-// cutEnd moves what lies at the end and is not messages, makes checkpoints until nothing refers to what was left
-// behind, and cuts the file off.
+// cutEnd moves non-message pages away from the end, writes checkpoints until the old pages are unreferenced, and
+// truncates the file.
 func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	s := p.s
 	p.hold()
@@ -112,7 +112,8 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	if err := p.moveNodes(from); err != nil {
 		return false, err
 	}
-	// The first one leaves the pages at the end, the second one makes the slot that still refers to them forget.
+	// The first checkpoint moves the pages away from the end. The second one overwrites the meta slot that still
+	// refers to them.
 	for range 2 {
 		s.file.AllocLow()
 		s.file.RelocateBitmap(from)
@@ -130,7 +131,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
 }
 
-// makeGaps writes a checkpoint, and then the same again: only then can be used what the first one has no more use for.
+// makeGaps writes a checkpoint, and then an identical one. Only then can the pages freed by the first one be reused.
 func (p *pager) makeGaps() error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -147,7 +148,6 @@ func (p *pager) makeGapsLocked() error {
 	return p.sameAgain()
 }
 
-// moveNodes moves nodes of the tree.
 func (p *pager) moveNodes(from page.No) error {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
@@ -162,7 +162,7 @@ func (p *pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// sameAgain writes a checkpoint with the content of the last one, and whatever was moved. mu is held since that one.
+// sameAgain writes a checkpoint with the content of the last one and with moved pages. mu is held since the last one.
 func (p *pager) sameAgain() error {
 	s := p.s
 	root, err := s.index.Flush()

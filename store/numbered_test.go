@@ -21,16 +21,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// Each sync, rename and remove of what changes a store's files has a number here, and so has each write of a meta slot:
-// the calls of one run are counted, and then it is run once for each number with an error from that call, and the
-// machine stops once before each of them. (backup.TestFailRestore and TestCrashRestore do the same with a restore.)
+// Each sync, rename and remove that changes a store's files is numbered here, and each write of a meta slot. The
+// calls of one execution are counted. Then the operation is executed once per number with an error from that call,
+// and the machine stops once before each call.
+//
+// backup.TestFailRestore and backup.TestCrashRestore do the same for a restore.
 
-// numbered is an operation whose calls are numbered.
+// numbered is an operation with numbered calls.
 type numbered struct {
 	name string
-	// begin makes a store. do is the operation; contents are those of which the store has one at any time then.
+	// begin creates a store. do is the operation; at any time during it the store has one of the contents.
 	begin func(t *testing.T, o store.Options) (n *node, do func() error, contents []string)
-	// least is how many calls of each kind there are at least.
+	// least is the minimum number of calls of each kind.
 	least map[faultfs.OpKind]int
 }
 
@@ -84,7 +86,7 @@ func numberedOperations() []numbered {
 	}
 }
 
-// beginInstall makes a store in which all of a snapshot is there but for its commit.
+// beginInstall creates a store that has received a snapshot, except for the commit.
 func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string) {
 	source, m := filled(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
@@ -106,17 +108,16 @@ func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string)
 	return n, in.Commit, []string{dumpStore(t, n.s), m.dump()}
 }
 
-// numbers counts calls, and breaks one of them.
+// numbers counts calls, and injects a fault into one of them.
 type numbers struct {
-	mu     sync.Mutex // guards all below: goroutines of the log do I/O, too
+	mu     sync.Mutex // guards the fields below: goroutines of the log do I/O too
 	count  int
 	kinds  map[faultfs.OpKind]int
 	inject func(number int, op faultfs.Op) error
 }
 
-// hook is for faultfs.FS.SetHook.
 func (c *numbers) hook(op faultfs.Op) error {
-	const slots = 64 << 10 // both meta slots are before that
+	const slots = 64 << 10 // both meta slots are below this offset
 	switch op.Kind {       // the others make nothing durable
 	case faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove:
 	case faultfs.OpWrite:
@@ -133,7 +134,7 @@ func (c *numbers) hook(op faultfs.Op) error {
 	return c.inject(c.count, op)
 }
 
-// run does the operation with its calls numbered.
+// run executes the operation with numbered calls.
 func (x *numbered) run(
 	t *testing.T, mem *memfs.FS, inject func(number int, op faultfs.Op) error,
 ) (c *numbers, contents []string, err error) {
@@ -144,14 +145,15 @@ func (x *numbered) run(
 	fault.SetHook(c.hook)
 	err = do()
 	fault.SetHook(nil)
-	// A goroutine of the log may still be in the hook: Close waits for it, so nothing that it needs may be held here.
-	_ = n.s.Close() // a store that has failed says so again
+	// A goroutine of the log may still be in the hook. Close waits for it, so no lock that it needs may be held here.
+	_ = n.s.Close() // a failed store returns its error again
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c, contents, err
 }
 
-// requireSound opens the store that is on a disk: it has one of the contents, no page is damaged, and it goes on.
+// requireSound opens the store on a disk and verifies that it has one of the contents, has no corrupt page, and is
+// usable.
 func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 	t.Helper()
 	n := openNode(t, options(mem))
@@ -164,8 +166,8 @@ func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 	checkOffline(t, mem)
 }
 
-// TestErrorAtEachNumber: the operation fails, and the store has everything, in the same process or after a restart, and
-// after a power failure that follows the error as well.
+// If a call fails, the operation fails and the store is complete: in the same process, after a restart, and after a
+// power failure that follows the error.
 func TestErrorAtEachNumber(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {
@@ -199,7 +201,7 @@ func TestErrorAtEachNumber(t *testing.T) {
 	}
 }
 
-// TestCrashAtEachNumber: the machine stops before each of the calls; of what was not synced all is lost, or some.
+// The machine stops before each call, and loses all or some of the unsynced data.
 func TestCrashAtEachNumber(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {

@@ -27,21 +27,20 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache says whether what is written in large pieces, by checkpoints and to the log, goes through the system's
-// cache.
+// PageCache selects whether large writes, by checkpoints and to the log, go through the system's page cache.
 type PageCache int
 
 const (
-	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise
-	// whichever of CacheKeep and CacheDrop takes less time (vfs.FasterWay).
+	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders). Otherwise it is
+	// the faster of CacheKeep and CacheDrop (vfs.FasterWay).
 	CacheAuto PageCache = iota
-	// CacheKeep writes through it and leaves it there.
+	// CacheKeep writes through the cache and leaves the pages in it.
 	CacheKeep
-	// CacheDrop writes past it.
+	// CacheDrop bypasses the cache.
 	CacheDrop
 )
 
-// ParsePageCache reads auto, keep or drop.
+// ParsePageCache parses auto, keep or drop.
 func ParsePageCache(text string) (PageCache, error) {
 	if i := slices.Index(PageCacheNames(), text); i >= 0 {
 		return PageCache(i), nil
@@ -49,7 +48,7 @@ func ParsePageCache(text string) (PageCache, error) {
 	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
-// use is what it means for a file that consumers may read.
+// use returns the cache use for a file that consumers may read.
 func (c PageCache) use() vfs.CacheUse {
 	switch c {
 	case CacheKeep:
@@ -61,54 +60,54 @@ func (c PageCache) use() vfs.CacheUse {
 	}
 }
 
-// PageCacheNames lists what ParsePageCache takes.
+// PageCacheNames returns the names that ParsePageCache accepts.
 func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
 
-// Options configure a store. The zero value of a field means its default.
+// Options configures a store. The zero value of a field selects its default.
 type Options struct {
-	// FS is the filesystem; nil means the operating system's.
+	// FS is the filesystem; nil selects the operating system's.
 	FS vfs.FS
-	// Dir is the data directory; made if it is not there.
+	// Dir is the data directory; created if it does not exist.
 	Dir string
-	// PageSize is the page size of a page.db that is made now, in bytes: a multiple of 2048. An existing file keeps its
-	// own.
+	// PageSize is the page size of a new page.db in bytes: a multiple of 2048. An existing file keeps its page size.
 	PageSize int
-	// Sync says when an appended record counts as durable.
+	// Sync selects when an appended record counts as durable.
 	Sync wal.SyncMode
 	// SyncInterval is the time between syncs with wal.SyncInterval.
 	SyncInterval time.Duration
 	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
-	// PageCache says what stays in the system's cache of what a checkpoint wrote.
+	// PageCache selects whether checkpoint writes stay in the system's page cache.
 	PageCache PageCache
-	// CheckpointBytes starts a checkpoint when so much log was written since the last one.
+	// CheckpointBytes is the amount of log since the last checkpoint that starts the next one.
 	CheckpointBytes int64
-	// CheckpointInterval starts a checkpoint when the last one is so old and something changed.
+	// CheckpointInterval is the age of the last checkpoint that starts the next one, if the state has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; less than 0 means none.
+	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; a negative value keeps
+	// none.
 	LogKeepBytes int64
 	// SegmentBytes is the size of a log segment.
 	SegmentBytes int64
-	// MaxFrameBytes bounds one transaction.
+	// MaxFrameBytes bounds the size of one transaction.
 	MaxFrameBytes int
-	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite, Shrink and a backup may work; they pause
-	// for the rest, so that transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all
-	// of the time.
+	// BackgroundPercent is the percentage of time in which Scan, Check, Digest, PlanRewrite, Shrink and a backup may
+	// work. They pause for the rest, so that they do not slow down transactions (pace.FullSpeed disables that for one
+	// of them). 0 means 100 percent.
 	BackgroundPercent int
-	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it
-	// cannot be opened, and begins an empty one under a new incarnation, to be filled by the other node.
+	// ReplaceDamaged quarantines a store of a pair that is too corrupt to be opened (moved to damaged-… in the data
+	// directory). An empty store with a new incarnation takes its place, to be filled by the other node.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same when the identity is lost, so that nothing tells that the store was one of a pair.
-	// The empty one is of another node then.
+	// ReplaceUnknown does the same when the identity is lost, so that the store is not known to have belonged to a
+	// pair. The empty store then has a new node ID.
 	ReplaceUnknown bool
-	// BootID names the operating system's boot; empty reads it from the kernel.
+	// BootID identifies the operating system's boot; empty reads it from the kernel.
 	BootID string
-	// Events is told what happens in the store, in the words of package events, which says what it must and must not do
-	// (events.Log writes them to a log). After events.Failed the process must stop (INV-7). nil: nothing is told.
+	// Events receives the store's events. Package events documents the constraints on it (events.Log writes them to a
+	// log). After events.Failed the process must stop (INV-7). nil: events are not reported.
 	Events func(events.Event)
 }
 
-// withDefaults fills in the defaults and checks the rest.
+// withDefaults fills in the defaults and validates the options.
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
 		return o, errors.New("store: no data directory given")
@@ -143,7 +142,8 @@ func setDefault[T int | int64 | time.Duration](v *T, def T) {
 	}
 }
 
-// kernelBootID is empty where the kernel does not tell; then every start counts as another boot, as INV-6 must assume.
+// kernelBootID returns "" if the kernel does not report a boot ID. Every start then counts as another boot, as INV-6
+// must assume.
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestSmallMessagesShareARun packs small messages of a queue in runs of index.RunBytes, in the running store and in one
-// that is written anew, and gives what is left, and a message alone, no more pages than it takes. A message that is
-// longer has a run of its own.
+// Small messages of a queue are packed in extents of index.RunBytes, both in the running store and in a rewritten
+// one. The last extent, and a single message, take only the pages they need. A longer message has its own extent.
 func TestSmallMessagesShareARun(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

@@ -10,41 +10,43 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// pageMapCacheBytes bounds the nodes of the index that making a map holds in memory.
+// pageMapCacheBytes bounds the index nodes that are held in memory while a map is created.
 const pageMapCacheBytes = 4 << 20
 
-// PageRegion tells what the pages of a part of page.db are used for.
+// PageRegion describes the use of the pages in a region of page.db.
 type PageRegion struct {
 	page.Region
 
-	// Index is how many of the live pages belong to the tree, Bitmap to the map of used pages; the others hold messages.
+	// Index counts the live pages that belong to the tree, Bitmap those of the map of used pages. The others hold
+	// messages.
 	Index, Bitmap uint64
 }
 
-// Messages is how many pages hold messages.
+// Messages returns the number of pages that hold messages.
 func (r *PageRegion) Messages() uint64 { return r.Live - r.Index - r.Bitmap }
 
-// Free is how many pages can be used at once.
+// Free returns the number of pages that can be used immediately.
 func (r *PageRegion) Free() uint64 { return r.Pages - r.Live - r.Held }
 
 // PageMap is the map of page.db.
 type PageMap struct {
 	// PageSize in bytes.
 	PageSize int
-	// Regions from the beginning to the end, all but the last one with the same number of pages.
+	// Regions from the beginning to the end of the file. All but the last one have the same number of pages.
 	Regions []PageRegion
-	// Total is all of them together.
+	// Total is the sum of all regions.
 	Total PageRegion
-	// FreeTail is how many pages at the end are free.
+	// FreeTail is the number of free pages at the end.
 	FreeTail uint64
-	// Readers of older checkpoints.
+	// Readers is the number of readers of older checkpoints.
 	Readers int
 }
 
-// PageMap tells what the pages of page.db are used for, in at most that many regions, of at least one page. Online: it
-// reads the inner nodes of the last checkpoint's index and no message, and holds no lock for longer than it takes to
-// count the pages of a region. It is no snapshot. What a checkpoint that is under way has just written of the index
-// counts as messages. ErrSnapshotGone when page.db was replaced meanwhile.
+// PageMap returns the use of the pages of page.db, in at most the given number of regions of at least one page. It
+// works online: it reads the inner nodes of the last checkpoint's index and no messages. It holds no lock for longer
+// than counting the pages of a region takes. The result is not a consistent snapshot. Index pages that were just
+// written by a checkpoint in progress count as messages. It returns ErrSnapshotGone if page.db was replaced in the
+// meantime.
 func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
 	file, pin, err := s.pinFile()
 	if err != nil {
@@ -62,7 +64,7 @@ func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
 			countPages(to, r, each)
 		}
 	})
-	c.Close() // before the pages are counted: it is no reader of those that it would hold
+	c.Close() // before counting: its own pin must not count as a reader
 	if gone := s.stillUses(file); gone != nil {
 		return PageMap{}, gone
 	}
@@ -75,7 +77,7 @@ func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
 		at := uint64(r.First-1) / each
 		one := PageRegion{Region: r, Bitmap: min(bitmap[at], r.Live)}
 		one.Index = min(index[at], r.Live-one.Bitmap)
-		if len(m.Regions) == regions { // the file has grown meanwhile
+		if len(m.Regions) == regions { // the file has grown concurrently
 			m.Regions[regions-1].add(&one)
 		} else {
 			m.Regions = append(m.Regions, one)
@@ -85,7 +87,7 @@ func (s *Store) PageMap(ctx context.Context, regions int) (PageMap, error) {
 	return m, nil
 }
 
-// countPages adds the pages of a run to the regions, of that many pages, in which they are.
+// countPages adds the pages of an extent to their regions, which have each pages.
 func countPages(to map[uint64]uint64, r page.Run, each uint64) {
 	for at, end := uint64(r.First-1), uint64(r.First-1)+uint64(r.Pages); at < end; {
 		i := at / each
@@ -95,7 +97,6 @@ func countPages(to map[uint64]uint64, r page.Run, each uint64) {
 	}
 }
 
-// add adds the pages of another region.
 func (r *PageRegion) add(other *PageRegion) {
 	r.Pages += other.Pages
 	r.Live += other.Live

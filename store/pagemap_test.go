@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestPageMap compares the map with what the index says of each page.
+// The page map matches the index.
 func TestPageMap(t *testing.T) {
 	ctx := context.Background()
 	n := grown(t, options(memfs.New()), 3, 4, 5, 700, 701, 1200, 1499)
@@ -35,7 +35,7 @@ func TestPageMap(t *testing.T) {
 	}
 }
 
-// compareMap counts the pages of messages from the index, and what is held and free from the sums.
+// compareMap counts the pages of messages from the index, and compares held and free pages with the totals.
 func compareMap(t *testing.T, n *node, m *store.PageMap) {
 	t.Helper()
 	each := m.Regions[0].Pages
@@ -65,8 +65,8 @@ func compareMap(t *testing.T, n *node, m *store.PageMap) {
 	require.Positive(t, m.Total.Bitmap)
 }
 
-// TestPageMapOfReader: pages that a reader keeps are told apart from those that a checkpoint keeps, and from free ones
-// when the reader has gone.
+// Pages held by a reader are distinguished from those held by a checkpoint, and are free after the reader has
+// finished.
 func TestPageMapOfReader(t *testing.T) {
 	ctx := context.Background()
 	n := openNode(t, options(memfs.New()))
@@ -82,7 +82,7 @@ func TestPageMapOfReader(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, m.Readers)
 		require.Greater(t, m.Total.Held, uint64(300), "what was acknowledged")
-		for range 2 { // none of the two last checkpoints has it any more, the reader has
+		for range 2 { // after this, only the reader holds the pages, not the last two checkpoints
 			n.publishMany(1, 2, 100)
 			_, err = n.s.Checkpoint(ctx)
 			require.NoError(t, err)

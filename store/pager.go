@@ -19,15 +19,16 @@ import (
 )
 
 const (
-	// flushRoundBytes is how many messages one background flush round takes out of the tail.
+	// flushRoundBytes is the amount of messages that one background flush round takes out of the tail.
 	flushRoundBytes = 4 << 20
-	// pagerRest: while there is no checkpoint to make, this part of the memory budget is left to messages in memory.
+	// pagerRest is the divisor of the memory budget left to messages in memory while no checkpoint is due.
 	pagerRest = 4
-	// pagerTick is how often the pager looks at the clock.
+	// pagerTick is the interval at which the pager checks the time.
 	pagerTick = 500 * time.Millisecond
 )
 
-// pager is the goroutine that writes old tail messages to pages and makes checkpoints. It alone edits the tree.
+// pager is the goroutine that writes old tail messages to pages and writes checkpoints. Only the pager edits the
+// tree.
 type pager struct {
 	s       *Store
 	wakeups chan struct{}
@@ -35,27 +36,27 @@ type pager struct {
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when the goroutine has ended
 
-	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close and Install
-	last time.Time  // of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one: the log is kept from there, so that a damaged meta
-	// slot costs nothing.
+	mu   sync.Mutex // guards the page file, the tree's edits and the fields below, against Close and Install
+	last time.Time  // time of the last checkpoint
+	// previous is the LSN of the checkpoint before the last one. The log is kept from there, so that a corrupt meta
+	// slot loses nothing.
 	previous uint64
 	todo     *work
 	buf      []byte
 	spans    runSpans
-	// repaired: pages were repaired and no checkpoint has that yet.
+	// repaired is set when pages were repaired and no checkpoint contains that yet.
 	repaired bool
-	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on
-	// being written to pages meanwhile: at full speed the disk is busy with checkpoints most of the time, and the tail
-	// would fill up.
+	// syncing is a checkpoint that is being synced in its own goroutine; nil if none. Tail messages are still written
+	// to pages in the meantime. At full load the disk is busy with checkpoints most of the time, and the tail would
+	// fill up.
 	syncing *syncing
-	synced  chan struct{} // signalled when syncing has ended
+	synced  chan struct{} // signalled when syncing has finished
 }
 
 // syncing is a checkpoint that is being made durable.
 type syncing struct {
 	work *work
-	// repaired as it was when this began.
+	// repaired is the value of pager.repaired when the sync began.
 	repaired bool
 	// done is closed when meta or err is set.
 	done chan struct{}
@@ -72,7 +73,7 @@ type checkpointReply struct {
 type CheckpointInfo struct {
 	// Checkpoint is its number.
 	Checkpoint uint64
-	// Position is the last record that it holds.
+	// Position is the last record that it contains.
 	Position lsn.Position
 }
 
@@ -114,7 +115,7 @@ func (p *pager) run(ctx context.Context) {
 			reply <- checkpointReply{info, err}
 		case <-p.synced:
 			if err = p.settled(); err == nil {
-				p.wake() // for what had to wait
+				p.wake() // for postponed work
 			}
 		case <-wakeups:
 			err = p.once()
@@ -123,19 +124,19 @@ func (p *pager) run(ctx context.Context) {
 		}
 		p.noteError(err)
 		if wakeups = p.wakeups; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
-			wakeups = nil // look again at the next tick, not whenever a writer waits for room
+			wakeups = nil // retry at the next tick, not whenever a writer waits for room
 		}
 	}
 }
 
-// noteRepair has the next checkpoint written even if nothing was applied since the last one.
+// noteRepair forces the next checkpoint even if nothing was applied since the last one.
 func (p *pager) noteRepair() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.repaired = true
 }
 
-// noteError makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
+// noteError makes an I/O error fatal (INV-7), except for a full disk, which is resolved by deleting files.
 func (p *pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
 	if p.damaged(err) {
@@ -155,23 +156,23 @@ func (p *pager) noteError(err error) {
 		return
 	}
 	p.s.o.Events(events.DiskFull{Err: err})
-	p.s.wakeRoom() // there is more room now, see tailLimit
+	p.s.wakeRoom() // the limit is higher now, see tailLimit
 }
 
-// damaged tells whether an error is about a damaged page, which another node may help with: then everything stays in
-// memory for now.
+// damaged reports whether an error concerns a corrupt page that another node may help to repair. In that case all
+// messages stay in memory for now.
 func (p *pager) damaged(err error) bool {
 	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
 		return false
 	}
 	if p.s.IndexDamage() == nil {
-		_ = p.s.noteIndex(err) // where it is read
+		_ = p.s.noteIndex(err) // returned by IndexDamage from now on
 	}
 	return true
 }
 
-// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and no
-// caller that asks for a checkpoint, is kept waiting by a steady stream of another.
+// once does one unit of work that is due. Further work waits for the next round, so that a steady stream of one kind
+// does not delay another kind, or callers that request a checkpoint.
 func (p *pager) once() error {
 	var err error
 	switch {
@@ -192,7 +193,7 @@ func (p *pager) once() error {
 	return err
 }
 
-// unfinished tells whether an error interrupted the work.
+// unfinished reports whether an error interrupted the work.
 func (p *pager) unfinished() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,20 +223,20 @@ func (p *pager) checkpointDue() bool {
 		(n > 0 || p.repaired) && time.Since(p.last) > p.s.o.CheckpointInterval
 }
 
-// work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which
-// can go away (a full disk) loses nothing.
+// work is a batch that was taken out of the state. It is finished before the next batch is taken, so that a transient
+// error (a full disk) loses nothing.
 type work struct {
 	batch *queue.Batch
-	// checkpoint is true when the batch has everything up to at, and is to end in a checkpoint.
+	// checkpoint is true when the batch contains everything up to at, and must end in a checkpoint.
 	checkpoint bool
 	at         lsn.Position
-	// logBytes were applied since the last checkpoint when the batch was taken.
+	// logBytes is the log applied since the last checkpoint when the batch was taken.
 	logBytes int64
-	// written: the batch is in pages and tree.
+	// written is set when the batch is in pages and tree.
 	written bool
 }
 
-// flush writes some of the oldest tail messages to pages, or finishes what an error interrupted.
+// flush writes some of the oldest tail messages to pages, or finishes interrupted work.
 func (p *pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +249,7 @@ func (p *pager) flush() error {
 	return p.finish()
 }
 
-// begin begins a checkpoint of everything applied up to now, and leaves it to the disk.
+// begin starts a checkpoint of everything applied up to now, and does not wait for its sync.
 func (p *pager) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,9 +257,9 @@ func (p *pager) begin() error {
 	return err
 }
 
-// hold is mu.Lock for those who need to know which checkpoint is the last one: none is under way when it returns, and
-// none begins before mu.Unlock. An error of the one that was under way is the pager's: it is fatal, or the checkpoint
-// is still due.
+// hold locks mu for callers that need a stable last checkpoint: no checkpoint is in progress when it returns, and
+// none begins before mu.Unlock. An error of the checkpoint that was in progress is handled by the pager: it is fatal,
+// or the checkpoint is still due.
 func (p *pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
@@ -266,12 +267,12 @@ func (p *pager) hold() {
 	}
 }
 
-// settled looks at a checkpoint that has come to its end, if there is one.
+// settled processes a finished checkpoint, if any.
 func (p *pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing == nil {
-		return nil // another caller was quicker
+		return nil // another caller was faster
 	}
 	select {
 	case <-p.syncing.done:
@@ -289,7 +290,7 @@ func (p *pager) checkpoint() (CheckpointInfo, error) {
 	return p.checkpointLocked()
 }
 
-// checkpointLocked is checkpoint with mu held.
+// checkpointLocked is like checkpoint, with mu held.
 func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
@@ -301,8 +302,8 @@ func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 	return p.settle()
 }
 
-// beginLocked begins a checkpoint, unless the last one has everything already, which it then describes. mu is held, and
-// no checkpoint is under way.
+// beginLocked starts a checkpoint. If the last one already contains everything, it returns that one instead. mu is
+// held, and no checkpoint is in progress.
 func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {
@@ -323,7 +324,7 @@ func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	return CheckpointInfo{}, true, p.finish()
 }
 
-// finish does what is left of the work under way. A checkpoint is then on its way to the disk.
+// finish completes the work in progress. A checkpoint is then being synced.
 func (p *pager) finish() error {
 	w, s := p.todo, p.s
 	s.lanes.expire()
@@ -360,13 +361,13 @@ func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
 		close(c.done)
 		select {
 		case p.synced <- struct{}{}:
-		default: // there is a reminder already
+		default: // a signal is already pending
 		}
 	}()
 }
 
-// settle waits for the checkpoint that is on its way to the disk, if there is one, and draws the consequences. mu is
-// held. After an error the checkpoint before it is still the last one, and another one is due.
+// settle waits for the checkpoint that is being synced, if any, and handles its result. mu is held. After an error
+// the previous checkpoint is still the last one, and another one is due.
 func (p *pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
@@ -384,8 +385,8 @@ func (p *pager) settle() (CheckpointInfo, error) {
 	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
 }
 
-// write puts the batch's messages into pages and everything else into the tree, and publishes both at once. After an
-// error nothing of it was done.
+// write writes the batch's messages to pages and the rest to the tree, and publishes both in one step. After an error
+// nothing is changed.
 func (p *pager) write(b *queue.Batch) error {
 	entries, err := p.writeTails(b.Tails)
 	if err != nil {
@@ -394,17 +395,17 @@ func (p *pager) write(b *queue.Batch) error {
 	freed, err := p.edit(entries, b)
 	if err != nil {
 		for i := range entries {
-			p.s.file.Free(entries[i].Run) // a retry writes them anew
+			p.s.file.Free(entries[i].Run) // a retry writes them again
 		}
 		return err
 	}
 	for _, run := range freed {
-		p.s.file.Free(run) // only now does no new reader find it
+		p.s.file.Free(run) // from here on no new reader finds it
 	}
 	return nil
 }
 
-// edit changes the tree and publishes it. It returns the runs that nothing refers to any more.
+// edit changes the tree and publishes it. It returns the extents that are no longer referenced.
 func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
@@ -425,7 +426,7 @@ func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) 
 	return freed, p.publish(edit, b)
 }
 
-// publish shows the messages in their pages to readers and takes them out of memory, in one step.
+// publish makes the messages in their pages visible to readers and removes them from memory, in one step.
 func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -444,10 +445,9 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	return nil
 }
 
-// Checkpoint makes everything applied so far durable in page.db and returns when it is. When ctx ends first it returns
-// that error, and the checkpoint may be written all the same. It returns an error that wraps page.ErrFull or
-// syscall.ENOSPC when the disk is full; the store goes on without the checkpoint. Any other failed write is final
-// (INV-7).
+// Checkpoint makes everything applied so far durable in page.db before it returns. If ctx ends first it returns that
+// error, and the checkpoint may still be written. It returns an error that wraps page.ErrFull or syscall.ENOSPC when
+// the disk is full; the store continues without the checkpoint. Any other failed write is final (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := s.usable(); err != nil {
 		return CheckpointInfo{}, err

@@ -10,38 +10,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// PreparedInfo describes a transaction that waits for a decision.
+// PreparedInfo describes a prepared transaction.
 type PreparedInfo struct {
-	// XID is its name, LSN that of the record that prepared it.
+	// XID is its name, LSN the LSN of the record that prepared it.
 	XID string
 	LSN uint64
-	// TimeMS is when the active prepared it, in milliseconds since 1970.
+	// TimeMS is the time at which the active prepared it, in milliseconds since 1970.
 	TimeMS int64
-	// Bytes that are kept for it.
+	// Bytes is the memory that it occupies.
 	Bytes int
 	// Queues that it publishes to or acknowledges in, by name.
 	Queues []PreparedQueue
 }
 
-// PreparedQueue is what a prepared transaction will do in one queue.
+// PreparedQueue describes the effect of a prepared transaction on one queue.
 type PreparedQueue struct {
 	// Queue is its name.
 	Queue string
-	// Publishes and Acks are messages that will be published, and acknowledged in any subscription.
+	// Publishes counts the messages that will be published, Acks those that will be acknowledged in any subscription.
 	Publishes, Acks uint64
 }
 
-// Reserved is what a prepared transaction holds of one subscription.
+// Reserved lists the messages of one subscription that a prepared transaction holds.
 type Reserved struct {
-	// Queue and Sub are the numbers.
+	// Queue is the queue's number, Sub the subscription's.
 	Queue uint64
 	Sub   uint32
-	// Ranges of messages, in no order.
+	// Ranges of messages, in no particular order.
 	Ranges []txn.Range
 }
 
-// PreparedList describes transactions that wait for a decision: at most limit of those that were prepared after a
-// record, the oldest first. total and bytes are about all of them.
+// PreparedList returns at most limit prepared transactions that were prepared after a record, oldest first. total and
+// bytes cover all prepared transactions.
 func (s *Store) PreparedList(after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.usable(); err != nil {
 		return nil, 0, 0, err
@@ -56,7 +56,7 @@ func (s *Store) PreparedList(after uint64, limit int) (list []PreparedInfo, tota
 	return list, s.state.PreparedCount(), uint64(s.state.PreparedBytes()), nil
 }
 
-// PreparedQueues describes what the prepared transaction of a name will do in which queues; nothing if there is none.
+// PreparedQueues returns the queues that the prepared transaction xid affects, or nil if it does not exist.
 func (s *Store) PreparedQueues(xid string) []PreparedQueue {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -67,8 +67,8 @@ func (s *Store) PreparedQueues(xid string) []PreparedQueue {
 	return preparedInfo(s.state, p).Queues
 }
 
-// OldestPrepared gives the name, the LSN and the time of the transaction that has waited longest for a decision; ok is
-// false if there is none. It costs nothing while no transaction waits.
+// OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists. It
+// costs nothing while no transaction is prepared.
 func (s *Store) OldestPrepared() (xid string, number uint64, timeMS int64, ok bool) {
 	if s.usable() != nil {
 		return "", 0, 0, false
@@ -82,7 +82,7 @@ func (s *Store) OldestPrepared() (xid string, number uint64, timeMS int64, ok bo
 	return all[0].XID(), all[0].Number(), all[0].TimeMS(), true
 }
 
-// Reserved gives what the prepared transaction of a name holds; nothing if there is none.
+// Reserved returns the messages that the prepared transaction xid holds, or nil if it does not exist.
 func (s *Store) Reserved(xid string) (held []Reserved) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -107,7 +107,7 @@ func (s *Store) Reserved(xid string) (held []Reserved) {
 func preparedInfo(state *queue.State, p *queue.Prepared) PreparedInfo {
 	info := PreparedInfo{XID: p.XID(), LSN: p.Number(), TimeMS: p.TimeMS(), Bytes: p.Bytes()}
 	for o := range p.Ops {
-		name := state.Queue(o.Queue).Name() // it cannot be deleted
+		name := state.Queue(o.Queue).Name() // the queue cannot be deleted
 		i := slices.IndexFunc(info.Queues, func(q PreparedQueue) bool { return q.Queue == name })
 		if i < 0 {
 			i = len(info.Queues)

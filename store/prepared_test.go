@@ -14,13 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestPreparedIsCarriedAlong: what is prepared, and how others were decided, survives a restart, a rewrite to another
-// page size, and a snapshot, and can be committed behind each.
+// Prepared transactions, and the decisions of others, survive a restart, a rewrite to another page size, and a
+// snapshot. They can be committed after each.
 func TestPreparedIsCarriedAlong(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
 	n := openNode(t, o)
-	large := bytes.Repeat([]byte("x"), 700<<10) // more than one value of the tree
+	large := bytes.Repeat([]byte("x"), 700<<10) // larger than one value of the tree
 	n.commit(func(b *txn.Builder) { b.CreateQueue("in", txn.Config{}, "s") })
 	n.commit(func(b *txn.Builder) { b.CreateQueue("out", txn.Config{}, "s") })
 	n.commit(func(b *txn.Builder) {
@@ -81,7 +81,7 @@ func TestPreparedIsCarriedAlong(t *testing.T) {
 		check(n.s)
 	}
 	decided(n, "d")
-	_, err := n.s.Checkpoint(t.Context()) // that is what a snapshot holds
+	_, err := n.s.Checkpoint(t.Context()) // the content of the snapshot
 	require.NoError(t, err)
 	other := openNode(t, options(memfs.New()))
 	n.copyTo(other)

@@ -20,21 +20,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A store of a pair that cannot be opened is set aside: what is in the way is moved to a directory beside it, and the
-// store begins empty, as a standby that the other node has to fill. A crash at any point must leave neither a store
-// that is taken for complete nor a directory that is taken for a new node's. So the identity goes first, and has the
-// mark Quarantining until everything is moved; a start that finds the mark goes on moving.
+// A store of a pair that cannot be opened is quarantined: its files are moved to a subdirectory. The store then
+// begins empty, as a standby that the other node must fill. A crash at any point must not leave a store that is
+// considered complete, or a directory that is considered new. The identity is therefore written first. It has the
+// mark Quarantining until all files are moved; a start that finds the mark continues moving.
 //
-// From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of
-// another node (INV-4), and may have lost what was acknowledged, so that it waits for an operator if no other node is
-// in sync (INV-6). Quarantine stays in the identity: without a pair's record such a store waits, where a new one would
-// begin a pair (INV-9).
+// From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a
+// new node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is
+// in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new one
+// would create a pair (INV-9).
 
-// quarantinePrefix begins the name of the directory in which a store that could not be opened is kept.
+// quarantinePrefix is the prefix of the name of a quarantine directory.
 const quarantinePrefix = "damaged-"
 
-// openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there
-// is set aside.
+// openOrReplace opens the store. If it is too corrupt to be opened and the options allow it, it is quarantined.
 func openOrReplace(o Options) (*Store, error) {
 	s, err := open(o)
 	if err == nil || !cannotOpen(err) {
@@ -54,8 +53,8 @@ func openOrReplace(o Options) (*Store, error) {
 	return open(o)
 }
 
-// cannotOpen tells whether it is what the files hold that keeps the store from being opened, and not, say, who may read
-// them.
+// cannotOpen reports whether the content of the files prevents opening the store, as opposed to, for example, their
+// permissions.
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
 		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
@@ -68,8 +67,8 @@ func cannotOpen(err error) bool {
 	return false
 }
 
-// noContent returns ErrIdentityLost for a directory without an identity that has the files of a node. A new node makes
-// its identity before anything else.
+// noContent returns ErrIdentityLost for a directory that has a node's files but no identity. A new node creates its
+// identity before any other file.
 func noContent(fsys vfs.FS, dir string) error {
 	if mutate.Off("INV-9-lost-identity-is-a-new-node") {
 		return nil
@@ -89,8 +88,8 @@ func noContent(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is
-// not ours: the data directory may be the wrong one.
+// logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called
+// log do not belong to the store: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(datadir.LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,8 +106,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	return names, true, nil
 }
 
-// quarantine sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
-// then no other node has what is in it.
+// quarantine quarantines a store and returns the name of its directory. It returns "" if the options do not permit
+// it, or if the store is not in a pair, because then no other node has its content.
 func quarantine(o *Options, why error) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
 	if err != nil {
@@ -143,7 +142,7 @@ func quarantine(o *Options, why error) (name string, err error) {
 	return name, finishQuarantine(o, &id)
 }
 
-// whyBytes bounds what the identity keeps of an error, in bytes.
+// whyBytes bounds the error text kept in the identity, in bytes.
 const whyBytes = 500
 
 func shortened(text string) string {
@@ -153,7 +152,7 @@ func shortened(text string) string {
 	return text
 }
 
-// keepIdentity puts a copy of the identity, as it is, beside the files that will follow.
+// keepIdentity copies the identity, as it is, to the quarantine directory.
 func keepIdentity(o *Options, name string) error {
 	to := filepath.Join(o.Dir, name)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
@@ -172,7 +171,7 @@ func keepIdentity(o *Options, name string) error {
 	return o.FS.SyncDir(to)
 }
 
-// finishQuarantine moves what belongs to a store that is being set aside, and then takes the mark out of the identity.
+// finishQuarantine moves the remaining files of a store in quarantine, and then removes the mark from the identity.
 func finishQuarantine(o *Options, id *identityFile) error {
 	if id.Quarantining == "" {
 		return nil
@@ -186,8 +185,8 @@ func finishQuarantine(o *Options, id *identityFile) error {
 	if err != nil {
 		return fail(err)
 	}
-	// The log first: a page file without it is one that may have lost. A rewrite or a snapshot in the making would be
-	// taken for the page file of the new store.
+	// Move the log first: a page file without a log is treated as one that may have lost data. An unfinished rewrite
+	// or snapshot would be mistaken for the page file of the new store.
 	for _, name := range append(names, datadir.PageFileName, datadir.NewFileName, datadir.ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// overwrite makes a file have exactly this content.
 func overwrite(t *testing.T, fsys vfs.FS, name string, content []byte) {
 	t.Helper()
 	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_TRUNC|os.O_CREATE, 0o600)
@@ -35,7 +34,6 @@ func overwrite(t *testing.T, fsys vfs.FS, name string, content []byte) {
 	require.NoError(t, errors.Join(f.Sync(), f.Close()))
 }
 
-// segmentNames of the log in /data.
 func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
 	t.Helper()
 	all, err := fsys.ReadDir("/data/log")
@@ -49,13 +47,13 @@ func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
 	return names
 }
 
-// startDamage is a way in which what a start needs can be damaged. identity tells that the store cannot know any more
-// who it was.
+// startDamage is one kind of corruption of the files needed for a start. identity is set if the store can no longer
+// determine its identity.
 type startDamage struct {
 	name     string
 	identity bool
 	do       func(t *testing.T, fsys vfs.FS)
-	says     []string // in the error of a node that no other node can fill
+	says     []string // parts of the error of a node that no other node can fill
 }
 
 func startDamages() []startDamage {
@@ -137,7 +135,7 @@ func startDamages() []startDamage {
 	}
 }
 
-// longFilled is a store whose log does not reach back to its first record any more.
+// longFilled returns a store whose log no longer starts at its first record.
 func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	t.Helper()
 	o := options(fsys)
@@ -154,15 +152,15 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	}
 	n.applyAll()
 	for range 60 {
-		// a second segment, which the checkpoint at the end does not make superfluous
+		// a second segment that the last checkpoint does not make obsolete
 		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 	}
 	require.Greater(t, n.s.FirstLSN(), uint64(1))
 	return o, n
 }
 
-// TestCannotOpen damages each thing that a start needs. A store of a pair is set aside and filled anew; any other one
-// is refused, with the file, what is wrong with it and what to do, and nothing is changed.
+// Each file needed for a start is corrupted. A store of a pair is quarantined and refilled. Any other store is
+// rejected with the file, the cause and a remedy, and nothing is changed.
 func TestCannotOpen(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { setAsideAndFilled(t, h) })
@@ -224,7 +222,7 @@ func refused(t *testing.T, h startDamage) {
 	t.Helper()
 	mem := memfs.New()
 	o, n := longFilled(t, mem)
-	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has a pair of its own
+	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has its own pair
 	require.NoError(t, n.s.Close())
 	h.do(t, mem)
 	before := contents(t, mem, "/data")
@@ -237,14 +235,14 @@ func refused(t *testing.T, h startDamage) {
 		require.NotContains(t, err.Error(), "mixed")
 	}
 	after := contents(t, mem, "/data")
-	if !h.identity { // it notes that it was started
+	if !h.identity { // the identity records the start
 		delete(before, "identity")
 		delete(after, "identity")
 	}
 	require.Equal(t, before, after)
 }
 
-// contents of a directory: which files, and how long.
+// contents returns the files of a directory and their sizes.
 func contents(t *testing.T, fsys vfs.FS, dir string) map[string]int64 {
 	t.Helper()
 	all := map[string]int64{}
@@ -258,7 +256,7 @@ func contents(t *testing.T, fsys vfs.FS, dir string) map[string]int64 {
 	return all
 }
 
-// settle makes everything in the directory durable as it is.
+// settle makes the current content of the directory durable.
 func settle(t *testing.T, fsys vfs.FS) {
 	t.Helper()
 	for _, dir := range []string{"/data", "/data/log"} {
@@ -274,8 +272,8 @@ func settle(t *testing.T, fsys vfs.FS) {
 	}
 }
 
-// TestSetAsideIsAtomic stops the machine before each step of setting a store aside. Whatever is found then is neither
-// opened as what it was nor taken for a new node.
+// The machine stops before each step of a quarantine. The result is neither opened as the old store nor considered a
+// new node.
 func TestSetAsideIsAtomic(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name, func(t *testing.T) {

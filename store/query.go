@@ -13,37 +13,36 @@ import (
 
 // QueueInfo describes a queue.
 type QueueInfo struct {
-	// ID is the queue's number, Name its name, Config what can be altered.
+	// ID is the queue's number, Name its name, Config the configuration that can be altered.
 	ID     uint64
 	Name   string
 	Config txn.Config
-	// DeadLetter is the name of the queue that Config.DeadLetter is the number of; empty for none.
+	// DeadLetter is the name of the queue whose number is Config.DeadLetter; empty if none.
 	DeadLetter string
-	// NextSequence is what the next message will get.
+	// NextSequence is the sequence of the next message.
 	NextSequence uint64
-	// Messages that some subscription has still to acknowledge, and their bytes.
+	// Messages counts the messages that some subscription has not yet acknowledged, Bytes their size.
 	Messages, Bytes uint64
-	// Delayed is how many of the messages are not yet to be delivered to any subscription.
+	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped is how many messages, counted for each subscription, no consumer could deal with while there was no
-	// dead-letter queue for them; Expired how many have expired and were not moved to one. Both count since the queue
-	// was made.
+	// Dropped counts the messages, for each subscription, that failed and were discarded for lack of a dead-letter
+	// queue. Expired counts those that expired and were not moved to one. Both count since the queue was created.
 	Dropped, Expired uint64
-	// Digest is a rolling hash of everything that was ever applied to the queue.
+	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
 	// Subscriptions by number.
 	Subscriptions []SubscriptionInfo
-	// Forwards say which of its messages also go to other queues.
+	// Forwards are the queue's forwarding rules.
 	Forwards []ForwardInfo
 }
 
-// ForwardInfo is a rule of a queue.
+// ForwardInfo is a forwarding rule of a queue.
 type ForwardInfo struct {
-	// To is the name of the queue that messages go to.
+	// To is the name of the target queue.
 	To string
-	// Move: they go there only.
+	// Move is set if matching messages go only to the target queue.
 	Move bool
-	// Filter is the expression that they have to match; "" for all messages.
+	// Filter is the expression that messages must match; "" for all messages.
 	Filter string
 }
 
@@ -52,15 +51,15 @@ type SubscriptionInfo struct {
 	// ID is the subscription's number in its queue, Name its name.
 	ID   uint32
 	Name string
-	// Floor: every sequence below it is acknowledged.
+	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
-	// Start is the first sequence that it was to get.
+	// Start is the sequence at which the subscription began.
 	Start uint64
-	// Backlog is how many messages are not acknowledged.
+	// Backlog is the number of unacknowledged messages.
 	Backlog uint64
-	// Options are its filter, and what it has for itself of what its queue's configuration says.
+	// Options are its filter and its own settings that override the queue's configuration.
 	Options txn.SubscriptionOptions
-	// DeadLetter is the name of the queue that Options.Policy.DeadLetter is the number of; empty for none.
+	// DeadLetter is the name of the queue whose number is Options.Policy.DeadLetter; empty if none.
 	DeadLetter string
 }
 
@@ -103,7 +102,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	return info
 }
 
-// QueueByName describes a queue. ErrNoQueue if there is none of that name; ErrClosed and ErrFailed.
+// QueueByName describes a queue. It returns ErrNoQueue if no queue has that name, ErrClosed or ErrFailed.
 func (s *Store) QueueByName(name string) (QueueInfo, error) {
 	if err := s.usable(); err != nil {
 		return QueueInfo{}, err
@@ -117,8 +116,8 @@ func (s *Store) QueueByName(name string) (QueueInfo, error) {
 	return infoOf(s.state, q), nil
 }
 
-// QueueName returns the name of a queue, for log lines; empty if there is no such queue. It never waits: it is empty,
-// too, while the store's state is being changed.
+// QueueName returns the name of a queue, for log lines; empty if the queue does not exist. It never blocks: it also
+// returns "" while the store's state is being changed.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""
@@ -130,18 +129,18 @@ func (s *Store) QueueName(id uint64) string {
 	return ""
 }
 
-// Origin names a subscription, and says what its queue does with messages that no consumer can deal with.
+// Origin names a subscription and its dead-letter queues.
 type Origin struct {
 	// Queue and Subscription are the names.
 	Queue, Subscription string
-	// DeadLetter is the number of the dead-letter queue of the subscription: its own, or its queue's; txn.NoQueue for
-	// none. QueueDeadLetter is that of the queue.
+	// DeadLetter is the number of the dead-letter queue that applies to the subscription, its own or its queue's;
+	// txn.NoQueue if none. QueueDeadLetter is the number of the queue's dead-letter queue.
 	DeadLetter, QueueDeadLetter uint64
 	// DeadLetterName and QueueDeadLetterName are the names of those queues.
 	DeadLetterName, QueueDeadLetterName string
 }
 
-// Origin describes a subscription. ErrNoQueue if there is none of that number.
+// Origin describes a subscription. It returns ErrNoQueue if no subscription has that number.
 func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
 	if err := s.usable(); err != nil {
 		return Origin{}, err
@@ -165,18 +164,18 @@ func (s *Store) Origin(id uint64, sub uint32) (Origin, error) {
 	return o, nil
 }
 
-// TemporaryQueue is one that is deleted when it has had no consumer for a time.
+// TemporaryQueue is a queue that is deleted when it has had no consumer for a grace period.
 type TemporaryQueue struct {
 	// ID is the queue's number, Name its name.
 	ID   uint64
 	Name string
-	// GraceMS is that time, in milliseconds.
+	// GraceMS is the grace period in milliseconds.
 	GraceMS uint64
-	// Subscriptions are the numbers of those that it has.
+	// Subscriptions are the numbers of its subscriptions.
 	Subscriptions []uint32
 }
 
-// Temporary describes the temporary queues. It costs nothing while there are none.
+// Temporary returns the temporary queues. It costs nothing while none exist.
 func (s *Store) Temporary() []TemporaryQueue {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -191,8 +190,8 @@ func (s *Store) Temporary() []TemporaryQueue {
 	return out
 }
 
-// MaxDeliveries is how many times a message is delivered to a subscription at most; 0: there is no limit, or no such
-// subscription.
+// MaxDeliveries returns the maximum number of deliveries of a message to a subscription; 0 if unlimited, or if the
+// subscription does not exist.
 func (s *Store) MaxDeliveries(id uint64, sub uint32) uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -202,8 +201,8 @@ func (s *Store) MaxDeliveries(id uint64, sub uint32) uint64 {
 	return 0
 }
 
-// Exhausted returns those of the sequences that were given back as often as the limit of deliveries allows for.
-// It costs nothing if there is no limit.
+// Exhausted returns the sequences that have been released as often as the delivery limit allows. It costs nothing
+// without a limit.
 func (s *Store) Exhausted(id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -224,8 +223,8 @@ func (s *Store) Exhausted(id uint64, sub uint32, sequences []uint64) (exhausted 
 	return exhausted
 }
 
-// Filter is the expression that the messages of a subscription have to match; "" if it gets all of them, or is not
-// there.
+// Filter returns the expression that the messages of a subscription must match; "" if it receives all messages, or
+// does not exist.
 func (s *Store) Filter(id uint64, sub uint32) string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -235,18 +234,18 @@ func (s *Store) Filter(id uint64, sub uint32) string {
 	return ""
 }
 
-// Filters changes whenever a filter of a subscription was altered: before anything that was published later can be
-// read.
+// Filters returns a version that changes whenever a subscription's filter is altered, before any later message
+// becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
-// QueueCount is the number of queues.
+// QueueCount returns the number of queues.
 func (s *Store) QueueCount() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.state.QueueCount()
 }
 
-// NextSequence is the sequence that the queue's next message will get; ok is false if there is no such queue, or the
+// NextSequence returns the sequence of the queue's next message; ok is false if the queue does not exist, or the
 // store cannot be used.
 func (s *Store) NextSequence(id uint64) (next uint64, ok bool) {
 	if s.usable() != nil {
@@ -261,15 +260,16 @@ func (s *Store) NextSequence(id uint64) (next uint64, ok bool) {
 	return q.NextSequence(), true
 }
 
-// QueueRange says which queues to list, in the order of their names.
+// QueueRange selects the queues to list, in name order.
 type QueueRange struct {
-	// Prefix that the names begin with, After the name that they come after; "" for all.
+	// Prefix is the prefix of the names, After the name after which the list starts; "" for all.
 	Prefix, After string
-	// MaxQueues and MaxSubscriptions bound the answer; it has one queue at least, however many subscriptions that has.
+	// MaxQueues and MaxSubscriptions bound the result. It contains at least one queue, regardless of its number of
+	// subscriptions.
 	MaxQueues, MaxSubscriptions int
 }
 
-// Queues describes the queues of a range as far as the limits allow; more tells whether there are further ones.
+// Queues describes the queues of a range, within its limits. more reports whether further queues exist.
 func (s *Store) Queues(r QueueRange) (infos []QueueInfo, more bool, err error) {
 	if err := s.usable(); err != nil {
 		return nil, false, err
@@ -287,12 +287,12 @@ func (s *Store) Queues(r QueueRange) (infos []QueueInfo, more bool, err error) {
 	return infos, false, nil
 }
 
-// Room is the space that a store has.
+// Room is the available space of a store.
 type Room struct {
-	// FreeBytes is what this process may still write to the filesystem. PageBytes are free within the page file, and
-	// PendingBytes will be after further checkpoints.
+	// FreeBytes is the space that this process may still use in the filesystem. PageBytes are free within the page
+	// file, and PendingBytes will become free after further checkpoints.
 	FreeBytes, PageBytes, PendingBytes uint64
-	// TailBytes is what the next checkpoint will take for messages that are in memory and not yet in pages.
+	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64
 }
 
@@ -302,21 +302,21 @@ func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
 
-// beyondPages is how much of the tail does not fit into free pages.
+// beyondPages returns the part of the tail that does not fit into free pages.
 func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
 
-// NearlyLow reports whether the log is to give up what it keeps for a standby, before the space is low.
+// NearlyLow reports whether the log must discard the records kept for a standby, before the space is low.
 func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
 
-// Held reports whether a standby that is to write so many bytes has less than half of the watermark left.
+// Held reports whether a standby that must write the given bytes has less than half of the watermark left.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
 }
 
-// Room measures the space. It takes a few microseconds.
+// Room measures the available space. It takes a few microseconds.
 func (s *Store) Room() (Room, error) {
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {
@@ -334,7 +334,7 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort has the log give up what it keeps beyond what recovery needs, for as long as space is short.
+// SetSpaceShort makes the log discard all records not needed for recovery while space is short.
 func (s *Store) SetSpaceShort(short bool) { s.log.SetPressed(short) }
 
 // Stats describes the store.
@@ -347,29 +347,31 @@ type Stats struct {
 	FirstLSN uint64
 	// LogBytes on disk.
 	LogBytes int64
-	// Checkpoint is the last checkpoint's number, CheckpointLSN what it holds.
+	// Checkpoint is the last checkpoint's number, CheckpointLSN its LSN.
 	Checkpoint, CheckpointLSN uint64
 	// PageSize in bytes.
 	PageSize int
-	// Pages in page.db, and how many of them are in use.
+	// Pages is the number of pages in page.db, PagesUsed the number of pages in use.
 	Pages, PagesUsed uint64
-	// Queues, Messages that some subscription still wants, and their bytes.
+	// Queues is the number of queues, Messages the number of messages that some subscription needs, and MessageBytes
+	// their size.
 	Queues, Messages, MessageBytes uint64
-	// Delayed is how many of the messages are not yet to be delivered.
+	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64
-	// TailBytes of messages are in memory and not yet in pages.
+	// TailBytes is the size of messages in memory that are not yet in pages.
 	TailBytes int64
-	// DiskFree is what this process may still write to the filesystem, in bytes; DiskTotal is its size.
+	// DiskFree is the space that this process may still use in the filesystem, in bytes; DiskTotal is the
+	// filesystem's size.
 	DiskFree, DiskTotal uint64
 	// Sync is the sync mode.
 	Sync string
-	// Counts are what was applied since the store was opened.
+	// Counts counts the operations applied since the store was opened.
 	Counts queue.Counts
-	// CheckpointAt is when the last checkpoint was made; zero if there was none.
+	// CheckpointAt is the time of the last checkpoint; zero if none.
 	CheckpointAt time.Time
 }
 
-// Stats returns what is known now.
+// Stats returns the current statistics.
 func (s *Store) Stats() (Stats, error) {
 	if err := s.usable(); err != nil {
 		return Stats{}, err

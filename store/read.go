@@ -15,67 +15,68 @@ import (
 )
 
 const (
-	// readAheadBytes is how much of neighbouring runs one read fetches at most.
+	// readAheadBytes bounds the adjacent extents that one read fetches.
 	readAheadBytes = 256 << 10
-	// slowRead is what a read of so much takes only if it comes from the disk.
+	// slowRead is a duration that a read of readAheadBytes exceeds only if it comes from the disk.
 	slowRead = 200 * time.Microsecond
 )
 
-// Delivery is a message as Read returns it.
+// Delivery is a message as returned by Read.
 type Delivery struct {
 	// Sequence in the queue.
 	Sequence uint64
-	// DeliveryCount is how often the subscription released it.
+	// DeliveryCount is the number of times that the subscription released the message.
 	DeliveryCount uint32
-	// Record is the stored message, to be decoded by txn.DecodeMessage. It must not be changed. nil: it is damaged
+	// Record is the stored message, for txn.DecodeMessage. It must not be modified. nil: the message is corrupt
 	// (ReadRequest.MarkDamaged).
 	Record []byte
 }
 
-// ReadRequest says what to read.
+// ReadRequest selects the messages to read.
 type ReadRequest struct {
 	// Queue to read.
 	Queue uint64
-	// Sub skips what the subscription has acknowledged; 0 reads everything that some subscription still wants.
+	// Sub skips messages that the subscription has acknowledged; 0 reads all messages that some subscription needs.
 	Sub uint32
-	// From is the first sequence of interest.
+	// From is the first sequence to read.
 	From uint64
-	// MaxMessages ends the read; at least 1.
+	// MaxMessages bounds the number of messages; at least 1.
 	MaxMessages int
-	// MaxBytes ends the read once reached; the first message is returned whatever its size.
+	// MaxBytes bounds the size of the result. The first message is returned regardless of its size.
 	MaxBytes int
-	// Delayed returns messages of the subscription, too, that are not yet to be delivered. Without a subscription they
-	// are always returned.
+	// Delayed also returns messages that are not yet deliverable to the subscription. Without a subscription they are
+	// always returned.
 	Delayed bool
-	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be
-	// read.
+	// MarkDamaged returns a corrupt message without its record instead of ErrDataLoss, so that the messages after it
+	// can be read.
 	MarkDamaged bool
-	// Lanes reads messages of a higher priority first, of each from where it says on, instead of From. Sub must be set,
-	// and the queue have priorities. nil: in order of sequence.
+	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires
+	// Sub, and a queue with priorities. nil: in sequence order.
 	Lanes *Lanes
-	// Buffer takes the pages that are read; what was read into it before is overwritten. nil: each Read allocates.
+	// Buffer receives the pages that are read, and overwrites its previous content. nil: each Read allocates.
 	Buffer *ReadBuffer
 
 	lane *uint8 // only messages of this priority
 }
 
-// ReadBuffer is memory that one Read after another uses for pages. Records are in it: they are good until the next Read
-// with the same buffer. The zero value is ready to use; it is for one goroutine at a time, and keeps at most 4 MiB.
+// ReadBuffer is memory for pages that successive Reads reuse. Records are slices of it: they are valid until the next
+// Read with the same buffer. The zero value is ready to use. It must be used by one goroutine at a time, and retains
+// at most 4 MiB.
 type ReadBuffer struct {
 	block []byte
 	used  int
 }
 
-// maxReadBuffer is how much a ReadBuffer keeps.
+// maxReadBuffer bounds the memory that a ReadBuffer retains.
 const maxReadBuffer = 4 << 20
 
-// take returns n bytes with any content.
+// take returns n bytes with undefined content.
 func (b *ReadBuffer) take(n int) []byte {
 	if b == nil {
 		return make([]byte, n)
 	}
 	if len(b.block)-b.used < n {
-		// What was handed out stays good: it is in the old block.
+		// Slices returned earlier stay valid: they are in the old block.
 		fresh := make([]byte, max(n, min(2*len(b.block), maxReadBuffer), readAheadBytes))
 		if n > maxReadBuffer {
 			return fresh
@@ -87,23 +88,22 @@ func (b *ReadBuffer) take(n int) []byte {
 	return p
 }
 
-// reset makes all of it free again.
 func (b *ReadBuffer) reset() {
 	if b != nil {
 		b.used = 0
 	}
 }
 
-// Read appends messages to dst in order of sequence and returns it with the sequence to go on from. It reads what was
-// applied at the time of the call, and never holds up a transaction. An empty result means there is nothing at or
-// after From now.
+// Read appends messages to dst in sequence order. It returns dst and the sequence at which to continue. It reads the
+// state applied at the time of the call, and never blocks a transaction. An empty result means that no message at or
+// after From is available now.
 //
-// A damaged message is repaired from the other node, which may take a moment. If that is not possible, Read returns
-// what comes before it, and the next Read a DamagedMessagesError, which is an ErrDataLoss: behind its last sequence one
-// can go on.
+// A corrupt message is repaired from the other node, which may take a moment. If that is not possible, Read returns
+// the messages before it, and the next Read a DamagedMessagesError, which matches index.ErrDataLoss. The caller can
+// continue after its last sequence.
 //
-// It returns ErrNoQueue if the queue or subscription is not there, ErrIndexDamaged if it cannot be known where messages
-// are.
+// Read returns ErrNoQueue if the queue or subscription does not exist, and ErrIndexDamaged if the location of
+// messages cannot be determined.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	req.Buffer.reset()
 	if req.Lanes != nil {
@@ -112,7 +112,7 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 	return s.readRepaired(ctx, req, dst)
 }
 
-// readRepaired is Read in order of sequence.
+// readRepaired is Read in sequence order.
 func (s *Store) readRepaired(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
@@ -162,7 +162,7 @@ func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 	return r.dst, r.next, nil
 }
 
-// wanted is a message to be fetched from the pages.
+// wanted is a message that must be fetched from pages.
 type wanted struct {
 	seq   uint64
 	count uint32
@@ -177,12 +177,12 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
-	// shared: other subscriptions may read the same.
+	// shared is set if other subscriptions may read the same messages.
 	shared bool
-	// sparse is for reads that want few messages of each page: the pages are read into it, one group after another, and
-	// the messages copied out of it. nil for all others.
+	// sparse is set for reads that need few messages of each page. Pages are read into it one group after another,
+	// and the messages copied from it. nil for all other reads.
 	sparse *sparseRead
-	// laneBytes is what may be kept for the reads of lower priorities.
+	// laneBytes bounds the bytes cached for reads of lower priorities.
 	laneBytes int64
 
 	view  *tree.View
@@ -190,8 +190,8 @@ type reading struct {
 	want  []wanted
 }
 
-// fromTail takes messages from memory. When the next one is in the pages instead, it notes which ones to fetch from
-// there, pins what is needed to do so, and returns true.
+// fromTail takes messages from memory. If the next message is in pages, it collects the messages to fetch from there,
+// pins the required view, and returns true.
 func (r *reading) fromTail() (stored bool, err error) {
 	r.s.mu.RLock()
 	defer r.s.mu.RUnlock()
@@ -210,7 +210,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	most := r.limit
 	var kept *laneList
 	if r.sparse != nil {
-		most = maxSparse // how many of them fit is not known
+		most = maxSparse // how many of them fit is unknown
 		r.laneBytes = r.s.laneCacheBytes(r.s.state.TailBytes())
 		kept = r.s.lanes.lock(r.s.file, r.req.Queue, *r.req.lane)
 		defer r.s.lanes.unlock(kept)
@@ -234,7 +234,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 			continue
 		}
 		if len(r.want) > 0 {
-			break // first what is in the pages
+			break // first fetch the messages in pages
 		}
 		if !r.take(seq, count, record) {
 			return false, nil
@@ -246,12 +246,12 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if len(r.want) == 0 {
 		return false, nil
 	}
-	r.guard = r.s.file.ReadGuard() // before the view, so that nothing in it can be overwritten
+	r.guard = r.s.file.ReadGuard() // before the view, so that no page of it can be overwritten
 	r.view = r.s.index.View()
 	return true, nil
 }
 
-// nextWanted is the next sequence that is to be delivered to sub, or that any subscription still wants.
+// nextWanted returns the next sequence that is deliverable to sub, or that any subscription needs.
 func (r *reading) nextWanted(q *queue.Queue, sub *queue.Sub) uint64 {
 	switch {
 	case sub == nil:
@@ -282,9 +282,9 @@ func (r *reading) release() {
 	r.guard, r.view = nil, nil
 }
 
-// fromPages fetches the wanted messages, several neighbouring runs with one read.
+// fromPages fetches the wanted messages, several adjacent extents with one read.
 func (r *reading) fromPages(ctx context.Context) error {
-	next := r.want[0].seq // where to go on if this ends early
+	next := r.want[0].seq // position if the loop ends early
 	defer func() { r.next = next }()
 	for len(r.want) > 0 {
 		if err := ctx.Err(); err != nil {
@@ -307,7 +307,7 @@ func (r *reading) fromPages(ctx context.Context) error {
 	return nil
 }
 
-// damaged says that what is wanted up to a sequence, at least the first of it, cannot be read.
+// damaged returns an error for the wanted messages up to a sequence, at least for the first of them.
 func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 	e := &DamagedMessagesError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
@@ -319,8 +319,8 @@ func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 	return e
 }
 
-// nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages,
-// too: a subscription that wants one message here and one there pays for their pages, not for what lies between.
+// nextGroup returns the extent that contains seq, and following extents that are adjacent in the file and contain
+// wanted messages. A subscription that needs scattered messages thus reads only their pages.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -334,7 +334,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	if !found || first.Last() < seq {
 		return nil, r.damaged(seq, "no page has it")
 	}
-	// A little that lies between is for lower priorities, if it can be kept until then.
+	// A small gap between extents is read for lower priorities, if it can be cached until then.
 	gap, most := int64(0), int64(0)
 	if r.sparse != nil && r.s.lanes.bytes.Load()+readAheadBytes <= r.laneBytes {
 		most = maxLaneGap
@@ -353,7 +353,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 			break
 		}
 		for len(want) > 0 && want[0].seq < e.First {
-			want = want[1:] // those of the runs before
+			want = want[1:] // messages in earlier extents
 		}
 		if len(want) == 0 {
 			break
@@ -383,7 +383,7 @@ func entryOf(k, v []byte, ok bool, queueID uint64) (index.Entry, bool, error) {
 	return e, true, nil
 }
 
-// readGroup reads neighbouring runs at once and takes the wanted messages out of them.
+// readGroup reads adjacent extents with one read and takes the wanted messages from them.
 func (r *reading) readGroup(group []index.Entry) error {
 	if group = r.fromCache(group); len(group) == 0 {
 		return nil
@@ -393,14 +393,14 @@ func (r *reading) readGroup(group []index.Entry) error {
 	for i := range group {
 		pages += int(group[i].Run.Pages)
 	}
-	buf := r.buffer().take(pages * size) // the deliveries alias it, but for sparse ones
+	buf := r.buffer().take(pages * size) // the deliveries alias it, except for sparse reads
 	ahead := r.fromAhead(group, buf)
 	if len(ahead) > 0 {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
 		if r.sparse != nil && len(group) > 1 && unreadable(err) {
-			return r.readGroup(group[:1]) // the others may be what cannot be read, and are not all wanted
+			return r.readGroup(group[:1]) // another extent of the group may be the unreadable one, and not all are wanted
 		}
 		if unreadable(err) {
 			return r.damaged(group[0].Last(), "%w", err)
@@ -413,7 +413,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 		n := int(e.Run.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil && (len(r.want) == 0 || r.want[0].seq > e.Last()) {
-			return nil // it is damaged, which is told when it is wanted
+			return nil // corrupt; reported when it is wanted
 		}
 		if err != nil {
 			return r.damaged(e.Last(), "%w", err)
@@ -435,8 +435,8 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow fills buf with the pages of a group. When that took long, what comes behind them is read ahead, for a reader
-// of much: not every system tells what it has in its cache.
+// readNow fills buf with the pages of a group. If the read was slow, it starts to read ahead for streaming readers:
+// not every system reports the content of its page cache.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.s.file.ReadExactly(group[0].Run.First, buf); err != nil {
@@ -448,7 +448,7 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	return nil
 }
 
-// decode verifies a run that was read. What was read ahead may be out of date.
+// decode verifies an extent. Data that was read ahead may be stale.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
 		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.Run); err == nil {
@@ -463,7 +463,7 @@ func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	return payload, err
 }
 
-// takeFrom takes the wanted messages out of one run.
+// takeFrom takes the wanted messages from one extent.
 func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
 	rr, err := index.NewRunReader(payload)
 	if err != nil {

@@ -14,23 +14,24 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// ReadOptions say which checkpoint ReadCheckpoint reads.
+// ReadOptions select the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
-	// At is the last record that the checkpoint is to hold; 0: whatever is applied now.
+	// At is the last record that the checkpoint must contain; 0 selects the currently applied one.
 	At uint64
 	// MaxWait bounds the wait for record At and the checkpoint there.
 	MaxWait time.Duration
-	// OlderIfFull reads the last checkpoint that there is when the disk is too full for another one: what is to be done
-	// may be the way out.
+	// OlderIfFull reads the last existing checkpoint if the disk is too full for another one: the operation may be
+	// the one that frees space.
 	OlderIfFull bool
 }
 
-// ReadCheckpoint writes a checkpoint and calls fn with it. Online: no transaction waits for fn. With ReadOptions.At it
-// waits until that record is applied, and holds applying there for as long as a checkpoint takes; it is a good idea to
-// write one shortly before.
+// ReadCheckpoint writes a checkpoint and calls fn with it. It works online: no transaction waits for fn. With
+// ReadOptions.At it waits until that record is applied, and blocks applying at that record while the checkpoint is
+// written. Writing another checkpoint shortly before shortens this.
 //
-// It returns the error of fn. ErrSnapshotGone says that page.db was replaced meanwhile, so that what fn read means
-// nothing; ErrPast that more than At was applied already; context.DeadlineExceeded that At did not come in time.
+// It returns the error of fn. ErrSnapshotGone means that page.db was replaced in the meantime, so that the data read
+// by fn is invalid. ErrPast means that records after At were already applied, and context.DeadlineExceeded that At
+// did not arrive in time.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
@@ -40,12 +41,11 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	defer c.Close()
 	err = fn(c)
 	if gone := s.stillUses(file); gone != nil {
-		return gone // what fn reports is that the file was closed under it
+		return gone // fn's error is only that the file was closed during the read
 	}
 	return err
 }
 
-// pinAt writes and pins a checkpoint.
 func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin, error) {
 	if o.At != 0 {
 		var cancel context.CancelFunc
@@ -76,13 +76,13 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Governor is what all work in the background of this store is slowed down by while it holds up commits. It is for who
-// knows how long those take.
+// Governor returns the governor that slows down all background work of this store while it delays commits. The caller
+// reports the commit latency to it.
 func (s *Store) Governor() *pace.Governor { return s.governor }
 
-// Pace gives the limits of work in the background that ctx is for: its share of the time, which is what the Governor
-// finds and Options.BackgroundPercent at most, and, if not 0, how many bytes per second it may read and write. With
-// pace.FullSpeed it has the last of these only.
+// Pace returns the limits of background work for ctx. The percentage of time is the Governor's, at most
+// Options.BackgroundPercent. A bytesPerSecond other than 0 bounds reads and writes. With pace.FullSpeed only
+// bytesPerSecond applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
 	if pace.IsFullSpeed(ctx) {
 		return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})
@@ -92,13 +92,14 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
 	})
 }
 
-// paceGoverned is Pace without Options.BackgroundPercent: for work that has a limit of its own, or that is waited for.
+// paceGoverned is Pace without Options.BackgroundPercent, for work with its own limit, or work that a caller waits
+// for.
 func (s *Store) paceGoverned(bytesPerSecond int64) *pace.Pacer {
 	return pace.New(pace.Limits{BytesPerSecond: bytesPerSecond, Governor: s.governor})
 }
 
-// pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting:
-// they close the file, reads of it fail from then on, and stillUses says why.
+// pinFile pins the last durable checkpoint for a long operation. It does not block Close or Install: they close the
+// file, and later reads fail. stillUses returns the reason.
 func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -108,8 +109,8 @@ func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	return s.file, s.file.Pin(), nil
 }
 
-// stillUses returns an error if file was closed since pinFile, so that what was read of it means nothing. A file that a
-// rewrite replaced stays open as long as it is pinned.
+// stillUses returns an error if file was closed since pinFile, so that the data read from it is invalid. A file that
+// a rewrite replaced stays open while it is pinned.
 func (s *Store) stillUses(file *page.File) error {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()

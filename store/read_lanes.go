@@ -11,17 +11,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lanes say where a read goes on in a queue with priorities.
+// Lanes is the position of a read in a queue with priorities.
 type Lanes struct {
-	// Next is, for each priority, the sequence to go on from. Read moves them on.
+	// Next is the sequence to continue from, for each priority. Read advances it.
 	Next [queue.Lanes]uint64
-	// Skip has a bit for each priority that is not looked at.
+	// Skip has a bit for each priority that is skipped.
 	Skip uint16
-	// Empty gets a bit for each priority that was looked at and has nothing from Next on.
+	// Empty receives a bit for each priority that was read and has no message at or after Next.
 	Empty uint16
 }
 
-// readLanes reads one priority after another, the highest one first.
+// readLanes reads one priority after another, the highest first.
 func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	lanes, begin := req.Lanes, len(dst)
 	one := req
@@ -40,7 +40,7 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 		var err error
 		if dst, next, err = s.readRepaired(ctx, one, dst); err != nil {
 			if len(dst) > begin && ctx.Err() == nil {
-				break // it comes back when nothing is before it
+				break // the error recurs when it is the first message
 			}
 			return dst, highest, fmt.Errorf("messages of priority %d: %w", lane, err)
 		}
@@ -58,16 +58,16 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 	return dst, highest, nil
 }
 
-// sparseRead is memory for a read that wants few messages of each page, which would keep all of the pages otherwise.
+// sparseRead is memory for a read that needs few messages of each page and would otherwise retain all of the pages.
 type sparseRead struct {
 	pages ReadBuffer
 	room  []byte // for copies
 }
 
 const (
-	// sparseRoom is how much memory is taken at once for copies.
+	// sparseRoom is the size of one allocation for copies.
 	sparseRoom = 32 << 10
-	// maxSparse bounds the messages that are looked for at once.
+	// maxSparse bounds the messages per lookup.
 	maxSparse = 512
 )
 
@@ -83,7 +83,7 @@ func (p *sparseRead) release() {
 	sparseReads.Put(p)
 }
 
-// copy gives a record that stays when the pages are overwritten.
+// copy returns a record that remains valid when the pages are overwritten.
 func (p *sparseRead) copy(record []byte) []byte {
 	if p == nil {
 		return record
@@ -96,7 +96,7 @@ func (p *sparseRead) copy(record []byte) []byte {
 	return record
 }
 
-// buffer is where pages are read into; nil: memory of their own.
+// buffer returns the buffer for pages; nil: a separate allocation.
 func (r *reading) buffer() *ReadBuffer {
 	if r.sparse == nil {
 		return r.req.Buffer
@@ -105,8 +105,8 @@ func (r *reading) buffer() *ReadBuffer {
 	return &r.sparse.pages
 }
 
-// DeliveryOrder tells whether a queue delivers messages of a higher priority first, which is decided when it is made,
-// and whether only one consumer at a time of each of its subscriptions gets messages.
+// DeliveryOrder reports whether a queue delivers messages of higher priority first, which is fixed at its creation.
+// It also reports whether only one consumer at a time of each subscription receives messages.
 func (s *Store) DeliveryOrder(queueID uint64) (prioritized, exclusive bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -117,7 +117,8 @@ func (s *Store) DeliveryOrder(queueID uint64) (prioritized, exclusive bool) {
 	return q.Prioritized(), q.Config().Exclusive != 0
 }
 
-// Priorities of messages of a queue, in the order of sequences: DefaultPriority for those that are acknowledged.
+// Priorities returns the priorities of messages of a queue, in the order of sequences. It returns DefaultPriority for
+// acknowledged messages.
 func (s *Store) Priorities(queueID uint64, sequences []uint64) []uint8 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

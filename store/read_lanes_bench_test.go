@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// BenchmarkReadBacklog reads a backlog in pages, of messages of ten priorities in turn: in order, and by priority.
+// BenchmarkReadBacklog reads a backlog from pages with messages of ten alternating priorities: in sequence order, and
+// by priority.
 func BenchmarkReadBacklog(b *testing.B) {
 	const batches, batch = 100, 1000
 	s, err := store.Open(store.Options{Dir: b.TempDir()})

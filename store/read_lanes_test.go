@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestHighPriorityBehindMany reads a queue with very many messages of a low priority in pages, before and after a
-// restart: one of a high priority behind them is read first, and at once. LOCKSTEP_BACKLOG is how many there are.
+// A high-priority message behind a large low-priority backlog in pages is read first and without delay, before and
+// after a restart. LOCKSTEP_BACKLOG sets the size of the backlog.
 func TestHighPriorityBehindMany(t *testing.T) {
 	backlog := 20_000
 	if env := os.Getenv("LOCKSTEP_BACKLOG"); env != "" {

@@ -13,57 +13,56 @@ import (
 )
 
 const (
-	// aheadBytes is how much is read ahead at once.
+	// aheadBytes is the size of one read-ahead piece.
 	aheadBytes = 1 << 20
-	// aheadDepth is how many pieces are read ahead of the one that is being used.
+	// aheadDepth is the number of pieces that are read ahead of the current one.
 	aheadDepth = 4
-	// aheadPart of the memory budget, and at most maxAhead pieces, are for what is read ahead.
+	// aheadPart is the divisor of the memory budget for read-ahead pieces, maxAhead the maximum number of pieces.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is how much of what is wanted must lie together before more is read than was asked for: a reader that
-	// wants one message here and one there is not helped by what lies between.
+	// streamBytes is the amount of adjacent wanted data from which on more is read than requested. A reader of
+	// scattered messages does not benefit from the data between them.
 	streamBytes = 32 << 10
-	// aheadPatience is for how long what was read ahead waits for its reader.
+	// aheadPatience is the time after which unread data may be discarded.
 	aheadPatience = time.Second
 )
 
-// readAhead reads, for consumers that are behind, what they will want next: beside them, past the system's cache and in
-// pieces that keep a disk busy. The system's own reading ahead is too little for that, and would fill its cache with
-// what is read once.
+// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk
+// busy. The system's own read-ahead is too small for that, and would fill its cache with data that is read once.
 //
-// What it holds is not protected against being freed and written anew: the reader that takes it verifies that it is
-// what the index says (a run's header has its number of birth), and reads the file if it is not.
+// The data is not protected against being freed and rewritten. The reader verifies that it matches the index (an
+// extent's header contains its birth number), and reads the file if it does not.
 type readAhead struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	pieces  []*aheadPiece
 	running sync.WaitGroup
 	closed  bool
 }
 
-// aheadPiece is neighbouring runs that were read ahead or are being read.
+// aheadPiece is a group of adjacent extents that were read ahead or are being read.
 type aheadPiece struct {
 	file  *page.File
 	first page.No
 	bytes int
-	next  uint64 // the sequence behind its last run's
+	next  uint64 // the sequence after its last extent
 	done  chan struct{}
 	room  []byte
 
-	// Valid when done is closed.
+	// Valid after done is closed.
 	data []byte
 	err  error
 
 	// Guarded by readAhead.mu.
-	users int       // who copies from it, or waits to
-	taken int       // up to where it was
-	asked time.Time // for the last time
-	led   bool      // what comes behind it was begun, if it was worth it
-	// follows is what comes behind it, if it was begun.
+	users int       // readers that copy from it, or wait to
+	taken int       // end of the consumed part
+	asked time.Time // time of the last request
+	led   bool      // read-ahead of the following pieces was decided
+	// follows is the following piece, if its read was started.
 	follows *aheadPiece
-	bad     bool // it is not what the index says
+	bad     bool // it does not match the index
 }
 
-// at is where a page begins in the piece; negative if it is not part of it.
+// at returns the offset of a page in the piece; negative if the piece does not contain it.
 func (p *aheadPiece) at(file *page.File, no page.No) int {
 	if p.bad || p.file != file || no < p.first || uint64(no-p.first) >= uint64(p.bytes/file.PageSize()) {
 		return -1
@@ -71,18 +70,17 @@ func (p *aheadPiece) at(file *page.File, no page.No) int {
 	return int(no-p.first) * file.PageSize()
 }
 
-// idle tells whether the piece may be used for something else.
+// idle reports whether the piece may be reused.
 func (p *aheadPiece) idle(now time.Time) bool {
 	select {
 	case <-p.done:
 		return p.users == 0 && (p.bad || p.taken >= p.bytes || now.Sub(p.asked) > aheadPatience)
 	default:
-		return false // its memory is being read into
+		return false // a read into its memory is in progress
 	}
 }
 
-// find returns the piece that a page is part of, for copyFrom, or nil. A piece that was just begun is there for
-// aheadPatience at least.
+// find returns the piece that contains a page, for copyFrom, or nil. A new piece is kept for at least aheadPatience.
 func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +94,8 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages from no on, as far as the piece has them, and lets go of it. It returns how much
-// that is: nothing if the piece could not be read.
+// copyFrom fills buf with the pages of the piece from no on, and releases the piece. It returns the number of bytes:
+// 0 if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize()
@@ -111,8 +109,8 @@ func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	return n
 }
 
-// begin starts to read a piece, in a goroutine of its own. It returns nil when it is there, or others need all the
-// memory for it.
+// begin starts to read a piece in a separate goroutine. It returns nil if the piece already exists, or if no memory
+// is available.
 func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +143,7 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	return p
 }
 
-// forget lets go of a piece that is not what it should be.
+// forget invalidates a piece that does not match the index.
 func (a *readAhead) forget(file *page.File, no page.No) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +154,7 @@ func (a *readAhead) forget(file *page.File, no page.No) {
 	}
 }
 
-// follower returns the piece behind p, and whether the caller is the one who is to begin it.
+// follower returns the piece after p, and whether the caller must start its read.
 func (a *readAhead) follower(p *aheadPiece) (next *aheadPiece, begin bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,14 +163,14 @@ func (a *readAhead) follower(p *aheadPiece) (next *aheadPiece, begin bool) {
 	return p.follows, begin
 }
 
-// follow notes what comes behind p; nil if that is not read ahead.
+// follow sets the piece after p; nil if it is not read ahead.
 func (a *readAhead) follow(p, next *aheadPiece) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p.follows = next
 }
 
-// close waits for what is being read.
+// close waits for reads in progress.
 func (a *readAhead) close() {
 	a.mu.Lock()
 	a.closed = true
@@ -180,12 +178,12 @@ func (a *readAhead) close() {
 	a.running.Wait()
 }
 
-// aheadPieces is how many pieces there may be.
+// aheadPieces returns the maximum number of pieces.
 func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/aheadBytes, maxAhead)) }
 
-// fromAhead fills buf with the pages of a group if they were read ahead, or should be: the reader wants much that lies
-// together, and the system's cache does not hold it. It returns the part of the group that it has, which may be
-// nothing.
+// fromAhead fills buf with the pages of a group that were read ahead. It starts the read-ahead if the reader is
+// streaming and the system's cache does not contain the pages. It returns the part of the group that was filled,
+// which may be empty.
 func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
@@ -218,14 +216,13 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams tells whether the reader wants much that lies together. Where several subscriptions read, the system's cache
-// may do more.
+// streams reports whether the reader wants a large amount of adjacent data. With several subscriptions, the system's
+// cache may be more effective.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
 
-// lead has the pieces behind p be read: the one that the reader comes to next, and some for the disk to go on with
-// meanwhile.
+// lead starts the read of the pieces after p: the next one, and some more to keep the disk busy.
 func (r *reading) lead(p *aheadPiece) {
 	for range aheadDepth {
 		next, begin := r.s.ahead.follower(p)
@@ -240,8 +237,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom begins to read the neighbouring runs from the first one at or after a sequence on, unless the system's
-// cache holds them. It returns nil if it does not.
+// aheadFrom starts to read adjacent extents from the first one at or after a sequence. It returns nil if the system's
+// cache contains them.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.s.file, r.req.Queue, seq)
 	if p == nil {
@@ -253,8 +250,7 @@ func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	return r.s.ahead.begin(p, r.s.aheadPieces())
 }
 
-// stretchAt finds neighbouring runs of a queue, the first one at or after a sequence, and describes the piece that they
-// are.
+// stretchAt returns a piece of adjacent extents of a queue, starting with the first one at or after a sequence.
 func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiece {
 	_, to := index.KeyRange(queueID)
 	it := view.Scan(index.AppendKey(nil, queueID, seq), to)
@@ -262,7 +258,7 @@ func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiec
 	for end := page.No(0); it.Next(); {
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
-			break // the reader of that message finds out
+			break // the reader of that message reports the error
 		}
 		n := int(e.Run.Pages) * file.PageSize()
 		if p.bytes > 0 && e.Run.First != end || p.bytes+n > aheadBytes {

@@ -18,11 +18,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// coldFS is a filesystem of a system that has nothing of page.db in its cache.
+// coldFS is a filesystem whose page cache contains nothing of page.db.
 type coldFS struct {
 	vfs.FS
 
-	ahead atomic.Int64 // bytes that were read past the cache
+	ahead atomic.Int64 // bytes read with direct I/O
 	spoil atomic.Pointer[func(p []byte) error]
 }
 
@@ -64,12 +64,12 @@ func (c coldFile) ReadUncached(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// behind is a store with a queue whose consumer is far behind.
+// behind is a store with a queue whose consumer lags far behind.
 type behind struct {
 	*node
 
 	fs   *coldFS
-	last uint64 // sequence
+	last uint64 // last published sequence
 }
 
 const behindBody = 5000
@@ -84,10 +84,9 @@ func openBehind(t *testing.T) *behind {
 	return b
 }
 
-// text of a message.
 func (b *behind) text(seq uint64) string { return fmt.Sprintf("%d-%0*d", seq, behindBody, seq) }
 
-// publish adds messages and puts them into pages.
+// publish adds messages and writes them to pages.
 func (b *behind) publish(count int) {
 	b.t.Helper()
 	for done := 0; done < count; done += 100 {
@@ -125,7 +124,7 @@ func (b *behind) read(from, upTo uint64, most int) {
 	}
 }
 
-// A consumer that is behind reads in large pieces, and everything about once.
+// A consumer that lags reads in large pieces, and reads the data about once.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
@@ -137,7 +136,7 @@ func TestReadAhead(t *testing.T) {
 	b.check()
 }
 
-// For a reader that wants one message at a time nothing is read ahead.
+// Nothing is read ahead for a reader that requests one message at a time.
 func TestReadAheadIsForMany(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
@@ -146,12 +145,12 @@ func TestReadAheadIsForMany(t *testing.T) {
 	require.Zero(t, b.fs.ahead.Load())
 }
 
-// Pages that were read ahead, freed, and written anew are not taken for what they were.
+// Pages that were read ahead, freed and rewritten are not mistaken for their old content.
 func TestReadAheadOutOfDate(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
 	b.publish(600)
-	b.read(1, 100, 100) // the pieces behind are there now
+	b.read(1, 100, 100) // now the following pieces are in memory
 	for range 3 {
 		before := b.last
 		b.commit(func(tx *txn.Builder) { tx.Purge(1, 0) })
@@ -167,7 +166,7 @@ func TestReadAheadOutOfDate(t *testing.T) {
 	b.check()
 }
 
-// What goes wrong in reading ahead is no damage: the file is read.
+// Errors in read-ahead are not treated as corruption: the file is read instead.
 func TestReadAheadFails(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p []byte) error{
@@ -187,7 +186,7 @@ func TestReadAheadFails(t *testing.T) {
 	}
 }
 
-// The memory for what is read ahead is bounded, and serves many readers.
+// The memory for read-ahead is bounded, and shared by many readers.
 func TestReadAheadOfManyQueues(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)

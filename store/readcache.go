@@ -10,19 +10,20 @@ import (
 )
 
 const (
-	// runCachePart of the memory budget, and at most maxRunCache bytes, are for what subscriptions read from pages.
+	// runCachePart is the divisor of the memory budget for extents read by subscriptions, maxRunCache its maximum in
+	// bytes.
 	runCachePart = 16
 	maxRunCache  = 16 << 20
 )
 
-// runCache keeps what was read last from the pages of queues with several subscriptions: those that fall behind mostly
-// do so together, so that what one reads is read by the others soon. It is read, checked and decoded once.
+// runCache caches the extents read last from queues with several subscriptions. Subscriptions mostly fall behind
+// together, so that the others read the same extent soon. It is read, verified and decoded once.
 //
-// An entry is good for as long as the index has the very same entry, in the same file: messages never change, so that a
-// page that was used again for the same messages of the same queue has the same content.
+// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that
+// was reused for the same messages of the same queue has the same content.
 type runCache struct {
-	mu    sync.Mutex // guards all below
-	file  *page.File // that the runs are of
+	mu    sync.Mutex // guards the fields below
+	file  *page.File // file that contains the extents
 	runs  map[page.No]cachedRun
 	order []page.No // oldest first
 	bytes int
@@ -33,7 +34,7 @@ type cachedRun struct {
 	payload []byte
 }
 
-// get returns the payload of a run, nil if it is not there.
+// get returns the payload of an extent, or nil if it is not cached.
 func (c *runCache) get(file *page.File, e *index.Entry) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,11 +44,11 @@ func (c *runCache) get(file *page.File, e *index.Entry) []byte {
 	return nil
 }
 
-// put keeps the payload of a run, which must not change any more, and lets go of the oldest ones beyond limit bytes.
+// put caches the payload of an extent, which must not change, and evicts the oldest extents beyond limit bytes.
 func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
 	size := int(e.Run.Pages) * file.PageSize()
 	if size > limit/4 {
-		return // it would drive out what others need
+		return // it would evict too many others
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +56,7 @@ func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit in
 		c.file, c.runs, c.order, c.bytes = file, make(map[page.No]cachedRun), nil, 0
 	}
 	if old, ok := c.runs[e.Run.First]; ok {
-		c.bytes -= int(old.entry.Run.Pages) * file.PageSize() // it has its place in the order
+		c.bytes -= int(old.entry.Run.Pages) * file.PageSize() // already in the order
 	} else {
 		c.order = append(c.order, e.Run.First)
 	}
@@ -69,21 +70,20 @@ func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit in
 	}
 }
 
-// runCacheBytes is what the cache may hold.
+// runCacheBytes returns the cache's limit.
 func (s *Store) runCacheBytes() int { return int(min(s.o.MemoryBudget/runCachePart, maxRunCache)) }
 
-// drop forgets a run.
 func (c *runCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.runs[e.Run.First]; ok {
-		have.payload = nil // its place in the order, and its bytes, stay until its turn comes
+		have.payload = nil // its position in the order, and its bytes, stay until it is evicted
 		c.runs[e.Run.First] = have
 	}
 }
 
-// fromCache takes what it can of the first runs of the group. It returns those that must be read: none if it took
-// something.
+// fromCache takes messages from cached extents at the start of the group. It returns the extents that must be read:
+// none if it took a message.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group
@@ -91,7 +91,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	for i := range group {
 		payload := r.s.runs.get(r.s.file, &group[i])
 		if payload != nil && r.takeFrom(&group[i], payload) != nil {
-			r.s.runs.drop(&group[i]) // whatever is wrong with it, the file may be repaired
+			r.s.runs.drop(&group[i]) // discard the copy: the file may be repaired
 			payload = nil
 		}
 		switch {
@@ -104,7 +104,7 @@ func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	return nil
 }
 
-// missing returns the first of the runs, and those behind it up to the next one that is there.
+// missing returns the first extents of the group that are not cached.
 func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
 		if r.s.runs.get(r.s.file, &group[n]) != nil {

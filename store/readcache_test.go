@@ -17,9 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestReadOnce: what one subscription has read from the pages is not read again for the others, as far as the memory
-// goes; a queue with one subscription needs no memory for that. After the pages were written anew it is as if nothing
-// had been read.
+// Extents read by one subscription are not read again for the others, within the limit of the cache. A queue with one
+// subscription uses no cache. A rewrite invalidates the cache.
 func TestReadOnce(t *testing.T) {
 	fs, reads := faultfs.New(memfs.New()), atomic.Int64{}
 	fs.SetHook(func(op faultfs.Op) error {
@@ -29,7 +28,7 @@ func TestReadOnce(t *testing.T) {
 		return nil
 	})
 	o := options(fs)
-	o.MemoryBudget = store.MinMemoryBudget // 1 MiB for what is read
+	o.MemoryBudget = store.MinMemoryBudget // 1 MiB for the cache
 	n := openNode(t, o)
 	const subs, batches, each = 5, 60, 100 // 3 MB
 	n.commit(func(b *txn.Builder) { b.CreateQueue("many", txn.Config{}, "s1", "s2", "s3", "s4", "s5") })
@@ -62,7 +61,7 @@ func TestReadOnce(t *testing.T) {
 		}
 		return next
 	}
-	// all subscriptions of a queue, side by side.
+	// all subscriptions of a queue, in step
 	cost := func(queue uint64, subs uint32) float64 {
 		before := reads.Load()
 		for from := uint64(1); from < next; {
@@ -79,7 +78,7 @@ func TestReadOnce(t *testing.T) {
 	require.InEpsilon(t, alone, cost(2, 1), 0.01, "a second time it costs the same")
 	together := cost(1, subs)
 	require.Less(t, together, alone*1.2, "five read for the price of one")
-	// What is in memory is of the end by now; the beginning must be read again, once.
+	// The cache now contains the end of the queue; the beginning must be read again, once.
 	before := reads.Load()
 	read(1, 1, 1)
 	require.Greater(t, reads.Load(), before)

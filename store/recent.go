@@ -8,23 +8,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// recentFrames keeps what was appended and is not yet wholly applied, so that applying need not read the log. It is a
-// convenience, bounded in bytes: what does not fit is read from the log when its turn comes. A standby whose active is
-// stuck, or whose pages are slow, would otherwise hold its whole log in memory.
+// recentFrames keeps appended frames until they are applied, so that applying need not read the log. Its size is
+// bounded: frames that do not fit are read from the log later. Otherwise a standby with a stuck active, or with slow
+// pages, would hold its whole log in memory.
 type recentFrames struct {
 	mu      sync.Mutex
-	batches []appended // oldest first; there may be gaps between them
-	bytes   int64      // of their frames
+	batches []appended // oldest first, possibly with gaps
+	bytes   int64      // total size of the frames
 }
 
-// appended is a batch of frames that is in the log and not yet wholly applied.
+// appended is a batch of frames that is in the log and not yet completely applied.
 type appended struct {
 	frames []byte
 	before lsn.Position
 	end    lsn.Position
 }
 
-// keep takes a batch in, unless there is one already and the bytes would exceed the limit.
+// keep adds a batch. If other batches exist and the limit would be exceeded, it does not.
 func (r *recentFrames) keep(b appended, limit int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,8 +35,8 @@ func (r *recentFrames) keep(b appended, limit int64) {
 	r.bytes += int64(len(b.frames))
 }
 
-// after returns frames that begin at or before the record after applied; ok is false if they are not here. What lies
-// wholly behind is dropped.
+// after returns frames that begin at or before the record after applied; ok is false if they are not in memory. Fully
+// applied batches are dropped.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +49,8 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim remembers how far the first batch was applied, so that the next call need not walk it again. rest must be of
-// that batch.
+// trim removes the applied prefix of the first batch, so that the next call need not skip it again. rest must be part
+// of that batch.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 		return
 	}
 	switch first := &r.batches[0]; {
-	// wholly applied: it must not keep the next one, perhaps a very large one, from being kept
+	// fully applied: it must not use up the limit for the next one, which may be very large
 	case first.end.LSN <= at.LSN:
 		r.drop()
 	case first.before.LSN <= at.LSN:
@@ -67,14 +67,14 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	}
 }
 
-// drop takes the oldest batch out. mu is held.
+// drop removes the oldest batch. mu is held.
 func (r *recentFrames) drop() {
 	r.bytes -= int64(len(r.batches[0].frames))
 	r.batches[0] = appended{}
 	r.batches = r.batches[1:]
 }
 
-// clear drops everything: the log was cut or begun anew.
+// clear removes all batches after the log was cut or reset.
 func (r *recentFrames) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

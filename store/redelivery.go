@@ -9,7 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TTL is how long after it came to a queue a message expires, in milliseconds; 0: never, or no such queue.
+// TTL returns the time in milliseconds after which a message in a queue expires; 0 if never, or if the queue does not
+// exist.
 func (s *Store) TTL(id uint64) int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -19,9 +20,8 @@ func (s *Store) TTL(id uint64) int64 {
 	return 0
 }
 
-// RedeliveryDelays returns for each of the sequences how long the message is to wait before a consumer of the
-// subscription gets it again, as the configuration and the number of times that it was released have it; nil if there
-// is no redelivery delay.
+// RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
+// releases; nil if the subscription has no redelivery delay.
 func (s *Store) RedeliveryDelays(id uint64, sub uint32, sequences []uint64) []time.Duration {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -41,7 +41,7 @@ func (s *Store) RedeliveryDelays(id uint64, sub uint32, sequences []uint64) []ti
 	return delays
 }
 
-// redeliveryDelay is how long a message waits that was released so many times.
+// redeliveryDelay returns the delay of a message after the given number of releases.
 func redeliveryDelay(c *txn.Config, times uint32) time.Duration {
 	longest := float64(c.RedeliveryMaxDelay)
 	if c.RedeliveryMaxDelay == 0 {

@@ -18,45 +18,45 @@ import (
 )
 
 const (
-	// repairAgain is how long a message whose repair failed is left alone: a reader that wants it meanwhile is told at
-	// once that it is damaged.
+	// repairAgain is the minimum time between repair attempts for a message. Readers that request it in the meantime
+	// get an error immediately.
 	repairAgain = 5 * time.Second
-	// lostAgain is the same for a message that is damaged on the other node as well.
+	// lostAgain is the same for a message that is corrupt on the other node too.
 	lostAgain = time.Minute
 	// repairWait bounds how long a reader waits for the other node.
 	repairWait = 3 * time.Second
-	// copyBytes bounds what CopyMessages returns, but for a single larger message.
+	// copyBytes bounds the result of CopyMessages, except for a single larger message.
 	copyBytes = 8 << 20
 )
 
-// MessageSource is where good copies of messages are: the other node of the pair.
+// MessageSource provides good copies of messages: the other node of the pair.
 type MessageSource interface {
-	// FetchMessages returns what the other node has of a queue's messages from sequence first to last. applied is the
-	// last record that this node has applied: the source must make sure that both nodes have the same history up to the
-	// lower of that and its own, since a sequence names the same message only then.
+	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
+	// last record that this node has applied. The source must verify that both nodes have the same history up to the
+	// lower of that and its own. Only then does a sequence identify the same message.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
-// FoundMessages is what a node has of a range of messages.
+// FoundMessages are the copies that a node has of a range of messages.
 type FoundMessages struct {
-	// Messages that it has, by sequence.
+	// Messages are the available copies, by sequence.
 	Messages []Delivery
-	// Damaged are wanted there, and cannot be read there either.
+	// Damaged are messages that are needed but cannot be read on that node either.
 	Damaged []uint64
-	// Last sequence that was looked at, if that is less than what was asked for; otherwise what was asked for.
+	// Last is the last sequence that was covered. It is lower than requested if the result is partial.
 	Last uint64
 }
 
-// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is no source, and a
-// damaged page that a checkpoint needs is fatal.
+// SetMessageSource sets the source of good copies of corrupt messages. Without a source, a corrupt page that a
+// checkpoint needs is fatal.
 func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
 
-// StandAlone says that there is no other node that could have a good copy: what is damaged is lost.
+// StandAlone records that no other node has a copy: corrupt messages are lost.
 func (s *Store) StandAlone() { s.damage.alone.Store(true) }
 
-// CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to
-// repair its own with. It returns less at once when they are large (FoundMessages.Last says up to where). What is
-// damaged here is part of the answer.
+// CopyMessages returns this node's copies of a queue's messages from sequence first to last, for the other node to
+// repair its own. If they are large it returns a part of them (FoundMessages.Last). Messages that are corrupt on this
+// node are listed in the result.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
 	found := FoundMessages{Last: last}
 	size := 0
@@ -76,7 +76,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 		var bad *DamagedMessagesError
 		switch {
 		case errors.As(err, &bad):
-			s.note(bad) // this node wants it repaired, too
+			s.note(bad) // repair it on this node too
 			for _, seq := range bad.Sequences {
 				if seq <= last {
 					found.Damaged = append(found.Damaged, seq)
@@ -85,7 +85,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 			from = bad.Sequences[len(bad.Sequences)-1] + 1
 		case err != nil:
 			return FoundMessages{}, err
-		case next <= from: // nothing more there
+		case next <= from: // no further messages
 			return found, nil
 		default:
 			from = next
@@ -97,8 +97,8 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 // errNoCopy is returned when the other node could not be asked.
 var errNoCopy = errors.New("the other node's copy cannot be had")
 
-// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not. At
-// once is for a caller that does not come again and again.
+// repairMessages repairs the messages that a read found corrupt, within repairWait. The error is the reason for a
+// failure. atOnce ignores repairAgain, for callers that do not retry frequently.
 func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
 	s.note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -112,7 +112,7 @@ func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, a
 	return s.repairOne(ctx, bad.Queue, bad.Sequences[0], atOnce)
 }
 
-// RepairAll tries to repair whatever is known to be damaged. It returns how many messages still are.
+// RepairAll tries to repair all known corruption. It returns the number of messages that are still corrupt.
 func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 	if err := s.lookUpSuspects(); err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 	for i, m := range all {
 		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
 		if !s.damage.has(m.Queue, m.Sequence) {
-			continue // repaired with one before
+			continue // repaired together with an earlier one
 		}
 		err := s.repairMessages(ctx, bad, true)
 		if err != nil {
@@ -130,7 +130,7 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 		if ctx.Err() != nil {
 			return left, fmt.Errorf("repair: %w", ctx.Err())
 		}
-		if errors.Is(err, errNoCopy) { // no node to ask now: the others need not be tried
+		if errors.Is(err, errNoCopy) { // no node is available: do not try the others
 			left += len(all) - i - 1
 			break
 		}
@@ -138,15 +138,15 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 	return left, s.dropDamagedLog(ctx)
 }
 
-// runState is what this node has of the run that a sequence is in.
+// runState is the local state of the extent that contains a sequence.
 type runState struct {
-	entry index.Entry // its run is zero if there is none
-	alive []uint64    // who is wanted
-	have  []Delivery  // what of that can be read
-	why   error       // what is wrong with the rest; nil: nothing
+	entry index.Entry // its Run is zero if the extent does not exist
+	alive []uint64    // sequences that are needed
+	have  []Delivery  // those that can be read
+	why   error       // why the others cannot be read; nil if all can be
 }
 
-// lookAt reads the run that a wanted message is in.
+// lookAt reads the extent that contains a needed message.
 func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -192,7 +192,7 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	return st, nil
 }
 
-// wantedOf takes the wanted messages out of a run; the error says that some are missing.
+// wantedOf takes the needed messages from an extent; the error reports missing ones.
 func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 	r, err := index.NewRunReader(payload)
 	if err != nil {
@@ -216,7 +216,7 @@ func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 	return have, nil
 }
 
-// indexError makes the damage of a page that is not messages known.
+// indexError returns the error of a failed index read, and records corruption.
 func (s *Store) indexError(err error) error {
 	if unreadable(err) {
 		return s.noteIndex(err)
@@ -224,8 +224,8 @@ func (s *Store) indexError(err error) error {
 	return fmt.Errorf("read the index: %w", err)
 }
 
-// repairOne repairs the run that a wanted message is in. nil: it can be read again, or no subscription wants it any
-// more. The token of damage.busy is held.
+// repairOne repairs the extent that contains a needed message. It returns nil if the message is readable again, or no
+// longer needed. The token of damage.busy is held.
 func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
 	st, err := s.lookAt(queueID, seq)
 	if err != nil {
@@ -275,8 +275,8 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 	return s.stillMissing(queueID, seq, &st, &found)
 }
 
-// stillMissing notes what a repair could not bring back. It returns nil if the message that was asked for is not among
-// it.
+// stillMissing records the messages that a repair could not restore. It returns nil if the requested message is not
+// among them.
 func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
 	var lost, later []uint64
 	for _, q := range st.missing() {
@@ -295,7 +295,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 		}
 	}
 	if len(later) > 0 {
-		// Applied there and dead, which it will soon be here; or not applied there yet.
+		// Either applied and consumed there, as it will be here soon, or not applied there yet.
 		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
 		s.noteAnswer(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
@@ -305,7 +305,7 @@ func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMess
 	return err
 }
 
-// missing are the wanted messages that cannot be read.
+// missing returns the needed messages that cannot be read.
 func (st *runState) missing() []uint64 {
 	var out []uint64
 	for _, q := range st.alive {
@@ -316,7 +316,7 @@ func (st *runState) missing() []uint64 {
 	return out
 }
 
-// fetchAll asks the other node until it has said all that it has.
+// fetchAll queries the other node until it has covered the whole range.
 func (s *Store) fetchAll(
 	ctx context.Context, source MessageSource, queueID uint64, missing []uint64,
 ) (FoundMessages, error) {
@@ -338,7 +338,7 @@ func (s *Store) fetchAll(
 	return all, nil
 }
 
-// merge adds what came from the other node to what is there. It refuses what cannot be what was written here.
+// merge adds the other node's copies. It rejects copies that cannot match the messages written here.
 func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
 	for i := range found.Messages {
 		m := &found.Messages[i]

@@ -45,7 +45,7 @@ func (o *other) FetchMessages(
 	return o.s.CopyMessages(ctx, queue, first, last)
 }
 
-// flip changes one bit of a file, and again at the second call.
+// flip inverts one bit of a file; a second call restores it.
 func flip(t *testing.T, fs vfs.FS, name string, at int64) {
 	t.Helper()
 	f, err := fs.OpenFile(name, os.O_RDWR, 0)
@@ -58,7 +58,7 @@ func flip(t *testing.T, fs vfs.FS, name string, at int64) {
 	require.NoError(t, err)
 }
 
-// kindAt tells what a page holds, "" if no run begins there.
+// kindAt returns the kind of the extent that begins at a page, or "".
 func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	t.Helper()
 	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
@@ -74,7 +74,8 @@ func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	return h.Kind.String()
 }
 
-// pairOf are two nodes with the same content and different page sizes, one of which can be repaired from the other.
+// pairOf returns two nodes with the same content and different page sizes. The second one is the first one's message
+// source.
 func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	t.Helper()
 	mem = memfs.New()
@@ -87,7 +88,7 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	return n, mem, peer, m
 }
 
-// damageMessages flips a bit of each run of messages and tells how many there are.
+// damageMessages flips a bit of each extent of messages and returns their number.
 func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
 	t.Helper()
 	stats, err := s.Stats()
@@ -102,7 +103,7 @@ func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
 	return found
 }
 
-// small is a node with one queue of messages that share pages.
+// small returns a node with one queue of messages that share pages.
 func small(t *testing.T, o store.Options) *node {
 	t.Helper()
 	n := openNode(t, o)
@@ -119,7 +120,7 @@ func small(t *testing.T, o store.Options) *node {
 	return n
 }
 
-// pageWith finds the page that a text is in.
+// pageWith returns the page that contains a text.
 func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
 	t.Helper()
 	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
@@ -135,7 +136,7 @@ func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
 	return page.NoAt(int64(at), pageSize)
 }
 
-// readMarked reads a queue in small pieces and returns what came and which sequences are damaged.
+// readMarked reads a queue in small pieces and returns the readable and the corrupt sequences.
 func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	t.Helper()
 	for from := uint64(1); ; {
@@ -156,7 +157,7 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	}
 }
 
-// firstMessages finds a page of messages that is in use.
+// firstMessages returns a used page of messages.
 func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	t.Helper()
 	_, err := s.Checkpoint(context.Background())
@@ -181,7 +182,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	return 0
 }
 
-// lookedUp has everything repaired that is known to be damaged.
+// lookedUp repairs all known corruption.
 func lookedUp(s *store.Store) error {
 	left, err := s.RepairAll(context.Background())
 	if err == nil && left > 0 {

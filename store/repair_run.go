@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not
-// change, and neither does a digest. Nothing is done if the run has gone meanwhile.
+// replaceRun writes the readable messages of an extent to new pages and updates the index. The visible content and
+// the digests do not change. It does nothing if the extent was freed concurrently.
 func (p *pager) replaceRun(st *runState) error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -27,8 +27,8 @@ func (p *pager) replaceRun(st *runState) error {
 	s.mu.RLock()
 	q := s.state.Queue(st.entry.Queue)
 	for i := range st.have {
-		// What died meanwhile may have been taken out of the index by the last batch already: no later batch would take
-		// it out again.
+		// The last batch may already have removed messages consumed in the meantime from the index. No later batch
+		// would remove them again.
 		if d := &st.have[i]; q != nil && !q.Dead(d.Sequence) {
 			tail.Records[d.Sequence-tail.First] = d.Record
 		}
@@ -52,10 +52,10 @@ func (p *pager) replaceRun(st *runState) error {
 	return err
 }
 
-// errRunGone is returned when a run is not in the index any more.
+// errRunGone is returned when an extent is no longer in the index.
 var errRunGone = errors.New("the run is gone")
 
-// exchange has the index refer to new runs in the place of a damaged one.
+// exchange replaces a corrupt extent in the index with new ones.
 func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
@@ -95,9 +95,9 @@ func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 	return nil
 }
 
-// lookUpSuspects finds out what the pages are part of that were found damaged: messages are noted, to be repaired; the
-// map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
-// which its next reader finds out.
+// lookUpSuspects determines the use of corrupt pages. Messages are recorded for repair. The map of used pages is
+// rewritten by the next checkpoint. Other pages were freed, or are tree nodes, whose next reader reports the
+// corruption.
 func (s *Store) lookUpSuspects() error {
 	suspects := s.damage.suspectPages()
 	if len(suspects) == 0 {

@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestBadSectorsAreRepaired: a page that the disk does not give back (EIO) is as damaged as one with a wrong checksum,
-// and comes from the other node.
+// A page that the disk cannot read (EIO) is treated like one with a wrong checksum, and repaired from the other node.
 func TestBadSectorsAreRepaired(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

@@ -25,8 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from
-// the other node, the file's own map from memory. Nothing that is visible changes.
+// A flipped bit in any used page is found by the scrub. Messages are repaired from the other node, the file's own map
+// from memory. The visible content does not change.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -57,7 +57,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
 		damage(no)
 	}
-	// These move with each checkpoint, so that the loop may have missed them.
+	// These move with each checkpoint, so the loop may have missed them.
 	for _, kind := range []string{"bitmap", "bitmap directory"} {
 		for no := page.No(1); uint64(no) <= stats.Pages && repaired[kind] == 0; no++ {
 			if kindAt(t, mem, no) == kind {
@@ -72,8 +72,8 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	}
 }
 
-// TestDamagedIndex flips a bit of each node of the tree in turn. The store says that it has to be replaced, and is
-// whole again when it was.
+// A flipped bit in any node of the tree makes the store report that it must be replaced. It is consistent again after
+// the replacement.
 func TestDamagedIndex(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()
@@ -87,7 +87,7 @@ func TestDamagedIndex(t *testing.T) {
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
 		if _, err := n.s.Scrub(context.Background(), 0); err == nil {
 			require.NoError(t, n.s.IndexDamage())
-			continue // a node of a checkpoint before
+			continue // a node of an earlier checkpoint
 		}
 		found++
 		require.ErrorIs(t, n.s.IndexDamage(), store.ErrIndexDamaged)
@@ -100,7 +100,7 @@ func TestDamagedIndex(t *testing.T) {
 	require.Positive(t, found)
 }
 
-// TestScrubRepairsTheHead flips bits of the header and of the meta slots. A restart finds everything.
+// Flipped bits in the header and in the meta slots are repaired by the scrub. A restart finds all content.
 func TestScrubRepairsTheHead(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
@@ -119,7 +119,7 @@ func TestScrubRepairsTheHead(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, again.s))
 }
 
-// TestReadRepairs damages all pages of messages and reads them.
+// Reads repair corrupt pages of messages.
 func TestReadRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -135,7 +135,7 @@ func TestReadRepairs(t *testing.T) {
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	n.check()
 
-	// What was repaired is in a checkpoint, though nothing was applied.
+	// The repair is in a checkpoint, although nothing was applied.
 	require.NoError(t, n.s.Close())
 	again := openNode(t, options(mem))
 	again.applyAll()
@@ -143,8 +143,8 @@ func TestReadRepairs(t *testing.T) {
 	again.check()
 }
 
-// TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently
-// on both, so that a part of a page can be repaired.
+// Only messages that are in corrupt pages on both nodes are lost. The page boundaries differ between the nodes, so a
+// page can be partly repaired.
 func TestBothCopiesDamaged(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
 	o := options(there)
@@ -158,7 +158,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	_, lostThere := readMarked(t, twin.s)
 	require.Contains(t, lostThere, uint64(21))
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine, 2048)+100)
-	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // one that the other node can help with
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // repairable from the other node
 
 	got, lost := readMarked(t, n.s)
 	require.Contains(t, lost, uint64(21))
@@ -174,7 +174,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Equal(t, "q", d.Name)
 	}
 
-	// A reader that wants to know hears DATA_LOSS for one of those, and what is before it comes first.
+	// A read without MarkDamaged returns DATA_LOSS for one of them, after the messages before it.
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
 	var bad *store.DamagedMessagesError
 	require.ErrorAs(t, err, &bad)
@@ -184,7 +184,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Contains(t, lost, seq)
 	}
 
-	// A consumer that acknowledges them has them forgotten, and their page given back.
+	// After a consumer has acknowledged them, they are no longer listed, and their page is freed.
 	n.commit(func(b *txn.Builder) {
 		for _, seq := range lost {
 			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
@@ -198,7 +198,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	n.check()
 }
 
-// TestRepairWaitsForTheOtherNode: what cannot be repaired yet is repaired later, and blocks no reader meanwhile.
+// A message that cannot be repaired yet is repaired later, and does not block readers in the meantime.
 func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	mem := memfs.New()
 	n, twin := small(t, options(mem)), small(t, options(memfs.New()))
@@ -223,8 +223,7 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	n.check()
 }
 
-// TestRewriteRepairs: a rewrite that meets a damaged page has it repaired and begins anew. Without another node it
-// fails, as before.
+// A rewrite that finds a corrupt page repairs it and starts again. Without another node it fails.
 func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -245,8 +244,8 @@ func TestRewriteRepairs(t *testing.T) {
 	n.check()
 }
 
-// TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written:
-// the scrub gives up what a checkpoint holds, and a restart finds a sound log.
+// A bit is flipped in each log segment that no checkpoint needs, and in the current one. The scrub discards records
+// that a checkpoint contains, and a restart finds a consistent log.
 func TestDamagedLog(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -262,7 +261,7 @@ func TestDamagedLog(t *testing.T) {
 		require.NoError(t, err)
 		st := n.s.DamageStatus()
 		require.Equal(t, uint64(i+1), st.FoundLog, name)
-		if st.DamagedLogLSN != 0 { // in the segment that was being written: the next transaction begins another one
+		if st.DamagedLogLSN != 0 { // in the current segment: the next transaction starts another one
 			n.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
 			_, err = n.s.RepairAll(context.Background())
 			require.NoError(t, err)
@@ -283,15 +282,14 @@ func TestDamagedLog(t *testing.T) {
 	require.ErrorIs(t, err, wal.ErrTrimmed)
 }
 
-// TestPagerMeetsDamage has the pager need a damaged page of the index. The store does not fail: it waits to be
-// replaced, and goes on applying meanwhile.
+// The pager needs a corrupt page of the index. The store does not fail: it keeps applying until it is replaced.
 func TestPagerMeetsDamage(t *testing.T) {
 	n, mem, peer, _ := pairOf(t)
 	require.NoError(t, n.s.Close())
 	stats, err := peer.s.Stats()
 	require.NoError(t, err)
 	require.NotZero(t, stats.Pages)
-	// Nothing of the tree is in memory after a restart but what the state was loaded from.
+	// After a restart only the part of the tree from which the state was loaded is in memory.
 	n = openNode(t, options(mem))
 	n.s.SetMessageSource(peer)
 	n.applyAll()
@@ -312,8 +310,8 @@ func TestPagerMeetsDamage(t *testing.T) {
 	n.check()
 }
 
-// TestStoreThatCannotBeOpened damages what a start needs. A node of a pair sets the store aside and begins an empty
-// one, which the record cannot name in sync; a node that has no pair refuses to start.
+// Files needed for a start are corrupted. A node of a pair quarantines the store and begins an empty one, which the
+// record cannot name in sync. A node without a pair refuses to start.
 func TestStoreThatCannotBeOpened(t *testing.T) {
 	places := map[string]func(t *testing.T, mem vfs.FS){
 		"tree": func(t *testing.T, mem vfs.FS) {
@@ -382,7 +380,7 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// TestSnapshotWithDamage sends a snapshot with a damaged page of messages. The sender notices, and repairs its own.
+// A snapshot with a corrupt page of messages is sent. The sender detects the corruption and repairs its own copy.
 func TestSnapshotWithDamage(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestReplayOfALongLog starts over a log that is read in several pieces: what was applied from an earlier piece, and is
-// not in pages yet, must not change when a later piece is read.
+// A long log is replayed in several pieces. Records applied from an earlier piece, and not yet in pages, must not
+// change when a later piece is read.
 func TestReplayOfALongLog(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -57,8 +57,8 @@ func TestReplayOfALongLog(t *testing.T) {
 	second.check()
 }
 
-// TestReplayEndsInABatch: what the log holds from before the start is read in pieces, and one of them ends in the
-// middle of a batch that was appended since and is in memory, too. Applying must go on with the rest of that batch.
+// The log from before the start is read in pieces, and one piece ends within a batch that was appended since and is
+// also in memory. Applying must continue with the rest of that batch.
 func TestReplayEndsInABatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))

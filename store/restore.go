@@ -18,9 +18,9 @@ import (
 
 // RestoreTarget is a data directory that is being filled from a backup.
 //
-// The identity file is the switch: it is the first thing that is written, with a mark that makes Open refuse the
-// directory (ErrRestoring), and the last thing that is replaced, without the mark. Between the two page.db and the log
-// may be in any state. A restore that finds the mark may begin again, and nothing else may use the directory.
+// The identity file makes the restore atomic. It is written first, with a mark that makes Open reject the directory
+// (ErrRestoring), and replaced last, without the mark. In between, page.db and the log may be in any state. A restore
+// that finds the mark may start again; no other operation may use the directory.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
@@ -28,13 +28,13 @@ type RestoreTarget struct {
 	id   identityFile
 }
 
-// BeginRestore takes an empty directory, or one in which a restore was interrupted, for a restore of the save-set
-// called source; durable before it returns. What an interrupted restore left is removed. The directory gets a new node
-// and store UUID, no pair and no fence. The caller must end with Commit or Abort, then Close.
+// BeginRestore prepares a directory for the restore of the backup named source; durable when it returns. The
+// directory must be empty, or contain an interrupted restore, whose files are removed. The directory gets a new node
+// and store UUID, no pair and no fence. The caller must finish with Commit or Abort, then Close.
 //
-// Errors: ErrNotEmpty if anything else is in the directory, ErrInUse if a process has it open.
+// It returns ErrNotEmpty if the directory contains other files, and ErrInUse if a process has it open.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
-	if err := CheckRestore(fsys, dir); err != nil { // before anything is created
+	if err := CheckRestore(fsys, dir); err != nil { // before any file is created
 		return nil, err
 	}
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
@@ -60,7 +60,8 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	return t, nil
 }
 
-// CheckRestore tells whether BeginRestore would take the directory, without changing anything: nil or ErrNotEmpty.
+// CheckRestore checks, without changing anything, whether BeginRestore would accept the directory. It returns nil or
+// ErrNotEmpty.
 func CheckRestore(fsys vfs.FS, dir string) error {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +76,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 	}
 	for _, name := range names {
 		switch name {
-		case datadir.LockName, identityName + ".tmp", "lost+found": // the last one is in the root of a fresh filesystem
+		case datadir.LockName, identityName + ".tmp", "lost+found": // lost+found is in the root of a new filesystem
 		default:
 			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty,
 				filepath.Join(dir, name))
@@ -84,13 +85,13 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// NodeID and StoreID are the new UUIDs.
+// NodeID returns the new node UUID.
 func (t *RestoreTarget) NodeID() uuid.UUID { return t.id.NodeID }
 
-// StoreID is the new store UUID: that of the page file and of the log.
+// StoreID returns the new store UUID, used in the page file and in the log.
 func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
 
-// clear removes what an earlier attempt left behind.
+// clear removes the files of an earlier attempt.
 func (t *RestoreTarget) clear() error {
 	logDir := datadir.LogDir(t.dir)
 	names, err := t.fsys.ReadDir(logDir)
@@ -116,8 +117,8 @@ func (t *RestoreTarget) clear() error {
 	return nil
 }
 
-// Commit makes the directory a node's data directory, which Open takes. page.db and the log are complete and durable.
-// It is durable before it returns.
+// Commit turns the directory into a data directory that Open accepts. page.db and the log must be complete and
+// durable. The commit is durable when it returns.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
 		return fmt.Errorf("end the restore: %w", err)
@@ -130,7 +131,7 @@ func (t *RestoreTarget) Commit() error {
 	return nil
 }
 
-// Abort empties the directory again, as far as that is possible; the mark goes last.
+// Abort empties the directory again, if possible; the mark is removed last.
 func (t *RestoreTarget) Abort() error {
 	if err := t.clear(); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (t *RestoreTarget) Abort() error {
 	return nil
 }
 
-// Close lets the directory go.
+// Close unlocks the directory.
 func (t *RestoreTarget) Close() error {
 	if err := t.lock.Close(); err != nil {
 		return fmt.Errorf("unlock the data directory: %w", err)

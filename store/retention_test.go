@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestRetentionFreesPages: retained messages are in the page file although all subscriptions have acknowledged them,
-// and survive a restart; ending the retention of the older half gives their pages free, and page.db can shrink by them.
+// Retained messages stay in the page file although all subscriptions have acknowledged them, and survive a restart.
+// Ending the retention of the older half frees their pages, and page.db can shrink by them.
 func TestRetentionFreesPages(t *testing.T) {
 	const n, size = 20_000, 500
 	mem := memfs.New()
@@ -61,8 +61,8 @@ func TestRetentionFreesPages(t *testing.T) {
 	s.check()
 }
 
-// TestFirstSince: a time is found among messages in pages and in memory, with holes between them, in a store of a few
-// hundred thousand, and takes a moment.
+// FirstSince finds a time quickly among several hundred thousand messages in pages and in memory, with gaps between
+// them.
 func TestFirstSince(t *testing.T) {
 	n := 300_000
 	if testing.Short() {
@@ -74,7 +74,7 @@ func TestFirstSince(t *testing.T) {
 		s.commit(func(b *txn.Builder) {
 			b.BeginPublish(1)
 			for i := range 10_000 {
-				b.Message(1000+int64(from+i)/4, nil, nil) // four a millisecond
+				b.Message(1000+int64(from+i)/4, nil, nil) // four per millisecond
 			}
 			b.EndPublish()
 		})

@@ -9,17 +9,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// retireEvery is how often a replaced page file is looked at for readers.
+// retireEvery is the interval at which a replaced page file is checked for readers.
 const retireEvery = 50 * time.Millisecond
 
-// retired are page files that were replaced and still have readers.
+// retired holds replaced page files that still have readers.
 type retired struct {
 	stop   chan struct{} // closed by close
 	joined sync.WaitGroup
 }
 
-// add closes a page file that was replaced as soon as nothing reads it any more: a snapshot that was opened before goes
-// on.
+// add closes a replaced page file as soon as nothing reads it. Snapshots opened before stay usable.
 func (r *retired) add(file *page.File, failed func(error)) {
 	r.joined.Go(func() {
 		tick := time.NewTicker(retireEvery)
@@ -38,7 +37,7 @@ func (r *retired) add(file *page.File, failed func(error)) {
 	})
 }
 
-// close closes the files that are left, and waits for that. No other is added meanwhile.
+// close closes the remaining files and waits for that. add must not be called concurrently.
 func (r *retired) close() {
 	close(r.stop)
 	r.joined.Wait()

@@ -24,9 +24,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// BenchmarkRewrite rewrites a store beside a plain copy and sync of the same file: the goal is half of its speed. A log
-// is appended and synced meanwhile, and the slowest and the mean of these are reported, as is how long a canceled
-// rewrite takes to let go.
+// BenchmarkRewrite compares a rewrite with a plain copy and sync of the same file; the goal is half of its speed. It
+// also appends to a log and reports the slowest and the mean sync, and how long a canceled rewrite takes to return.
 func BenchmarkRewrite(b *testing.B) {
 	for _, c := range []struct {
 		size, to int
@@ -144,7 +143,7 @@ func benchRewrite(b *testing.B, size, to int) {
 	b.ReportMetric(float64(len(scan.Candidates)), "candidates")
 }
 
-// benchCopy copies a file as cp does, and syncs it.
+// benchCopy copies a file like cp, and syncs it.
 func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
 	begun := time.Now()
 	in, err := os.Open(from)
@@ -159,7 +158,7 @@ func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
 	return n, time.Since(begun)
 }
 
-// benchLog is the mean time of an append with its sync, beside what goes on.
+// benchLog returns the mean time of an append with its sync, while beside runs concurrently.
 func benchLog(publish func(bool, int), beside func(context.Context) error) time.Duration {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())

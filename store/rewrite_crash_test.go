@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// crashPoints runs do and returns a crash clone from before each change that it makes to the disk.
+// crashPoints runs do and returns a crash clone from before each of its changes to the disk.
 func crashPoints(
 	t *testing.T, mem *memfs.FS, fault *faultfs.FS, seed uint64, do func(),
 ) (clones []*memfs.FS, ops []string) {
@@ -51,8 +51,8 @@ func crashPoints(
 	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
 }
 
-// TestRewriteCrashEverywhere stops the machine before each write, sync and rename of a rewrite. A restart finds exactly
-// one good page.db, every message, and nothing half done beside it.
+// The machine stops before each write, sync and rename of a rewrite. A restart finds exactly one good page.db, every
+// message, and no partial files.
 func TestRewriteCrashEverywhere(t *testing.T) {
 	for seed := range uint64(6) {
 		mem := memfs.New()
@@ -96,8 +96,8 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 	}
 }
 
-// TestRewriteFails fails each change that a rewrite makes to the disk, once with a full disk, once with an I/O error.
-// Either the store goes on with what it has, or it says that it failed and a restart finds everything.
+// Each change of a rewrite to the disk fails, once with a full disk, once with an I/O error. Either the store
+// continues with its old file, or it reports that it failed and a restart finds all content.
 func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		var failed, went int
@@ -113,7 +113,7 @@ func TestRewriteFails(t *testing.T) {
 				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate,
 					faultfs.OpCreate,
 					faultfs.OpAllocate:
-					// Not what the log does to its spare segments in the background.
+					// Ignore the log's background operations on its spare segments.
 					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == faultfs.OpRename &&
 						strings.HasPrefix(op.Name, "/data/page.db") ||
 						op.Kind == faultfs.OpSyncDir && op.Name == "/data" {
@@ -154,13 +154,13 @@ func TestRewriteFails(t *testing.T) {
 	}
 }
 
-// dumpBig is dumpStore with the number of the last queue set to 5, whatever the model made before.
+// dumpBig is dumpStore with the number of the last queue set to 5, regardless of the queues of the model.
 func dumpBig(t *testing.T, n *node, m *model) string {
 	t.Helper()
 	return strings.Replace(dumpStore(t, n.s), fmt.Sprintf("queue %d big", m.nextID+1), "queue 5 big", 1)
 }
 
-// TestRewriteNeedsSpace refuses with both figures before it writes anything.
+// A rewrite without enough space is rejected with both figures before it writes anything.
 func TestRewriteNeedsSpace(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, ReserveBytes: 1 << 60})

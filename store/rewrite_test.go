@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// checkOffline ends a test of a rewrite: page.db alone must be sound, with nothing half done beside it.
+// checkOffline verifies after a rewrite that page.db is consistent and that no partial file exists.
 func checkOffline(t *testing.T, fs vfs.FS) {
 	t.Helper()
 	report, err := checkDir(fs)
@@ -40,8 +40,8 @@ func checkOffline(t *testing.T, fs vfs.FS) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestRewriteRandom rewrites a store now and then, to all kinds of page sizes, between random transactions, restarts
-// and crashes. Content and digest stay those of a store that was never rewritten.
+// A store is rewritten to random page sizes between random transactions, restarts and crashes. Content and digest
+// equal those of a store that was never rewritten.
 func TestRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	for seed := range uint64(3) {
@@ -102,7 +102,6 @@ func TestRewriteRandom(t *testing.T) {
 	}
 }
 
-// publishMany fills a queue with messages of one size.
 func (n *node) publishMany(queue uint64, count, size int) {
 	n.t.Helper()
 	for done := 0; done < count; {
@@ -118,7 +117,7 @@ func (n *node) publishMany(queue uint64, count, size int) {
 	}
 }
 
-// TestRewriteKeepsSharingShared rewrites a topic with many subscriptions: its messages stay stored once.
+// After the rewrite of a topic with many subscriptions its messages are still stored once.
 func TestRewriteKeepsSharingShared(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -129,7 +128,7 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 	}
 	n.commit(func(b *txn.Builder) { b.CreateQueue("topic", txn.Config{}, names...) })
 	n.publishMany(1, 300, 5000)
-	for i := range uint64(49) { // one subscription still wants all
+	for i := range uint64(49) { // one subscription still needs all messages
 		n.commit(func(b *txn.Builder) { b.Ack(1, uint32(i+2), txn.Range{First: 1, Last: (i + 1) * 6}) })
 	}
 	want := dumpStore(t, n.s)
@@ -149,8 +148,8 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 	require.Zero(t, dropped)
 }
 
-// TestRewriteStopsAtDamage leaves the old file untouched when a page cannot be read, and everything that can be read
-// stays readable. A scan of the same store says where the damage is.
+// A rewrite that cannot read a page leaves the old file untouched, and all readable messages stay readable. A scan
+// reports the location of the corruption.
 func TestRewriteStopsAtDamage(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -189,8 +188,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// TestRewriteCanceled gives a rewrite up at random points. It returns at once, Apply goes on at once, and nothing is
-// left of it.
+// A rewrite canceled at a random point returns immediately, Apply continues, and no file is left.
 func TestRewriteCanceled(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -207,7 +205,7 @@ func TestRewriteCanceled(t *testing.T) {
 			if strings.HasPrefix(op.Name, "/data/page.db") && count.Add(1) == at {
 				cancel()
 				if op.Name == "/data/page.db_new" && op.Kind != faultfs.OpRename {
-					<-stuck // a disk that hangs must not keep a takeover waiting, before it is too late to give up
+					<-stuck // a disk that hangs must not delay a takeover while the rewrite can still be canceled
 				}
 			}
 			return nil
@@ -239,8 +237,8 @@ func TestRewriteCanceled(t *testing.T) {
 	checkOffline(t, mem)
 }
 
-// TestLogGoesOnDuringRewrite appends while a rewrite is held up in its middle. Nothing of it is applied before the end,
-// then all is; a second rewrite is refused meanwhile, a checkpoint is not.
+// Records appended while a rewrite is blocked are applied when it has finished. In the meantime a second rewrite is
+// rejected, but a checkpoint is not.
 func TestLogGoesOnDuringRewrite(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -287,11 +285,11 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	require.NoError(t, <-applied)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
-	// A phase that lasts is reported again and again.
+	// A long phase is reported repeatedly.
 	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, slices.Compact(phases))
 }
 
-// TestRewriteKeepsItsRate copies no faster than it may, and gives up at once while it waits for its turn.
+// A rewrite does not exceed its rate, and can be canceled while it waits for its rate limit.
 func TestRewriteKeepsItsRate(t *testing.T) { synctest.Test(t, testRewriteKeepsItsRate) }
 
 func testRewriteKeepsItsRate(t *testing.T) {
@@ -320,7 +318,7 @@ func testRewriteKeepsItsRate(t *testing.T) {
 			go func() {
 				_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{
 					PageSize: 8192, BytesPerSecond: 1 << 10,
-					Progress: func(p checkpoint.Progress) { // a phase that is held up is told again
+					Progress: func(p checkpoint.Progress) { // a delayed phase is reported repeatedly
 						if p.Phase == "copy" {
 							copying()
 						}
@@ -333,7 +331,7 @@ func testRewriteKeepsItsRate(t *testing.T) {
 				cancel()
 			}
 			began := time.Now()
-			err = <-result // at this rate it would go on for minutes
+			err = <-result // at this rate it would take minutes
 			require.Equal(t, map[string]time.Duration{"canceled": 0, "deadline": time.Second}[name], time.Since(began))
 			require.ErrorIs(t, err, rewrite.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())
@@ -346,7 +344,7 @@ func testRewriteKeepsItsRate(t *testing.T) {
 	n.check()
 }
 
-// TestCloseDuringRewrite closes the store in the middle of a rewrite, which is canceled and leaves nothing.
+// Close during a rewrite cancels it, and no file is left.
 func TestCloseDuringRewrite(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -378,7 +376,7 @@ func TestCloseDuringRewrite(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, again.s))
 }
 
-// TestSnapshotSurvivesRewrite reads a snapshot across a rewrite: it is of the old file, and stays readable.
+// A snapshot opened before a rewrite refers to the old file and stays readable.
 func TestSnapshotSurvivesRewrite(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()

@@ -4,8 +4,8 @@ package store
 
 import "github.com/lockstep-mq/lockstep/store/queue"
 
-// RoomIn returns what one transaction may publish to a queue at present, by the queue's limits. A queue that is not
-// there has no room.
+// RoomIn returns how much one transaction may currently publish to a queue, according to the queue's limits. A
+// missing queue has no room.
 func (s *Store) RoomIn(id uint64) queue.Room {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

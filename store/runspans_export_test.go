@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// CheckRunSpans compares what the pager knows of the spans of runs with the index: a run that is there must not be
-// shorter than what is known of each group that it reaches into.
+// CheckRunSpans compares the pager's span cache with the index: an extent must not be shorter than the cached span of
+// each group that it overlaps.
 func (s *Store) CheckRunSpans() error {
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
@@ -37,21 +37,21 @@ func (s *Store) CheckRunSpans() error {
 	return it.Err()
 }
 
-// KnownChunks is of how many chunks the pager knows the spans of the runs.
+// KnownChunks returns the number of chunks in the pager's span cache.
 func (s *Store) KnownChunks() int {
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	return len(s.pager.spans.in(s.index).chunks)
 }
 
-// ForgetRunSpans drops what the pager knows of the spans of runs, as a start does.
+// ForgetRunSpans clears the pager's span cache, as a restart does.
 func (s *Store) ForgetRunSpans() {
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	s.pager.spans.of = nil
 }
 
-// IndexLooks is how often the pager has looked in the index for runs that lost their last message.
+// IndexLooks returns the number of the pager's index lookups for extents that lost their last message.
 func (s *Store) IndexLooks() uint64 {
 	s.pager.hold()
 	defer s.pager.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestAcksInNoOrder: whatever is acknowledged in whatever order, each checkpoint frees exactly what no subscription
-// wants, with runs of all lengths, before and after a start, and when messages are few in a run or alone in it.
+// For random acknowledgements, each checkpoint frees exactly the messages that no subscription needs. This holds for
+// extents of all lengths, before and after a restart, and with one or few messages in an extent.
 func TestAcksInNoOrder(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 15))
@@ -27,7 +27,7 @@ func TestAcksInNoOrder(t *testing.T) {
 		alive := map[uint64]bool{}
 		published += publishSome(n, rng, alive, published)
 		for round := range 40 {
-			for range rng.IntN(4) { // each call ends a run early
+			for range rng.IntN(4) { // each call ends an extent early
 				published += publishSome(n, rng, alive, published)
 				_, err := n.s.Checkpoint(ctx)
 				require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestAcksInNoOrder(t *testing.T) {
 	}
 }
 
-// publishSome publishes messages of one size, which is small, or nearly a page, or more than one.
+// publishSome publishes messages of one size: small, nearly a page, or more than a page.
 func publishSome(n *node, rng *rand.Rand, alive map[uint64]bool, published uint64) uint64 {
 	size, count := []int{0, 20, 100, 700, 3000}[rng.IntN(5)], 1+rng.IntN(1500)
 	if size >= 700 {
@@ -78,8 +78,8 @@ func ackSome(b *txn.Builder, rng *rand.Rand, alive map[uint64]bool, published ui
 	}
 }
 
-// TestAcksInNoOrderReadNoIndex: a checkpoint after a few acknowledgements, each far from the others, does not look at
-// the index where no run can have lost its last message, and after a start looks at each part of it only once.
+// A checkpoint after a few scattered acknowledgements does not search the index where no extent can have lost its
+// last message. After a restart it searches each part of the index only once.
 func TestAcksInNoOrderReadNoIndex(t *testing.T) {
 	const chunks = 24
 	n := openNode(t, options(memfs.New()))
@@ -109,7 +109,7 @@ func TestAcksInNoOrderReadNoIndex(t *testing.T) {
 		require.NoError(t, err)
 		return n.s.IndexLooks()
 	}
-	ackRound(1) // the first chunk is not known
+	ackRound(1) // the first chunk is not yet known
 	before := n.s.IndexLooks()
 	require.Equal(t, before, ackRound(2))
 	require.Equal(t, before, ackRound(3))

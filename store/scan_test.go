@@ -38,7 +38,7 @@ func (n *node) scan(o checkpoint.ScanOptions) checkpoint.ScanResult {
 	return r
 }
 
-// TestScanPredictsTheFile compares the table with what rewrites really give, to the byte.
+// The scan's prediction matches the size of rewritten files exactly.
 func TestScanPredictsTheFile(t *testing.T) {
 	ctx := context.Background()
 	n, m := filled(t, options(memfs.New()))
@@ -66,8 +66,8 @@ func TestScanPredictsTheFile(t *testing.T) {
 	n.check()
 }
 
-// TestScanMix is the mixture that the mean size would inflate sevenfold: 40k messages of 15000 bytes, 6k of 512, scaled
-// down. What is recommended makes the file smaller, or the scan says that nothing is gained.
+// A mixture of sizes (40,000 messages of 15,000 bytes, 6,000 of 512, scaled down), for which a page size based on the
+// mean would inflate the file sevenfold. The recommended size makes the file smaller, or the scan reports no gain.
 func TestScanMix(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -96,7 +96,7 @@ func TestScanMix(t *testing.T) {
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.Equal(t, "nothing is gained by another page size", r.Note)
 
-	// The limit set to the former size recommends no loss.
+	// With the limit set to the former size the scan recommends no loss.
 	r = n.scan(checkpoint.ScanOptions{MaxPageSize: 2048})
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.GreaterOrEqual(t, r.GainBytes, int64(0))
@@ -106,8 +106,8 @@ func TestScanMix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestScanRecommendsNoLoss: whatever the present size and the limit, what is recommended makes no larger file than a
-// compact does, nor one that takes more reads.
+// For any current size and limit, the recommended size makes the file no larger than a compact does, and needs no
+// more reads.
 func TestScanRecommendsNoLoss(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		o := options(memfs.New())
@@ -137,7 +137,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 	}
 }
 
-// TestScanOneHugeMessage does not let one message decide for all the others.
+// One large message does not determine the recommendation for all others.
 func TestScanOneHugeMessage(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -147,7 +147,7 @@ func TestScanOneHugeMessage(t *testing.T) {
 	require.Less(t, r.Recommended, 64<<10)
 }
 
-// TestScanEmpty recommends what is there, or the limit if that is below.
+// For an empty store the current page size is recommended, or the limit if that is lower.
 func TestScanEmpty(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -162,7 +162,7 @@ func TestScanEmpty(t *testing.T) {
 		result, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
-		// twice: a transaction that fails
+		// the second time, a transaction that fails
 		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	}
 	n.publishMany(1, 10, 100)
@@ -184,8 +184,7 @@ func TestScanEmpty(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestScanDamaged scans a store of which each page in turn cannot be read. It reports, and neither fails for good nor
-// panics.
+// Each page in turn is unreadable. The scan reports it, and neither fails permanently nor panics.
 func TestScanDamaged(t *testing.T) {
 	mem := memfs.New()
 	n, _ := filled(t, options(mem))

@@ -14,19 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxScheduleChanges is how many changes of the schedule there may be in memory before a checkpoint is due: some 10
-// MiB.
+// maxScheduleChanges is the number of schedule changes in memory at which a checkpoint is due: about 10 MiB.
 const maxScheduleChanges = 1 << 18
 
-// clock is what a store tells those who do what is due.
+// clock notifies the components that process due messages.
 type clock struct {
-	soonest atomic.Int64  // the earliest time that was added since it was last asked for
-	alarm   atomic.Int64  // an earlier one is told
+	soonest atomic.Int64  // the earliest time added since it was last read
+	alarm   atomic.Int64  // earlier times are signalled
 	early   chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards onDue
 	onDue func([]queue.DueMessage)
-	due   []queue.DueMessage // of Apply alone
+	due   []queue.DueMessage // used only by Apply
 }
 
 func (c *clock) init() {
@@ -34,7 +33,7 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// note takes what was just applied from the state. Store.mu is held.
+// note takes newly due messages and times from the state. Store.mu is held.
 func (c *clock) note(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
@@ -47,12 +46,12 @@ func (c *clock) note(state *queue.State) {
 	if soonest < c.alarm.Load() {
 		select {
 		case c.early <- struct{}{}:
-		default: // a signal is waiting already
+		default: // a signal is already pending
 		}
 	}
 }
 
-// tell passes on what became deliverable.
+// tell passes deliverable messages to onDue.
 func (c *clock) tell() {
 	if len(c.due) == 0 {
 		return
@@ -65,28 +64,29 @@ func (c *clock) tell() {
 	}
 }
 
-// OnDue has fn called with the messages that have become deliverable because their time has come, after they can be
-// read; nil ends that, though a call that is going on may not have ended. fn must return soon, and keep nothing.
+// OnDue sets the function that is called with messages whose delivery time has come. They are readable before the
+// call. nil removes the function, but a call in progress may still be running. fn must return quickly, and must not
+// retain the slice.
 func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
 	s.clock.onDue = fn
 }
 
-// Early receives after a time was added to the schedule that is before the one that SetAlarm was called with.
+// Early receives a signal after a time earlier than the alarm (SetAlarm) was added to the schedule.
 func (s *Store) Early() <-chan struct{} { return s.clock.early }
 
-// SetAlarm says from which time on those that are added need not be told, in milliseconds since 1970.
+// SetAlarm sets the time, in milliseconds since 1970, from which on added times are not signalled.
 func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 
-// SoonestAdded gives the earliest time that was added to the schedule since the last call; queue.NeverMS for none.
+// SoonestAdded returns the earliest time added to the schedule since the last call; queue.NeverMS if none.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
-// Scheduled returns the first entries of the schedule, in order, at most limit, that come after one and are due by a
-// time. next is the time of an entry that comes after those; queue.NeverMS if there is none. It may have been removed.
+// Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is
+// the time of a later entry; queue.NeverMS if none. That entry may already have been removed.
 //
-// What is in memory was added or removed since the last checkpoint, and is put together with what the tree has. It
-// reads pages, and never holds up a transaction meanwhile. Errors: ErrClosed, ErrFailed, ErrIndexDamaged.
+// Changes since the last checkpoint are in memory, and are merged with the tree's entries. Scheduled reads pages, and
+// never blocks a transaction. Errors: ErrClosed, ErrFailed, ErrIndexDamaged.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -107,7 +107,7 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 		s.mu.RLock()
 		if s.state.ScheduleVersion() != version {
 			s.mu.RUnlock()
-			continue // entries went from memory into a newer tree
+			continue // entries moved from memory to a newer tree
 		}
 		entries = s.state.Scheduled(after, upTo, stored, limit, nil)
 		next = beyond
@@ -125,11 +125,11 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 func (s *Store) scheduleView() (*tree.View, *page.Guard, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	guard := s.file.ReadGuard() // before the view, so that nothing in it can be overwritten
+	guard := s.file.ReadGuard() // before the view, so that no page of it can be overwritten
 	return s.index.View(), guard, s.state.ScheduleVersion()
 }
 
-// readSchedule reads the entries of the tree that come after one and are due by a time, and the time of the next one.
+// readSchedule reads the entries of the tree that follow after and are due by byMS, and the time of the next one.
 func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found []txn.Due, next int64, err error) {
 	it := view.Scan(append(queue.ScheduleKey(nil, after), 0), queue.ScheduleKeys().To)
 	for it.Next() {

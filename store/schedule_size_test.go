@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// heap is what is in use after all garbage was collected.
+// heap returns the heap in use after a full garbage collection.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -27,8 +27,7 @@ func heap() int64 {
 	return int64(m.HeapInuse)
 }
 
-// TestDelayedTakeLittleMemory: delayed messages cost little memory and no time at a start, however many there are.
-// LOCKSTEP_DELAYED is how many.
+// Delayed messages use little memory and no start time, regardless of their number. LOCKSTEP_DELAYED sets the number.
 func TestDelayedTakeLittleMemory(t *testing.T) {
 	count := 200_000
 	if env := os.Getenv("LOCKSTEP_DELAYED"); env != "" {
@@ -46,7 +45,7 @@ func TestDelayedTakeLittleMemory(t *testing.T) {
 		n.commit(func(b *txn.Builder) {
 			b.BeginPublish(1)
 			for i := range min(txn.MaxPublishMessages, count-sent) {
-				at := 1_000_000 + int64(sent+i)*7919%86_400_000 // over a day, in no order
+				at := 1_000_000 + int64(sent+i)*7919%86_400_000 // over a day, in random order
 				b.MessageWith(1000, &txn.Attributes{DeliverAtMS: at}, nil, []byte("0123456789"))
 			}
 			b.EndPublish()
@@ -79,7 +78,6 @@ func TestDelayedTakeLittleMemory(t *testing.T) {
 	require.Less(t, reads, uint64(500), "a start does not read the schedule, which takes thousands of pages")
 }
 
-// reopen opens the store again.
 func (n *node) reopen(o store.Options) {
 	n.t.Helper()
 	s, err := store.Open(o)

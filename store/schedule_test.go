@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// timed is a node, and what its schedule should be.
+// timed is a node and the expected content of its schedule.
 type timed struct {
 	*node
 
@@ -71,7 +71,7 @@ func (n *timed) publish(count int) {
 	})
 }
 
-// scheduled pages through all that is due by a time.
+// scheduled pages through all entries that are due by a time.
 func (n *timed) scheduled(by int64, limit int) (all []txn.Due, next int64) {
 	n.t.Helper()
 	after := txn.Due{}
@@ -107,7 +107,7 @@ func (n *timed) compare() {
 	}
 }
 
-// happen proposes some of what is due, and some of it again.
+// happen proposes some of the due messages, and some of them twice.
 func (n *timed) happen() {
 	n.t.Helper()
 	n.clock += n.rng.Int64N(60)
@@ -124,8 +124,8 @@ func (n *timed) happen() {
 	}
 }
 
-// TestSchedule: what is in memory and what is in the tree are one schedule, through checkpoints, restarts, another page
-// size, and a snapshot.
+// The schedule's parts in memory and in the tree form one schedule, through checkpoints, restarts, another page size,
+// and a snapshot.
 func TestSchedule(t *testing.T) {
 	for seed := range uint64(4) {
 		mem := memfs.New()
@@ -175,7 +175,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// TestDigestKnowsTheSchedule: two stores that differ in an entry only have different digests.
+// Two stores that differ only in a schedule entry have different digests.
 func TestDigestKnowsTheSchedule(t *testing.T) {
 	var digests []any
 	for range 2 {
@@ -188,7 +188,7 @@ func TestDigestKnowsTheSchedule(t *testing.T) {
 		n.clock += 100
 		stale := txn.Due{TimeMS: 1005, Queue: 1, Sequence: 1, Kind: txn.DueExpire}
 		if len(digests) > 0 {
-			stale.TimeMS-- // nothing is there
+			stale.TimeMS-- // no such entry
 		}
 		n.at(func(b *txn.Builder) { b.Purge(1, 0) })
 		n.at(func(b *txn.Builder) { b.Due(stale) })
@@ -199,7 +199,7 @@ func TestDigestKnowsTheSchedule(t *testing.T) {
 	require.NotEqual(t, digests[0], digests[1])
 }
 
-// TestScheduleTells: an earlier time than the one that is waited for, and what has become deliverable.
+// A time earlier than the alarm is signalled, and messages that became deliverable are reported.
 func TestScheduleTells(t *testing.T) {
 	n := newTimed(t, options(memfs.New()), 1)
 	var told []queue.DueMessage
@@ -245,8 +245,7 @@ func TestScheduleTells(t *testing.T) {
 	require.Equal(t, []uint64{1, 2, 3}, read())
 }
 
-// TestScheduleIsRemovedInRuns: a checkpoint removes what is done, and nothing else: long runs of entries, single ones,
-// and ones that the index does not have.
+// A checkpoint removes exactly the finished entries: long ranges, single ones, and ones that are not in the index.
 func TestScheduleIsRemovedInRuns(t *testing.T) {
 	for seed := range uint64(4) {
 		o := options(memfs.New())
@@ -264,14 +263,14 @@ func TestScheduleIsRemovedInRuns(t *testing.T) {
 			remove := []int{1, 2, 1 + n.rng.IntN(3000)}[n.rng.IntN(3)]
 			for end := min(i+remove, len(all)); i < end; i++ {
 				gone = append(gone, all[i])
-				if n.rng.IntN(20) == 0 { // one that is not there
+				if n.rng.IntN(20) == 0 { // one that does not exist
 					e := all[i]
 					e.Sequence += 1 << 40
 					gone = append(gone, e)
 				}
 				delete(n.want, all[i])
 			}
-			i += 1 + n.rng.IntN(40) // stay
+			i += 1 + n.rng.IntN(40) // these stay
 		}
 		for part := range slices.Chunk(gone, txn.MaxDue) {
 			n.at(func(b *txn.Builder) { b.Due(part...) })

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// scrubBytes is how much a scrub reads under one pin of a checkpoint: what is freed meanwhile takes space no longer
-	// than that.
+	// scrubBytes is the amount that a scrub reads under one pin of a checkpoint. It bounds how long freed pages stay
+	// unusable.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes is what it keeps of the tree: next to nothing, since it is there to read from the disk.
+	// scrubCacheBytes bounds the scrub's tree cache. It is small because the scrub must read from the disk.
 	scrubCacheBytes = 64 << 10
 )
 
-// ScrubResult tells what a scrub looked at and found.
+// ScrubResult summarizes a scrub.
 type ScrubResult struct {
-	// Pages and LogBytes that were read.
+	// Pages and LogBytes are the amounts that were read.
 	Pages, LogBytes uint64
-	// DamagedPages are runs of pages that were damaged, DamagedLog places in the log.
+	// DamagedPages counts corrupt extents, DamagedLog corrupt positions in the log.
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every page and all of the log from the disk, at most bytesPerSecond (0: as fast as it can), and repairs
-// what it finds damaged: see DamageStatus, Damaged and IndexDamage for what is left. Online: no transaction waits for
-// it, and what is freed meanwhile is not kept. The error says that it could not go on; what was looked at by then is in
-// the result.
+// Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
+// corruption. DamageStatus, Damaged and IndexDamage report the remaining corruption. It works online: no transaction
+// waits for it, and freed pages are not retained. An error means that the scrub could not continue; the result covers
+// the part that was read.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	sc := scrub{s: s, pace: s.paceGoverned(bytesPerSecond)}
 	if pace.IsFullSpeed(ctx) {
@@ -52,7 +52,7 @@ func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, e
 	return sc.result, err
 }
 
-// scrub is one scrub under way.
+// scrub is a scrub in progress.
 type scrub struct {
 	s      *Store
 	pace   *pace.Pacer
@@ -60,7 +60,7 @@ type scrub struct {
 	buf    []byte
 }
 
-// did counts what was read, and rests.
+// did counts the bytes read, and pauses.
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
 	sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedPages += pages })
@@ -102,7 +102,7 @@ func (s *Store) pageSize() int {
 	return s.file.PageSize()
 }
 
-// head looks at header and meta slots. A damaged slot is overwritten by the second of two checkpoints at the latest.
+// head checks header and meta slots. A corrupt slot is overwritten by the second of two checkpoints at the latest.
 func (sc *scrub) head(ctx context.Context) error {
 	s := sc.s
 	s.ioMu.RLock()
@@ -141,7 +141,7 @@ func (sc *scrub) found(damage error) {
 	sc.s.o.Events(events.PageDamaged{Err: damage})
 }
 
-// own looks at the map of used pages. What is damaged of it is written anew from memory by the next checkpoint.
+// own checks the map of used pages. The next checkpoint rewrites corrupt parts from memory.
 func (sc *scrub) own(ctx context.Context) error {
 	file, pin, err := sc.s.pinFile()
 	if err != nil {
@@ -162,7 +162,7 @@ func (sc *scrub) own(ctx context.Context) error {
 func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
 	runs, err := file.OwnRuns(pin)
 	in := &page.DamagedError{}
-	// A page of the directory is written anew; what it leads to is looked at the next time.
+	// A page of the directory is rewritten. The pages that it refers to are checked by the next scrub.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
 		renewed, err = 1, nil
@@ -176,7 +176,7 @@ func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (r
 		}
 		_, _, err := file.ReadRun(run, sc.buffer(file, run))
 		if errors.Is(err, page.ErrDamaged) {
-			if file.RelocateOwn(run.First) { // otherwise it has moved meanwhile
+			if file.RelocateOwn(run.First) { // otherwise it was moved concurrently
 				sc.found(err)
 				renewed++
 			}
@@ -198,7 +198,7 @@ func (sc *scrub) buffer(file *page.File, run page.Run) []byte {
 	return sc.buf[:n]
 }
 
-// over says why a file could not be read on.
+// over returns the reason why a file became unreadable.
 func (sc *scrub) over(file *page.File, err error) error {
 	if gone := sc.s.stillUses(file); gone != nil {
 		return gone
@@ -206,9 +206,9 @@ func (sc *scrub) over(file *page.File, err error) error {
 	return fmt.Errorf("scrub: %w", err)
 }
 
-// stretch reads the tree from a key on, and the messages that it leads to, for as long as one pin may be held. next is
-// the key to go on from, nil at the end. What is damaged is returned if it is messages; anything else makes the store
-// one that has to be replaced.
+// stretch reads the tree from a key on, and the messages it refers to, for the duration of one pin. next is the key
+// to continue from, nil at the end. It returns corrupt messages; any other corruption means that the store must be
+// replaced.
 func (sc *scrub) stretch(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
@@ -259,7 +259,7 @@ func (sc *scrub) stretch(
 	return nil, pages + counted.pages, bad, nil
 }
 
-// wantedIn says which messages of a damaged run a subscription wants, nil for none.
+// wantedIn returns the needed messages of a corrupt extent, or nil.
 func (s *Store) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -275,13 +275,13 @@ type countingPager struct {
 	pages uint64
 }
 
-// ReadRun reads and counts.
+// ReadRun reads an extent and counts its pages.
 func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
 	c.pages += uint64(run.Pages)
 	return c.File.ReadRun(run, buf)
 }
 
-// log reads the log as a standby that catches up would.
+// log reads the log like a standby that catches up.
 func (sc *scrub) log(ctx context.Context) error {
 	r, err := sc.s.log.ReadFrom(max(sc.s.log.First(), 1))
 	var size int
@@ -302,18 +302,19 @@ func (sc *scrub) log(ctx context.Context) error {
 		if err := sc.s.dropDamagedLog(ctx); err != nil || sc.s.log.First() <= first {
 			return err
 		}
-		return sc.log(ctx) // what is behind it
+		return sc.log(ctx) // the records after it
 	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrCut),
 		errors.Is(err, wal.ErrNotInLog):
-		return nil // to its end; or it goes away faster than it is read
+		return nil // at the end; or the log is trimmed faster than it is read
 	case errors.Is(err, wal.ErrClosed):
 		return ErrClosed
 	}
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: only a standby that is far
-// behind needs it then, and gets a snapshot instead. It does nothing while the record is not yet applied.
+// dropDamagedLog discards the log up to a corrupt record, once the record is contained in two checkpoints. Then only
+// a standby that lags far behind needs it, and gets a snapshot instead. It does nothing while the record is not yet
+// applied.
 func (s *Store) dropDamagedLog(ctx context.Context) error {
 	at := s.damage.inLog()
 	if at == 0 || s.Applied().LSN < at {
@@ -328,7 +329,7 @@ func (s *Store) dropDamagedLog(ctx context.Context) error {
 		s.log.GiveUp(at)
 	}
 	if s.log.First() <= at {
-		return nil // it is in the segment that is being written; later
+		return nil // it is in the current segment; retry later
 	}
 	if s.damage.logGivenUp(at) {
 		s.o.Events(events.LogGivenUp{UpTo: at})

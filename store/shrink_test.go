@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// grown is a store whose page.db was much larger than what it holds now.
+// grown returns a store whose page.db is much larger than its content.
 func grown(t *testing.T, o store.Options, keep ...uint64) *node {
 	t.Helper()
 	n := openNode(t, o)
@@ -41,7 +41,7 @@ func grown(t *testing.T, o store.Options, keep ...uint64) *node {
 	return n
 }
 
-// TestShrink gives back what a burst left behind, also when a single message at the end is still wanted.
+// Shrink releases free space at the end of the file, even if a single message at the end is still needed.
 func TestShrink(t *testing.T) {
 	ctx := context.Background()
 	for name, keep := range map[string][]uint64{
@@ -79,7 +79,7 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// TestPlanShrink says beforehand what is given back.
+// PlanShrink predicts the released space.
 func TestPlanShrink(t *testing.T) {
 	ctx := context.Background()
 	n := grown(t, options(memfs.New()), 1, 1500)
@@ -97,7 +97,7 @@ func TestPlanShrink(t *testing.T) {
 	require.InDelta(t, float64(plan.GainBytes), float64(r.FileBytesBefore-r.FileBytesAfter), 80*2048)
 }
 
-// TestShrinkCrashEverywhere stops the machine before each write, sync and truncate of a shrink.
+// The machine stops before each write, sync and truncate of a shrink. A restart finds all content.
 func TestShrinkCrashEverywhere(t *testing.T) {
 	for seed := range uint64(4) {
 		mem := memfs.New()
@@ -124,7 +124,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 	}
 }
 
-// TestShrinkOnline shrinks again and again while messages come and go and readers read.
+// Repeated shrinks run concurrently with publishes, acknowledgements and readers.
 func TestShrinkOnline(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
@@ -165,7 +165,7 @@ func TestShrinkOnline(t *testing.T) {
 	t.Logf("%d times", shrunk.Load())
 }
 
-// shrinkLoad publishes messages that say their own sequence, and acknowledges most of them.
+// shrinkLoad publishes messages that contain their own sequence, and acknowledges most of them.
 type shrinkLoad struct {
 	n    *node
 	rng  *rand.Rand
@@ -199,7 +199,7 @@ func itoa(n uint64) string {
 	return string(b)
 }
 
-// TestShrinkAndRewriteRandom shrinks and compacts between random transactions and restarts.
+// Shrinks and compacts between random transactions and restarts keep the content.
 func TestShrinkAndRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	ops, other := rand.New(rand.NewPCG(21, 1)), rand.New(rand.NewPCG(21, 77))
@@ -236,8 +236,8 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 	}
 }
 
-// TestShrinkFails fails writes and syncs of a shrink: a full disk leaves the store as it was, anything else is final
-// (INV-7), and a restart finds everything.
+// Writes and syncs of a shrink fail. A full disk leaves the store unchanged; any other error is final (INV-7), and a
+// restart finds all content.
 func TestShrinkFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := int64(1); ; at++ {

@@ -8,13 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FirstSince finds the first message of a queue, among those that some subscription has still to acknowledge or that
-// are retained, from sequence from on, that was published at a time or later, in milliseconds since 1970: its sequence,
-// and its time. Without one it returns the sequence that the next message will get, and ok is false.
+// FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
+// milliseconds since 1970. It considers messages that a subscription has not yet acknowledged, or that are retained.
+// It returns the message's sequence and time. If no message matches, it returns the sequence of the next message, and
+// ok is false.
 //
-// The times of a queue's messages rise with their sequences, but for what the clocks of two nodes differ by, and for
-// messages that were moved to it. It reads single messages, about as many as the number of sequences has binary digits,
-// whatever there is between them. Messages that are damaged are stepped over.
+// The times of a queue's messages ascend with their sequences, except for clock differences between the nodes and for
+// moved messages. The search is binary: the number of single-message reads is about the number of binary digits of
+// the sequence range. Corrupt messages are skipped.
 //
 // Errors: ErrNoQueue, ErrIndexDamaged, ErrClosed, ErrFailed.
 func (s *Store) FirstSince(
@@ -25,8 +26,8 @@ func (s *Store) FirstSince(
 		func(from uint64) (uint64, int64, bool, error) { return s.publishedAt(ctx, queue, from, &buffer) }, sinceMS)
 }
 
-// PublishedAt tells when the first message was published, from a sequence on, that FirstSince looks at, and its
-// sequence; ok is false if there is none.
+// PublishedAt returns the sequence and time of the first message at or after a sequence that FirstSince considers; ok
+// is false if no such message exists.
 func (s *Store) PublishedAt(
 	ctx context.Context, queue, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
@@ -62,7 +63,7 @@ func (s *Store) end(queue uint64) (uint64, error) {
 	return next, nil
 }
 
-// searchTime is FirstSince with another way to read: read gives the first message from a sequence on.
+// searchTime is FirstSince with a custom read function: read returns the first message at or after a sequence.
 func searchTime(
 	from uint64, end func() (uint64, error), read func(from uint64) (seq uint64, ms int64, ok bool, err error),
 	sinceMS int64,
@@ -71,7 +72,7 @@ func searchTime(
 	if err != nil {
 		return 0, 0, false, err
 	}
-	// What is below low is too old, and sequence is the first one known that is not.
+	// Messages below low are too old. sequence is the first message known not to be.
 	sequence = last
 	low, high := max(from, 1), last
 	for low < high {
@@ -81,7 +82,7 @@ func searchTime(
 		case err != nil:
 			return 0, 0, false, err
 		case !found || seq >= high:
-			high = middle // nothing is left between the two
+			high = middle // no message in between
 		case ms < sinceMS:
 			low = seq + 1
 		default:

@@ -10,8 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSearchTimeReadsFew: the number of reads grows with the number of digits of the number of messages, and with
-// nothing else, up to a thousand million of them.
+// The number of reads depends only on the number of digits of the message count, up to a billion messages.
 func TestSearchTimeReadsFew(t *testing.T) {
 	for _, n := range []uint64{1, 10, 1000, 1_000_000, 100_000_000, 1_000_000_000} {
 		most, digits := 0, 0
@@ -22,7 +21,7 @@ func TestSearchTimeReadsFew(t *testing.T) {
 		for range 300 {
 			want := 1 + rng.Uint64N(n)
 			reads := 0
-			// Three messages a millisecond, the first one at 1000.
+			// Three messages per millisecond, the first one at 1000.
 			at := func(seq uint64) int64 { return 1000 + int64(seq/3) }
 			got, ms, ok, err := searchTime(1, func() (uint64, error) { return n + 1, nil },
 				func(from uint64) (uint64, int64, bool, error) {
@@ -40,7 +39,7 @@ func TestSearchTimeReadsFew(t *testing.T) {
 	}
 }
 
-// TestSearchTime: over holes, at both ends, and whatever it begins with.
+// The search works across gaps, at both ends, and from any start.
 func TestSearchTime(t *testing.T) {
 	times := map[uint64]int64{5: 50, 6: 60, 1000: 60, 1001: 70, 5000: 80}
 	search := func(from uint64, since int64) (uint64, bool) {

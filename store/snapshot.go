@@ -19,45 +19,45 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// snapshotIdle is how long an interrupted transfer can be resumed before its snapshot is let go.
+// snapshotIdle is the time for which an interrupted transfer can be resumed before its snapshot is closed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint being read for another node. No transaction waits for it, and the log from its
-// position on is held as long as it is open.
+// Snapshot is a pinned checkpoint that is read for another node. No transaction waits for it, and the log from its
+// position on is held while it is open.
 type Snapshot struct {
-	// ID names it, so that an interrupted transfer can go on.
+	// ID identifies it, so that an interrupted transfer can be resumed.
 	ID string
 	// Header describes it to the receiver.
 	Header SnapshotHeader
 
 	s       *Store
-	file    *page.File // the store may replace its own
+	file    *page.File // the store may replace its own file
 	pin     *page.Pin
 	hold    *wal.Hold
-	meta    []byte // the checkpoint's description: the first piece, at offset 0
+	meta    []byte // description of the checkpoint: the first piece, at offset 0
 	extents []page.Run
-	mu      sync.Mutex // held while pages are read; guards all below
+	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
 	expire  *time.Timer
-	// stream verifies what is sent, as long as it is sent from the beginning on and nothing was wrong; next is where
-	// that goes on.
+	// stream verifies the data while it is sent contiguously from the beginning and no corruption was found. next is
+	// the offset of its next byte.
 	stream *page.RunStream
 	next   uint64
 }
 
-// SnapshotHeader is what a receiver needs to know beforehand.
+// SnapshotHeader describes a snapshot to its receiver before the transfer.
 type SnapshotHeader struct {
-	// Position that the snapshot holds.
+	// Position is the last record that the snapshot contains.
 	Position lsn.Position
-	// FileBytes is the size of the page file up to its last page in use.
+	// FileBytes is the size of the page file up to its last used page.
 	FileBytes uint64
-	// DataBytes is how much will be sent: free extents are left out.
+	// DataBytes is the amount of data to be sent, without free extents.
 	DataBytes uint64
 	// PageSize in bytes.
 	PageSize int
 }
 
-// snapshotSet keeps interrupted snapshots for a while.
+// snapshotSet keeps interrupted snapshots for snapshotIdle.
 type snapshotSet struct {
 	mu   sync.Mutex
 	byID map[string]*Snapshot
@@ -70,8 +70,8 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	// First the log, all of it, so that checkpoints that come between the two lines cannot let go of what follows the
-	// pinned one.
+	// First hold the whole log, so that checkpoints between the two lines cannot release the records after the pinned
+	// one.
 	hold := s.log.Hold(1)
 	pin := s.file.Pin()
 	meta := pin.Meta()
@@ -99,7 +99,7 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	return snap, nil
 }
 
-// ResumeSnapshot returns a snapshot whose transfer was interrupted a short time ago (see Suspend), or ErrSnapshotGone.
+// ResumeSnapshot returns a recently suspended snapshot (see Suspend), or ErrSnapshotGone.
 func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 	s.snapshots.mu.Lock()
 	defer s.snapshots.mu.Unlock()
@@ -117,13 +117,13 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 }
 
 // ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and
-// returns its offset; the next call goes on at that plus the length. The first piece is the checkpoint's description,
-// in the place of the file's own head. io.EOF means that all was read; ErrSnapshotGone that the snapshot, or the store,
-// was closed or that the store's own content was replaced.
+// returns its offset. The next call continues at that offset plus the length. The first piece is the description of
+// the checkpoint, instead of the file's own head. io.EOF means that everything was read. ErrSnapshotGone means that
+// the snapshot or the store was closed, or that the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
-	if sn.closed { // what the pin held back may be overwritten by now
+	if sn.closed { // the pinned pages may be overwritten by now
 		return 0, nil, fmt.Errorf("%w: %s", ErrSnapshotGone, sn.ID)
 	}
 	if offset < uint64(len(sn.meta)) {
@@ -147,18 +147,18 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// Messages counts the messages that are stored in the snapshot, those included that no subscription wants any more and
-// that share a page with others. It reads the index of messages, not the messages.
+// Messages counts the messages stored in the snapshot, including messages that are no longer needed but share a page
+// with others. It reads the index of messages, not the messages.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
 		CacheBytes: sn.s.o.MemoryBudget / 32,
 		Pace:       sn.s.Pace(ctx, 0),
 	})
-	return c.CountMessages(ctx) // the pin is the snapshot's: no Close
+	return c.CountMessages(ctx) // the snapshot owns the pin: do not call Close
 }
 
-// verify looks at what is about to be sent. Damage is sent all the same, since the receiver has nothing better: but it
-// is known on this node, which may still get a good copy. sn.mu is held.
+// verify checks data before it is sent. Corrupt data is sent too, since the receiver has no better copy. But the
+// corruption is recorded on this node, which may still repair it. sn.mu is held.
 func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))
@@ -177,7 +177,7 @@ func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	}
 }
 
-// Suspend keeps the snapshot for a while so that its transfer can be resumed; then it closes by itself.
+// Suspend keeps the snapshot for snapshotIdle so that its transfer can be resumed; then it is closed automatically.
 func (sn *Snapshot) Suspend() {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -186,7 +186,7 @@ func (sn *Snapshot) Suspend() {
 	}
 }
 
-// Close lets the checkpoint and the log go.
+// Close releases the checkpoint and the log.
 func (sn *Snapshot) Close() {
 	sn.s.snapshots.mu.Lock()
 	delete(sn.s.snapshots.byID, sn.ID)

@@ -27,10 +27,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// cutPrefix begins the name of a file that keeps records that were cut from the log.
+// cutPrefix is the prefix of the name of a file with records that were cut from the log.
 const cutPrefix = "cut-"
 
-// Store is one node's message store. Its methods are safe for concurrent use but for the restrictions that they name.
+// Store is the message store of one node. Its methods are safe for concurrent use, with the documented exceptions.
 type Store struct {
 	o          Options
 	lock       io.Closer
@@ -42,24 +42,24 @@ type Store struct {
 
 	log *wal.Log
 
-	ioMu  sync.RWMutex // guards the two below against being replaced; see doc.go
+	ioMu  sync.RWMutex // guards file and index against replacement; see doc.go
 	file  *page.File
 	index *tree.Tree
 
-	mu      sync.RWMutex // guards the six below
+	mu      sync.RWMutex // guards the fields below up to written
 	state   *queue.State
 	applied lsn.Position
-	room    *sync.Cond // on mu: the tail became shorter, paused false, or the store unusable
-	paused  bool       // nothing is applied: a rewrite is copying the checkpoint
-	holds   holds      // records at which applying stops for a moment
-	written int64      // bytes of messages that left memory for pages, ever
-	// sinceCheckpoint counts the bytes of log that were applied and are in no checkpoint. What is not applied does not
-	// count: no checkpoint could hold it. Added to under mu.
+	room    *sync.Cond // on mu: signals that the tail became shorter, paused false, or the store unusable
+	paused  bool       // applying is paused: a rewrite is copying the checkpoint
+	holds   holds      // records at which applying stops temporarily
+	written int64      // total bytes of messages moved from memory to pages
+	// sinceCheckpoint counts the bytes of log that were applied and are not in a checkpoint. Unapplied records do not
+	// count, since no checkpoint could contain them. Added to under mu.
 	sinceCheckpoint atomic.Int64
 
 	recent recentFrames
 
-	// Used by the one goroutine that applies.
+	// Used only by the goroutine that applies.
 	reader   *wal.Reader
 	readerAt lsn.Position
 	results  []applyResult
@@ -79,17 +79,17 @@ type Store struct {
 
 	closed   atomic.Bool
 	idle     atomic.Bool // no consumer reads messages: this is a standby
-	noSpace  atomic.Bool // the pager found the disk full when it last wrote
+	noSpace  atomic.Bool // the disk was full at the pager's last write
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
 }
 
-// Open opens or makes the store in o.Dir and brings back the last checkpoint. The log beyond it is there, but nothing
-// of it is applied: whether it is committed is for the caller to find out (INV-5).
+// Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is available, but not
+// applied: the caller must determine whether it is committed (INV-5).
 //
 // Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
-// file, newer version, damaged) and wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged
-// store is set aside instead.
+// file, newer version, corrupt) and wal (corrupt middle). Each error text contains a remedy. With
+// Options.ReplaceDamaged a corrupt store is quarantined instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -107,7 +107,7 @@ func open(o Options) (_ *Store, err error) {
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {
-			_ = s.closeFiles() // err says what went wrong before
+			_ = s.closeFiles() // err is the original cause
 		}
 	}()
 	if err := s.lockDir(); err != nil {
@@ -155,7 +155,7 @@ func (s *Store) lockDir() error {
 	return nil
 }
 
-// openPages opens or makes page.db and loads the state of its checkpoint.
+// openPages opens or creates page.db and loads the state of its checkpoint.
 func (s *Store) openPages() error {
 	name := datadir.PageFile(s.o.Dir)
 	file, err := page.Open(s.o.FS, name, page.Options{})
@@ -187,11 +187,12 @@ func (s *Store) usePages(file *page.File) error {
 	}
 	s.index, s.state, s.applied = index, state, meta.Position
 	s.holds.reach(s.applied.LSN)
-	s.watch.wake([]uint64{queue.AccessQueue}) // after the installation of a snapshot: it may be another table
+	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may have another table
 	return nil
 }
 
-// openLog opens the log and checks that it continues the checkpoint. emptied tells that it was emptied on purpose.
+// openLog opens the log and verifies that it continues the checkpoint. emptied reports that the log was emptied on
+// purpose.
 func (s *Store) openLog(emptied bool) error {
 	at := s.file.Meta().Position
 	missing, err := s.logIsMissing(at)
@@ -199,7 +200,7 @@ func (s *Store) openLog(emptied bool) error {
 		return err
 	}
 	if missing && !emptied {
-		// Before there is a new log, which would make the loss of the old one invisible (INV-6).
+		// Before a new log is created, which would hide the loss of the old one (INV-6).
 		s.o.Events(events.LogLost{Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
@@ -215,7 +216,7 @@ func (s *Store) openLog(emptied bool) error {
 	}
 	end := s.log.End()
 	if end.LSN < at.LSN {
-		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
+		// With sync=off the log may lose records that a checkpoint, which is always synced, already contains.
 		s.o.Events(events.LogBehind{LogEnd: end, Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
@@ -229,12 +230,12 @@ func (s *Store) openLog(emptied bool) error {
 		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at,
 			s.log.First(), end)
 	}
-	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint holds nothing else
+	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint contains only committed records
 	return nil
 }
 
-// mayBegin tells whether a store without page.db may begin with an empty one: it is new, or was set aside, or the log
-// still has every record from the first one on.
+// mayBegin returns nil if a store without page.db may start with an empty one. That is the case if it is new or
+// quarantined, or if the log still has every record from the first one on.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
@@ -253,7 +254,7 @@ func (s *Store) mayBegin() error {
 		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
-// segments lists the names of the log's segments, oldest first.
+// segments returns the names of the log's segments, oldest first.
 func (s *Store) segments() ([]string, error) {
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -264,8 +265,8 @@ func (s *Store) segments() ([]string, error) {
 	return names, nil
 }
 
-// logIsMissing tells whether a log that was there once has no segment left: it was removed. Then what was in it beyond
-// the checkpoint is unknown. A directory that never got to be more than new is no such case.
+// logIsMissing reports whether all segments of a log that existed before were removed. Its content after the
+// checkpoint is then unknown. A directory that is still new does not count.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
@@ -302,7 +303,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// closeFiles closes what is open, in reverse order, and marks the directory clean if nothing went wrong.
+// closeFiles closes the open files in reverse order, and marks the directory clean if no error occurred.
 func (s *Store) closeFiles() error {
 	var err error
 	if s.log != nil {
@@ -323,7 +324,7 @@ func (s *Store) closeFiles() error {
 	return err
 }
 
-// fail makes the store unusable for good (INV-7) and tells the owner once.
+// fail makes the store permanently unusable (INV-7) and reports the error once.
 func (s *Store) fail(err error) {
 	s.failOnce.Do(func() {
 		s.failed.Store(&err)
@@ -332,7 +333,7 @@ func (s *Store) fail(err error) {
 	})
 }
 
-// logEvent passes on what the log tells. A log that failed is the end of the store.
+// logEvent forwards an event of the log. A failed log fails the store.
 func (s *Store) logEvent(e events.Event) {
 	s.o.Events(e)
 	if f, ok := e.(events.LogFailed); ok {
@@ -357,7 +358,7 @@ func (s *Store) usable() error {
 	return nil
 }
 
-// ServeReaders says whether messages are read from this store, which they are until told otherwise; for CacheAuto.
+// ServeReaders sets whether messages are read from this store, for CacheAuto. The default is true.
 func (s *Store) ServeReaders(on bool) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -365,7 +366,7 @@ func (s *Store) ServeReaders(on bool) {
 	s.file.UseCache(s.cacheUse())
 }
 
-// cacheUse tells how a checkpoint writes.
+// cacheUse returns the cache use of checkpoint writes.
 func (s *Store) cacheUse() vfs.CacheUse {
 	if s.o.PageCache == CacheAuto && s.idle.Load() {
 		return vfs.AvoidCache

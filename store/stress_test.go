@@ -22,10 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestEverythingAtOnce creates, fills, empties and deletes queues while the pager flushes and checkpoints by itself,
-// readers read what is there and what is just going away, snapshots are copied, and the disk is full now and then. Each
-// message names its queue and its sequence, so that a reader notices any mistake; what is left in the end must be
-// sound, without a page too many.
+// Queues are created, filled, emptied and deleted while the pager flushes and checkpoints. Readers read existing and
+// disappearing queues, snapshots are copied, and the disk is full from time to time. Each message contains its queue
+// and sequence, so that readers detect mistakes. The final store must be consistent, without unreferenced used pages.
 func TestEverythingAtOnce(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -35,7 +34,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	var full atomic.Bool
 	fault.SetHook(func(op faultfs.Op) error {
 		if isPageFile(faultfs.OpRead)(op) {
-			<-time.After(time.Millisecond) // a disk; meanwhile pages are freed and used again
+			<-time.After(time.Millisecond) // a slow disk; in the meantime pages are freed and reused
 		}
 		if full.Load() && (isPageFile(faultfs.OpWrite)(op) || isPageFile(faultfs.OpAllocate)(op)) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
@@ -118,7 +117,7 @@ func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 	}
 }
 
-// readSome reads a piece of a random queue and checks each message.
+// readSome reads a part of a random queue and checks each message.
 func readSome(s *store.Store, rng *rand.Rand) error {
 	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) == 0 {
@@ -147,7 +146,7 @@ func readSome(s *store.Store, rng *rand.Rand) error {
 	return nil
 }
 
-// copySnapshot installs a snapshot in another store and checks that.
+// copySnapshot installs a snapshot in another store and checks that store.
 func copySnapshot(s *store.Store) error {
 	snap, err := s.OpenSnapshot()
 	if err != nil {

@@ -7,33 +7,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is what Watch takes to tell of queues that hold more than they are to hold: see Swept.Overflow.
+// OverflowQueue is the queue number with which Watch signals queues that exceed their limits: see Swept.Overflow.
 const OverflowQueue = queue.OverflowQueue
 
-// Swept is what an active has to look at of a queue that retains messages, or whose excess is moved.
+// Swept describes a queue that retains messages, or whose overflow is moved, for the expiry on the active.
 type Swept struct {
 	// ID is the queue's number, Config its configuration.
 	ID     uint64
 	Config txn.Config
-	// Retained is where the messages begin that are kept because of the retention; the queue's next sequence if it has
-	// none. RetainFrom is where they have to begin so that they are within the retention's number and bytes.
+	// Retained is the first sequence that is kept because of the retention; the queue's next sequence if none is.
+	// RetainFrom is the first sequence that is within the retention's number and bytes.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which all messages have to be moved to the dead-letter queue so that the queue is
-	// within its limits; 0 if none has to.
+	// Overflow is the sequence below which all messages must be moved to the dead-letter queue to bring the queue
+	// within its limits; 0 if none.
 	Overflow uint64
-	// Subs are the numbers of the subscriptions that have not acknowledged all that is below Overflow.
+	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
 }
 
-// SweptQueues returns the numbers of the queues that retain messages or have txn.OverflowDeadLetterHead, rising. It
-// costs nothing that other queues add to.
+// SweptQueues returns the numbers of the queues that retain messages or have txn.OverflowDeadLetterHead, ascending.
+// Its cost does not depend on other queues.
 func (s *Store) SweptQueues() []uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.state.Swept()
 }
 
-// Swept describes one of them; ok is false if there is no such queue any more.
+// Swept describes one of them; ok is false if the queue does not exist.
 func (s *Store) Swept(id uint64) (w Swept, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -4,12 +4,12 @@ package store
 
 import "github.com/lockstep-mq/lockstep/store/queue"
 
-// usageQueues is how many queues are looked at before others may have the lock.
+// usageQueues is the number of queues that are visited under one hold of the lock.
 const usageQueues = 1000
 
-// Usage is how many queues there are whose names begin with prefix and that match takes, and how many bytes of messages
-// they hold, as stored. It is no snapshot: queues may come and go meanwhile. It takes time in proportion to the queues
-// with the prefix.
+// Usage returns the number of queues whose names begin with prefix and satisfy match, and the stored bytes of their
+// messages. The result is not a consistent snapshot: queues may be created and deleted concurrently. The time is
+// proportional to the number of queues with the prefix.
 func (s *Store) Usage(prefix string, match func(name string) bool) (queues, bytes uint64) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

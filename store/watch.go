@@ -4,15 +4,15 @@ package store
 
 import "sync"
 
-// watchers wakes the dispatchers that wait for a queue to change. A signal is a hint: the receiver looks at the queue
-// again.
+// watchers wakes the dispatchers that wait for a queue to change. A signal is a hint: the receiver must check the
+// queue.
 type watchers struct {
 	mu      sync.Mutex
 	byQueue map[uint64]map[chan struct{}]struct{}
 }
 
-// Watch returns a channel that receives after something was published to, released on, purged from or deleted with the
-// queue. Signals are coalesced. The caller must call cancel when it is done.
+// Watch returns a channel that receives after messages were published to, released on or purged from the queue, or
+// the queue was deleted. Signals are coalesced. The caller must call cancel when it is done.
 func (s *Store) Watch(queue uint64) (changed <-chan struct{}, cancel func()) {
 	w := &s.watch
 	ch := make(chan struct{}, 1)
@@ -43,7 +43,7 @@ func (w *watchers) wake(queues []uint64) {
 		for ch := range w.byQueue[q] {
 			select {
 			case ch <- struct{}{}:
-			default: // a signal is waiting already
+			default: // a signal is already pending
 			}
 		}
 	}

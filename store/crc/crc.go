@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crc computes CRC32C checksums, and those of joined or divided bytes from the checksums of the parts, without
-// looking at the bytes again.
+// Package crc computes CRC32C checksums. It also computes the checksums of joined or divided bytes from those of the
+// parts, without reading the bytes again.
 //
-// A large message is checksummed once on each node, where it comes in and before the node has copied it. What covers it
-// after that (the log's frame, the digests, the page) takes over that checksum. So it costs less, and it says more: a
-// byte that changes in memory on the way to the disk or to the other node is found, because no later checksum makes it
-// good.
+// A large message is checksummed once on each node, when it is received and before the node has copied it. Later
+// checksums that cover it (the log's frame, the digests, the page) are derived from that one. This is cheaper and
+// detects more errors. A byte that changes in memory on its way to the disk or to the other node is detected, because
+// no later checksum includes the changed byte.
 package crc
 
 import (
@@ -19,26 +19,26 @@ import (
 // polynomial is Castagnoli's, with x^0 in the highest bit.
 const polynomial = crc32.Castagnoli
 
-// Worth is from how many bytes on it takes less time to combine checksums than to compute one.
+// Worth is the size in bytes from which combining checksums is faster than computing one.
 const Worth = 4 << 10
 
 var table = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // read only
 
-// Of is the checksum of b.
+// Of returns the checksum of b.
 func Of(b []byte) uint32 { return Update(0, b) }
 
-// Update continues the checksum of some bytes with b, which follows them.
+// Update continues the checksum of preceding bytes with b.
 func Update(sum uint32, b []byte) uint32 {
 	tally.Summed(len(b))
 	return crc32.Update(sum, table, b)
 }
 
-// Join is the checksum of some bytes and n more behind them: what Update(first, the n bytes) returns when second is
-// the checksum of those alone.
+// Join returns the checksum of some bytes followed by n more. It equals Update(first, the n bytes) if second is the
+// checksum of the n bytes alone.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Behind is the checksum of n bytes alone that lie behind others: whole is the checksum of all, first that of the
-// others.
+// Behind returns the checksum of only the last n bytes: whole is the checksum of all bytes, first that of the bytes
+// before them.
 func Behind(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
@@ -58,8 +58,8 @@ var powers = sync.OnceValue(func() *[4][256]uint32 {
 	return &p
 })
 
-// shift is what becomes of a checksum when n zero bytes follow, apart from what the zero bytes do alone: the product
-// with x^(8n). n is at most 2^32-1.
+// shift returns the effect of n following zero bytes on a checksum, without the effect of the zero bytes alone: the
+// product with x^(8n). n is at most 2^32-1.
 func shift(sum uint32, n int) uint32 {
 	if sum == 0 {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJoin: checksums of parts give that of the whole, and the other way round, whatever the lengths.
+// Joining and dividing checksums is correct for any lengths.
 func TestJoin(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, 3<<20)
@@ -32,7 +32,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinVeryLong: zeros, whose checksum needs no memory, up to what a frame may have.
+// Joining works for zeros, whose checksum needs no memory, up to the maximum size of a frame.
 func TestJoinVeryLong(t *testing.T) {
 	zeros := make([]byte, 1<<20)
 	long := uint32(0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datadir knows the names in a node's data directory, and its lock.
+// Package datadir defines the names in a node's data directory, and its lock.
 package datadir
 
 import (
@@ -18,13 +18,13 @@ const (
 	LockName = "lock"
 	// LogName is the directory of the log.
 	LogName = "log"
-	// PageFileName is the page file; the others are: one that a snapshot is received into, one that a rewrite writes,
-	// and the one that was replaced last.
+	// PageFileName is the page file. ReceiveName is the file for a snapshot being received, NewFileName the file that
+	// a rewrite writes, and OldFileName the last replaced page file.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"
 	OldFileName  = "page.db_old"
-	// AccessResetName is there when the node is to delete all rules of who may do what.
+	// AccessResetName exists if the node must delete all access rules.
 	AccessResetName = "access.reset"
 )
 
@@ -32,20 +32,20 @@ const (
 var (
 	// ErrInUse is returned when another process has the data directory open.
 	ErrInUse = errors.New("data directory is in use by another process")
-	// ErrNone is returned when there is no such directory.
+	// ErrNone is returned when the directory does not exist.
 	ErrNone = errors.New("not a data directory")
 )
 
-// PageFile is the path of the page file.
+// PageFile returns the path of the page file.
 func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
 
-// AccessReset is the path of the file that asks the node to delete all rules of who may do what.
+// AccessReset returns the path of the file that makes the node delete all access rules.
 func AccessReset(dir string) string { return filepath.Join(dir, AccessResetName) }
 
-// LogDir is the path of the log's directory.
+// LogDir returns the path of the log's directory.
 func LogDir(dir string) string { return filepath.Join(dir, LogName) }
 
-// Lock takes the lock of a data directory. Errors: ErrInUse, ErrNone.
+// Lock locks a data directory. It returns ErrInUse or ErrNone on failure.
 func Lock(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(filepath.Join(dir, LockName))
 	switch {

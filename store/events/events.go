@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events has what a store tells its owner while it works: a checkpoint was written, a page is damaged, a sync
-// took long. Logs, metrics and conditions are made from the one stream of them.
+// Package events defines the events that a store reports to its owner: a checkpoint was written, a page is corrupt, a
+// sync was slow. Logs, metrics and conditions are derived from this single stream.
 //
-// The owner gives a function in store.Options. It is called by the goroutine that finds the event, which may hold locks
-// of the store: it must return at once, must not call the store, and must be safe for concurrent use. The events of one
-// goroutine come in their order.
+// The owner passes a function in store.Options. It is called by the goroutine that detects the event, which may hold
+// locks of the store. The function must return immediately, must not call the store, and must be safe for concurrent
+// use. The events of one goroutine are reported in order.
 package events
 
 import (
@@ -18,16 +18,16 @@ import (
 
 // Event is one of the types below.
 type Event interface {
-	// Name is the kind of the event, in lower case with hyphens. Names are labels of a metric.
+	// Name returns the kind of the event, in lower case with hyphens. Names are labels of a metric.
 	Name() string
-	// log writes the event at the level that it deserves.
+	// log writes the event at its log level.
 	log(to *zap.Logger)
 }
 
 // Log returns a function that writes each event to a log.
 func Log(to *zap.Logger) func(Event) { return func(e Event) { e.log(to) } }
 
-// Discard takes events and does nothing.
+// Discard ignores events.
 func Discard(Event) {}
 
 // Names returns the names of all kinds of events.
@@ -71,24 +71,25 @@ func Names() []string {
 
 // Events of the store as a whole.
 type (
-	// Failed tells, once, that a write or an fsync failed (INV-7): the process must stop.
+	// Failed is reported once when a write or fsync failed (INV-7): the process must stop.
 	Failed struct{ Err error }
-	// CheckpointWritten tells that a checkpoint is durable, and how long its last step, the syncs, took.
+	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step, the syncs.
 	CheckpointWritten struct {
 		Number   uint64
 		Position lsn.Position
 		Took     time.Duration
 	}
-	// DiskFull tells that pages cannot be written; messages stay in memory and in the log.
+	// DiskFull is reported when pages cannot be written; messages stay in memory and in the log.
 	DiskFull struct{ Err error }
-	// DiskHasSpace tells that this is over.
+	// DiskHasSpace is reported when pages can be written again.
 	DiskHasSpace struct{}
-	// SnapshotInstalled tells that another node's snapshot took the place of everything.
+	// SnapshotInstalled is reported when another node's snapshot has replaced the store's content.
 	SnapshotInstalled struct {
 		Position lsn.Position
 		Bytes    uint64
 	}
-	// Quarantined tells that the store could not be opened, and was moved to a directory beside the new, empty one.
+	// Quarantined is reported when the store could not be opened, and was moved to a directory next to the new, empty
+	// one.
 	Quarantined struct {
 		Dir string
 		Err error
@@ -97,82 +98,81 @@ type (
 
 // Events of the log.
 type (
-	// LogFailed tells, once, that a write or an fsync of the log failed, and that the log stopped (INV-7).
+	// LogFailed is reported once when a write or fsync of the log failed, and the log stopped (INV-7).
 	LogFailed struct{ Err error }
-	// SlowSync tells that a sync of the log took long.
+	// SlowSync is reported when a sync of the log was slow.
 	SlowSync struct{ Took time.Duration }
-	// LogTailCut tells that the log ended with writes that were never synced.
+	// LogTailCut is reported when the log ended with writes that were never synced.
 	LogTailCut struct {
 		Segment       string
 		Offset, Bytes int64
 		End           lsn.Position
 	}
-	// SegmentNotPrepared tells that the next segment could not be made ready.
+	// SegmentNotPrepared is reported when the next segment could not be prepared.
 	SegmentNotPrepared struct{ Err error }
-	// RecordUnreadable tells that a record of the log is damaged.
+	// RecordUnreadable is reported when a record of the log is corrupt.
 	RecordUnreadable struct {
 		LSN uint64
 		Err error
 	}
-	// LogLost tells that there was no log beside the checkpoint.
+	// LogLost is reported when the checkpoint's log is missing.
 	LogLost struct{ Checkpoint lsn.Position }
-	// LogBehind tells that the log ended before the checkpoint.
+	// LogBehind is reported when the log ends before the checkpoint.
 	LogBehind struct{ LogEnd, Checkpoint lsn.Position }
 )
 
 // Events of the maintenance of page.db.
 type (
-	// RewriteBegun tells that a rewrite begins to copy.
+	// RewriteBegun is reported when a rewrite starts to copy.
 	RewriteBegun struct {
 		Reason                 string
 		FromPageSize, PageSize int
 		Messages, Bytes        uint64
 	}
-	// RewriteDone tells that the new file took the old one's place.
+	// RewriteDone is reported when the new file has replaced the old one.
 	RewriteDone struct {
 		PageSize           int
 		BytesBefore, Bytes uint64
 		Paused             time.Duration
 	}
-	// RewriteCanceled tells that a rewrite ended with the old file in place.
+	// RewriteCanceled is reported when a rewrite ended with the old file in place.
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered tells, at a start, that a rewrite had been interrupted: it was finished from the file From, or,
-	// if that is empty, undone.
+	// RewriteRecovered is reported at a start after an interrupted rewrite. It was finished from the file From, or
+	// undone if From is empty.
 	RewriteRecovered struct{ From string }
-	// RewriteDamaged tells, at a start, that the new file of a rewrite is damaged, and that the old one is used.
+	// RewriteDamaged is reported at a start when the new file of a rewrite is corrupt, and the old one is used.
 	RewriteDamaged struct{ Err error }
-	// OldFileDropped tells that page.db_old was removed to make room for a rewrite.
+	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
 	OldFileDropped struct{ Bytes uint64 }
-	// OldFileNotClosed tells that the file that a rewrite replaced could not be closed.
+	// OldFileNotClosed is reported when the file that a rewrite replaced could not be closed.
 	OldFileNotClosed struct{ Err error }
-	// Shrunk tells that the end of page.db was given back.
+	// Shrunk is reported when the end of page.db was truncated.
 	Shrunk struct{ BytesBefore, Bytes, Moved uint64 }
 )
 
-// Events of damage and repair.
+// Events of corruption and repair.
 type (
-	// PageDamaged tells that the scrub found a damaged page, which is written anew from memory.
+	// PageDamaged is reported when the scrub found a corrupt page, which is rewritten from memory.
 	PageDamaged struct{ Err error }
-	// PageRepaired tells that a damaged page was written anew with the other node's messages.
+	// PageRepaired is reported when a corrupt page was rewritten with the other node's messages.
 	PageRepaired struct {
 		Queue, First, Last uint64
 		Messages           int
 		Was                error
 	}
-	// MessagesDamaged tells of messages that were not known to be damaged before.
+	// MessagesDamaged is reported for newly detected corrupt messages.
 	MessagesDamaged struct {
 		Queue, First, Last uint64
 		Messages           int
 		Err                error
 	}
-	// IndexDamaged tells that something other than messages is damaged, which a copy of the other node's store makes
-	// good.
+	// IndexDamaged is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
 	IndexDamaged struct{ Err error }
-	// LogDamaged tells that the scrub found a damaged place in the log.
+	// LogDamaged is reported when the scrub found a corrupt position in the log.
 	LogDamaged struct{ Err error }
-	// LogGivenUp tells that the log up to a damaged record was dropped, which a checkpoint holds.
+	// LogGivenUp is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
 	LogGivenUp struct{ UpTo uint64 }
-	// SnapshotDamaged tells that a snapshot is sent with a damaged page.
+	// SnapshotDamaged is reported when a snapshot is sent with a corrupt page.
 	SnapshotDamaged struct {
 		ID  string
 		Err error

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestNames: every kind of event has a name of its own, and Names knows it.
+// Each kind of event has a unique name, and Names contains it.
 func TestNames(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "events.go", nil, 0)
 	require.NoError(t, err)

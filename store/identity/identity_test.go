@@ -23,7 +23,7 @@ func TestFenceOrder(t *testing.T) {
 	require.False(t, f(2, 5).Admits(2, 4))
 }
 
-// INV-11: an entry without a run says nothing about it.
+// INV-11: an entry without a generation matches any generation.
 func TestMemberIs(t *testing.T) {
 	m := identity.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 3, Run: uuid.New()}
 	require.True(t, m.Is(m))

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iolock has a mutex for locks that are held while a disk or a network is waited for.
+// Package iolock implements a mutex for locks that are held during disk or network I/O.
 package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. A goroutine that waits for it is parked on a condition, and so
-// counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time: a goroutine that waits for a
-// sync.Mutex would stop the clock that the I/O waits for. Two uncontended locks more are nothing beside a write. The
-// zero Mutex is unlocked.
+// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable, and
+// thus counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time. A goroutine that
+// waits for a sync.Mutex would stop the clock on which the I/O depends. The cost of two more uncontended locks is
+// negligible compared to a write. The zero Mutex is unlocked.
 type Mutex struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	free sync.Cond
 	held bool
 }
 
-// Lock waits until the mutex is free, and holds it.
+// Lock locks the mutex, and blocks until it is available.
 func (m *Mutex) Lock() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -26,7 +26,7 @@ func (m *Mutex) Lock() {
 	m.held = true
 }
 
-// TryLock locks it if it is free, and tells whether it has.
+// TryLock locks the mutex if it is unlocked, and reports whether it did.
 func (m *Mutex) TryLock() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,7 +37,7 @@ func (m *Mutex) TryLock() bool {
 	return true
 }
 
-// Unlock lets the next one in.
+// Unlock unlocks the mutex and wakes one waiting goroutine.
 func (m *Mutex) Unlock() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// TestWaitingForALockLetsTheClockRun: with a sync.Mutex in its place the bubble's clock would stand still for ever.
+// The bubble's clock advances while goroutines wait for the lock. With a sync.Mutex it would stop forever.
 func TestWaitingForALockLetsTheClockRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m iolock.Mutex
@@ -25,7 +25,7 @@ func TestWaitingForALockLetsTheClockRun(t *testing.T) {
 				m.Lock()
 				defer m.Unlock()
 				inside++
-				total += inside // 1, unless two are in
+				total += inside // 1, unless two goroutines hold the lock
 				require.False(t, m.TryLock())
 				time.Sleep(time.Second) //nolint:forbidigo // the bubble's clock
 				inside--

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutate switches off, for a test, what enforces an invariant: a test that is to notice a broken invariant has
-// to fail then. Each place that enforces one asks Off with a name; test/MUTATIONS.md lists the names and which test
-// fails, and the test in test/mutation proves that list true.
+// Package mutate disables the enforcement of an invariant for mutation tests: a test that covers the invariant must
+// then fail. Each enforcement point calls Off with a name. test/MUTATIONS.md lists the names and the failing tests,
+// and the test in test/mutation verifies the list.
 //
-// In every ordinary build Off is a constant false, which the compiler removes together with what depends on it. Only a
-// build with the tag "mutate" looks at the environment variable LOCKSTEP_MUTATE.
+// In an ordinary build Off is a constant false, and the compiler removes the dependent code. Only a build with the
+// tag "mutate" reads the environment variable LOCKSTEP_MUTATE.
 package mutate
 
-// Variable is the environment variable that names what a build with the tag "mutate" switches off.
+// Variable is the environment variable with the name that a build with the tag "mutate" disables.
 const Variable = "LOCKSTEP_MUTATE"

@@ -4,5 +4,5 @@
 
 package mutate
 
-// Off tells whether what enforces an invariant is switched off: never, in this build.
+// Off reports whether the enforcement of an invariant is disabled. In this build it never is.
 func Off(string) bool { return false }

@@ -6,5 +6,5 @@ package mutate
 
 import "os"
 
-// Off tells whether what enforces an invariant is switched off.
+// Off reports whether the enforcement of an invariant is disabled.
 func Off(name string) bool { return os.Getenv(Variable) == name }

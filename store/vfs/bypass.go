@@ -8,48 +8,47 @@ import (
 	"unsafe"
 )
 
-// CacheUse says whether what is written goes through the system's cache.
+// CacheUse selects whether writes go through the system's page cache.
 type CacheUse int32
 
 const (
-	// UseCache writes through the system's cache, where readers find it.
+	// UseCache writes through the page cache, where readers find the data.
 	UseCache CacheUse = iota
-	// AvoidCache writes past it.
+	// AvoidCache writes with direct I/O.
 	AvoidCache
-	// FasterWay does either, whichever takes less time.
+	// FasterWay uses the faster of the two.
 	FasterWay
 )
 
 const (
-	// bypassBytes is the least that is written past the cache: the disk takes some 100 µs for a write, however small.
+	// bypassBytes is the minimum size of a direct write: the disk takes about 100 µs for a write of any size.
 	bypassBytes = 128 << 10
-	// bounceBytes is how much is copied to where the disk can take it from, at once.
+	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20
-	// retryAfter is how long the way that was slower is left alone.
+	// retryAfter is the time after which the slower way is tried again.
 	retryAfter = time.Second
 )
 
-// Bypass writes to files, and goes past the system's cache with what is large, for one writer at a time.
+// Bypass writes to files, with direct I/O for large writes. It must be used by one writer at a time.
 //
-// A cache is of no use for what is not read back soon, and it is not free: each page of it has to be found, filled by a
-// copy, and written to the disk later, all of it by processors that have other things to do. On a virtual machine whose
-// host takes back memory that lay idle, the finding alone takes twenty times as long as the copy. What a disk fetches
-// by itself costs next to nothing.
+// The page cache is useless for data that is not read back soon, and it is not free. Each page must be found, filled
+// by a copy, and written to the disk later, all by the CPU. On a virtual machine whose host reclaims idle memory,
+// finding a page takes twenty times as long as the copy. Data that the disk fetches by DMA costs almost no CPU time.
 //
-// While a write past the cache is under way, no other goroutine may write to that file through the cache: the system
-// could not tell which of the two is right where they share a page, and fails the next Sync.
+// During a direct write, no other goroutine may write to that file through the page cache. If both touch the same
+// page, the system cannot determine the valid one, and fails the next Sync.
 type Bypass struct {
 	use           atomic.Int32
 	through, past cost
-	// retry is when the slower way is tried again.
+	// retry is the time at which the slower way is tried again.
 	retry  time.Time
 	bounce []byte
 }
 
-// cost is how long a mebibyte took lately; 0 if it is not known.
+// cost is the recent time per mebibyte; 0 if unknown.
 type cost time.Duration
 
-// took learns from n bytes that took d.
+// took updates the cost with a write of n bytes that took d.
 func (p *cost) took(n int, d time.Duration) {
 	each := cost(d) * (1 << 20) / cost(n)
 	if *p == 0 {
@@ -58,10 +57,10 @@ func (p *cost) took(n int, d time.Duration) {
 	*p = max(*p+(each-*p)/4, 1)
 }
 
-// Use says what to do from now on. Unlike Write it may be called at any time.
+// Use sets the mode for later writes. Unlike Write it may be called at any time.
 func (b *Bypass) Use(use CacheUse) { b.use.Store(int32(use)) }
 
-// Write is File.WriteVec.
+// Write implements File.WriteVec.
 func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	total := 0
 	for _, p := range bufs {
@@ -83,8 +82,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// goesPast tells whether to go past the cache: if that took less time lately, or if it is time to find out whether it
-// would. What is tried again is judged anew.
+// goesPast reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again. The
+// cost of a retried way is reset.
 func (b *Bypass) goesPast(now time.Time) bool {
 	if b.past == 0 || b.through == 0 {
 		return b.past == 0
@@ -102,7 +101,7 @@ func (b *Bypass) goesPast(now time.Time) bool {
 	return !past
 }
 
-// writePast writes whole blocks past the cache, and what lies before and behind them through it.
+// writePast writes whole blocks with direct I/O, and the parts before and after them through the page cache.
 func (b *Bypass) writePast(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
 	v := vector{bufs: bufs}
 	done := 0
@@ -130,7 +129,7 @@ func (b *Bypass) writePast(f File, c Cached, offset int64, total int, bufs [][]b
 	return done, nil
 }
 
-// blocks returns the next bytes of v, limit at most, where the disk can take them from: as they are, or copied.
+// blocks returns the next bytes of v, at most limit, in aligned memory: in place, or copied.
 func (b *Bypass) blocks(v *vector, limit int) []byte {
 	if p := v.peek(); isAligned(p) && min(len(p), limit) >= UncachedAlign {
 		return v.next(min(len(p), limit) / UncachedAlign * UncachedAlign)
@@ -145,13 +144,13 @@ func (b *Bypass) blocks(v *vector, limit int) []byte {
 	return out
 }
 
-// vector goes over some buffers from the first byte to the last.
+// vector iterates over the bytes of several buffers.
 type vector struct {
 	bufs [][]byte
-	skip int // of the first one
+	skip int // of the first buffer
 }
 
-// peek returns what is left of the next buffer, which is not empty unless nothing is left.
+// peek returns the rest of the next buffer; it is empty only at the end.
 func (v *vector) peek() []byte {
 	for len(v.bufs) > 0 && v.skip == len(v.bufs[0]) {
 		v.bufs, v.skip = v.bufs[1:], 0
@@ -162,7 +161,7 @@ func (v *vector) peek() []byte {
 	return v.bufs[0][v.skip:]
 }
 
-// next returns the next bytes, limit at most, as far as they lie together.
+// next returns the next contiguous bytes, at most limit.
 func (v *vector) next(limit int) []byte {
 	p := v.peek()
 	p = p[:min(limit, len(p))]
@@ -170,11 +169,10 @@ func (v *vector) next(limit int) []byte {
 	return p
 }
 
-// isAligned tells whether the disk can take p from where it is.
+// isAligned reports whether p is aligned for direct I/O.
 func isAligned(p []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes == 0 //nolint:gosec // G103: only the address matters
 }
 
-// sectorBytes is what memory must be aligned to that a disk writes from or reads into; offsets are aligned to
-// UncachedAlign.
+// sectorBytes is the required alignment of memory for direct I/O; offsets are aligned to UncachedAlign.
 const sectorBytes = 512

@@ -18,12 +18,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// pastFile is a file in memory that notes what is written past the cache.
+// pastFile is a file in memory that records direct writes.
 type pastFile struct {
 	vfs.File
 	t    *testing.T
-	past []int // lengths
-	// takes is how long such a write takes, takesThrough another one.
+	past []int // lengths of direct writes
+	// takes is the duration of a direct write, takesThrough that of another write.
 	takes, takesThrough time.Duration
 	fails               error
 }
@@ -41,7 +41,7 @@ func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.WriteAt(p, offset)
 }
 
-// WriteVec is a write through the cache.
+// WriteVec is a write through the page cache.
 func (f *pastFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	time.Sleep(f.takesThrough) //nolint:forbidigo // as above
 	return f.File.WriteVec(offset, bufs...)
@@ -62,8 +62,7 @@ func newPastFile(t *testing.T) *pastFile {
 	return &pastFile{File: f, t: t}
 }
 
-// Whatever the offsets and the buffers, what is in the file is what was written, and nearly all of it went past the
-// cache.
+// For any offsets and buffers, the file contains the written data, and nearly all of it was written with direct I/O.
 func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -114,7 +113,7 @@ func TestBypassWrites(t *testing.T) {
 	require.True(t, bytes.Equal(want, have))
 }
 
-// What the disk can take from where it is, is not copied.
+// Aligned data is not copied.
 func TestBypassCopiesNothingAligned(t *testing.T) {
 	t.Parallel()
 	f := newPastFile(t)
@@ -144,7 +143,7 @@ func TestBypassUse(t *testing.T) {
 	}
 }
 
-// Of the two ways the one is taken that takes less time, and the other one is tried now and then.
+// The faster way is used, and the other one is tried from time to time.
 func TestBypassTakesTheFasterWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +163,7 @@ func TestBypassTakesTheFasterWay(t *testing.T) {
 		require.Equal(t, 998, past(1000), "in 0.5 s: the cache was tried once, and not yet again but for the first time")
 		require.Equal(t, 19_990, past(20_000), "in 10 s: once a second")
 
-		f.takes = 5 * time.Millisecond // the disk has become slow
+		f.takes = 5 * time.Millisecond // the disk became slow
 		require.LessOrEqual(t, past(100), 8)
 		require.LessOrEqual(t, past(1000), 8)
 

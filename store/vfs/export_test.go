@@ -2,11 +2,11 @@
 
 package vfs
 
-// For the tests of Bypass.
+// Exported for the tests of Bypass.
 const (
 	SectorBytes = sectorBytes
 	BypassBytes = bypassBytes
 )
 
-// Bounce returns the memory that Bypass copies through; nil as long as it has copied nothing.
+// Bounce returns Bypass's aligned buffer; nil if nothing was copied.
 func (b *Bypass) Bounce() []byte { return b.bounce }

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// MkdirAllSync creates a directory and its missing parents; their names are durable when it returns nil.
+// MkdirAllSync creates a directory and its missing parents. Their names are durable when it returns nil.
 func MkdirAllSync(fsys FS, dir string, perm fs.FileMode) error {
 	dir = filepath.Clean(dir)
-	sync := []string{filepath.Dir(dir)} // always: an earlier attempt may have made the directory and no more
+	sync := []string{filepath.Dir(dir)} // always: an earlier attempt may have created the directory without a sync
 	for at := filepath.Dir(dir); at != filepath.Dir(at); at = filepath.Dir(at) {
 		_, err := fsys.Stat(at)
 		if err == nil {

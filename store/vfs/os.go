@@ -93,22 +93,22 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// osFile is an open file. Most goes through os.File; what os.File has no method for needs the bare descriptor, and mu
-// keeps Close from giving that descriptor's number to another file meanwhile.
+// osFile is an open file. Most operations use os.File. Operations without an os.File method use the bare descriptor.
+// mu prevents Close from freeing its number for another file during such an operation.
 type osFile struct {
 	f  *os.File
-	mu sync.RWMutex // read-held while the bare descriptor is in use
+	mu sync.RWMutex // held for reading while the bare descriptor is in use
 
 	exact, direct, directWrite reopened // for ReadExactly, ReadUncached and WriteUncached
 }
 
-// reopened is a file opened once more, for another way to read or write it.
+// reopened is a second descriptor of a file, for another way to read or write it.
 type reopened struct {
 	once sync.Once
-	file *os.File // nil if that was not possible, or not asked for
+	file *os.File // nil if not possible, or not requested
 }
 
-// close is called when no read or write that could open it is under way any more.
+// close is called when no read or write that could open it is in progress.
 func (r *reopened) close() error {
 	r.once.Do(func() {})
 	if r.file == nil {
@@ -139,7 +139,7 @@ func (f *osFile) Close() error {
 	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
-// descriptor returns the bare descriptor; the caller holds mu for reading as long as it uses it.
+// descriptor returns the bare descriptor; the caller holds mu for reading while it uses it.
 func (f *osFile) descriptor(op string) (int, error) {
 	fd := f.f.Fd()
 	if fd == ^uintptr(0) {
@@ -161,7 +161,7 @@ func (f *osFile) extend(sizeBytes int64) error {
 	return f.f.Truncate(sizeBytes)
 }
 
-// zero overwrites the part of the range that lies within the file with zeros.
+// zero overwrites the part of the range that is within the file with zeros.
 func (f *osFile) zero(offset, length int64) error {
 	size, err := f.SizeBytes()
 	if err != nil {
@@ -178,8 +178,8 @@ func (f *osFile) zero(offset, length int64) error {
 	return nil
 }
 
-// writeEach is WriteVec where the system has no gathering write: one write for each buffer, after skipping what is
-// done.
+// writeEach is WriteVec for systems without vectored writes: it writes each buffer separately, after the first skip
+// bytes.
 func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	done := skip
 	for _, b := range bufs {
@@ -197,7 +197,7 @@ func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	return done, nil
 }
 
-// retryEINTR repeats a system call that a signal interrupted before it did anything.
+// retryEINTR retries a system call that a signal interrupted before it did anything.
 func retryEINTR(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

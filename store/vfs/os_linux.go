@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync is fdatasync: without the times, and so without the inode, of a file whose size did not change.
+// Sync uses fdatasync: it omits timestamps, and thus the inode of a file whose size did not change.
 func (f *osFile) Sync() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -18,15 +18,15 @@ func (f *osFile) Sync() error {
 	if err != nil {
 		return err
 	}
-	// Not retried but for EINTR, which says that nothing was done yet (INV-7).
+	// Not retried, except for EINTR, which means that nothing was done (INV-7).
 	if err := retryEINTR(func() error { return unix.Fdatasync(fd) }); err != nil {
 		return f.pathError("fdatasync", err)
 	}
 	return nil
 }
 
-// SyncRange is sync_file_range. It writes blocks that have their place, and nothing of the filesystem's own; the
-// journal's commit for the directory has the disk flush what it was given.
+// SyncRange uses sync_file_range. It writes allocated blocks, and no filesystem metadata. The journal commit for the
+// directory then flushes the disk's cache.
 func (f *osFile) SyncRange(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -50,7 +50,7 @@ func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	if err != nil || done == total {
 		return done, err
 	}
-	// A short write is rare (a limit, a full disk): os.File does the rest, or finds out what is wrong.
+	// A short write is rare (a limit, a full disk): os.File writes the rest, or returns the error.
 	return f.writeEach(offset, bufs, done)
 }
 
@@ -89,7 +89,7 @@ func (f *osFile) PunchHole(offset, length int64) error {
 	return err
 }
 
-// WriteBehind is sync_file_range without waiting, so that no error is taken from Sync.
+// WriteBehind uses sync_file_range without waiting, so that it does not consume an error that Sync must return.
 func (f *osFile) WriteBehind(offset, length int64) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -98,7 +98,7 @@ func (f *osFile) WriteBehind(offset, length int64) {
 	}
 }
 
-// DropCache is posix_fadvise with POSIX_FADV_DONTNEED.
+// DropCache uses posix_fadvise with POSIX_FADV_DONTNEED.
 func (f *osFile) DropCache(offset, length int64) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -107,7 +107,7 @@ func (f *osFile) DropCache(offset, length int64) {
 	}
 }
 
-// CachedBytes is cachestat, which Linux has since 6.5.
+// CachedBytes uses cachestat, which requires Linux 6.5.
 func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -123,7 +123,7 @@ func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 	return min(int64(st.Cache)*int64(os.Getpagesize()), length), true
 }
 
-// ReadExactly reads through a descriptor of its own, for which POSIX_FADV_RANDOM was said.
+// ReadExactly reads through a separate descriptor with POSIX_FADV_RANDOM.
 func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 	again := f.again(&f.exact, os.O_RDONLY)
 	if again == nil {
@@ -132,18 +132,18 @@ func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 	return again.ReadAt(p, offset)
 }
 
-// ReadUncached reads with O_DIRECT, through a descriptor of its own.
+// ReadUncached reads with O_DIRECT, through a separate descriptor.
 func (f *osFile) ReadUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.direct, os.O_RDONLY, func(file *os.File) (int, error) { return file.ReadAt(p, offset) })
 }
 
-// WriteUncached writes with O_DIRECT, through a descriptor of its own.
+// WriteUncached writes with O_DIRECT, through a separate descriptor.
 func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
-// TakesDirect tells whether a file on that filesystem can be opened for O_DIRECT; if not, what is to go past the
-// system's cache goes through it. The file must be there.
+// TakesDirect reports whether a file can be opened with O_DIRECT on its filesystem. If not, direct I/O falls back to
+// the page cache. The file must exist.
 func (osFS) TakesDirect(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -152,7 +152,8 @@ func (osFS) TakesDirect(name string) bool {
 	return f.Close() == nil
 }
 
-// uncached does something with the file opened for O_DIRECT, or as it is on a filesystem without that.
+// uncached calls do with the file opened with O_DIRECT, or with the original file if the filesystem does not support
+// that.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
 	if again := f.again(r, flag|unix.O_DIRECT); again != nil {
 		n, err := do(again)
@@ -163,7 +164,7 @@ func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error))
 	return do(f.f)
 }
 
-// again returns the same file, opened once more the first time; nil if that is not possible.
+// again returns the same file, reopened at the first call; nil if that is not possible.
 func (f *osFile) again(r *reopened, flag int) *os.File {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -172,7 +173,7 @@ func (f *osFile) again(r *reopened, flag int) *os.File {
 		if err != nil {
 			return
 		}
-		// By the descriptor: the file may have another name by now, or none.
+		// By descriptor: the file may have been renamed or removed.
 		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flag, 0)
 		if r.file != nil && flag == os.O_RDONLY {
 			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM)

@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
 )
 
-// Whatever the system's cache is told, the content is what was written; also under another name, and to the end of the
-// file.
+// No cache operation changes the content, even under another name, and up to the end of the file.
 func TestCached(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -41,14 +40,14 @@ func TestCached(t *testing.T) {
 			require.True(t, bytes.Equal(want[from:], room[:n]))
 		}
 	}
-	same(c.ReadUncached) // what is not on the disk yet, too
+	same(c.ReadUncached) // including data that is not yet on the disk
 	c.WriteBehind(0, int64(len(want)))
 	require.NoError(t, f.Sync())
 	c.DropCache(0, int64(len(want)))
 	same(c.ReadUncached)
 	same(c.ReadExactly)
 	_, _ = random.Read(room)
-	n, err := c.WriteUncached(room[:8*vfs.UncachedAlign], 4*vfs.UncachedAlign) // some of it is in the cache
+	n, err := c.WriteUncached(room[:8*vfs.UncachedAlign], 4*vfs.UncachedAlign) // some of it is in the page cache
 	require.NoError(t, err)
 	require.Equal(t, 8*vfs.UncachedAlign, n)
 	copy(want[4*vfs.UncachedAlign:], room[:n])

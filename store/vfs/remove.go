@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// removeStepBytes is how much of a file RemoveLarge gives back at once, and removePause how long it lets others have
-	// the filesystem then.
+	// removeStepBytes is the amount that RemoveLarge frees in one step, removePause the pause after each step for
+	// other users of the filesystem.
 	removeStepBytes = 32 << 20
 	removePause     = 5 * time.Millisecond
 )
 
-// RemoveLarge is Remove for a file that may be large: it is cut shorter step by step first. To give all of its space
-// back at once takes the filesystem hundreds of milliseconds for each gigabyte, longer where it tells the disk as well,
-// and other files' syncs wait for that. After an error, or a crash, the file may be there and shorter.
+// RemoveLarge is Remove for large files: it first truncates the file in steps. Freeing all of its space in one step
+// takes the filesystem hundreds of milliseconds per gigabyte, longer with discard, and blocks the syncs of other
+// files. After an error or a crash, the file may still exist with a smaller size.
 func RemoveLarge(fsys FS, name string) error {
 	info, err := fsys.Stat(name)
 	if err != nil {
@@ -34,7 +34,7 @@ func RemoveLarge(fsys FS, name string) error {
 	return nil
 }
 
-// cutShort takes the end of a file away until little is left.
+// cutShort truncates the file in steps until it is small.
 func cutShort(fsys FS, name string, size int64) (err error) {
 	f, err := fsys.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// TestRemoveLarge: a file goes, a large one in steps; what is not there is said.
+// A file is removed, a large one in steps. A missing file is reported.
 func TestRemoveLarge(t *testing.T) {
 	fault := faultfs.New(vfs.OS())
 	for size, steps := range map[int64]uint64{0: 0, 32 << 20: 0, 32<<20 + 1: 1, 200 << 20: 6} {

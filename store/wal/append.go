@@ -14,13 +14,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, in one write. They must continue End, and end with the position end. The caller
-// has verified them; only their headers are looked at here. They are in the page cache when it returns nil, and durable
+// Append writes frames as one block, in one write. They must continue End and end with the position end. The caller
+// has verified them; Append reads only their headers. They are in the page cache when it returns nil, and durable
 // after the next Sync.
 //
-// An error leaves the log as it was for ErrNotContiguous, ErrTooLarge and ErrNoSpace. Any other one is final:
-// ErrFailed. Append is for one goroutine. It keeps no reference to frames and allocates nothing, unless a new segment
-// begins.
+// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final: ErrFailed. Only one
+// goroutine may call Append. It keeps no reference to frames and allocates nothing, unless it starts a new segment.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -53,12 +52,12 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment that the next block of that many bytes of frames goes to, and begins a new one if it must.
+// room returns the segment for the next block with the given bytes of frames, and starts a new segment if necessary.
 // writeMu is held.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows. (A
+	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A
 	// segment without records cannot be left behind: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp ||
 		seg.empty()
@@ -69,8 +68,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does, or by
-// syncHeaders. writeMu is held.
+// roll starts a new segment. Its header and name become durable with the next sync, together with its first block, or
+// by syncHeaders. writeMu is held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -101,12 +100,12 @@ func (l *Log) roll() (*segment, error) {
 	l.segs = append(l.segs, seg)
 	l.dirty, l.dirtyDir = append(l.dirty, seg), true
 	if l.o.Sync != SyncAlways {
-		wake(l.wakeHeaders) // the next Sync would be long in coming
+		wake(l.wakeHeaders) // the next Sync may be much later
 	}
 	return seg, nil
 }
 
-// writeBlock writes a block behind the last one and makes it part of the log. writeMu is held.
+// writeBlock appends a block to the log. writeMu is held.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()
@@ -141,9 +140,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted says that the records up to and including one are committed, as far as they are in the log. The next
-// block says so, or a seal if none comes soon (INV-13). It is cheap, and may be called at any time; a lower record than
-// before changes nothing.
+// NoteCommitted records that the records up to and including the given one are committed. Records that are not in the
+// log yet are ignored. The next block contains the commit LSN, or a seal if no block follows soon (INV-13). The call
+// is cheap and safe at any time. A record lower than before has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -155,16 +154,17 @@ func (l *Log) NoteCommitted(record uint64) {
 	}
 }
 
-// Committed is the highest record that is known to be committed: after Open the highest that the log says so of itself.
+// Committed returns the highest record that is known to be committed. After Open it is the highest one stored in the
+// log.
 func (l *Log) Committed() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.committed
 }
 
-// wantsSeal tells whether there are synced records that no block header promises yet, or committed ones that none tells
-// of. Where syncs are left to the system, the latter do not wait for one: the end of the process alone must not make
-// the log forget them.
+// wantsSeal reports whether synced records are not yet covered by the durable LSN of a block header, or committed
+// records not by a commit LSN. With SyncOff the latter do not wait for a sync: the end of the process alone must not
+// lose the commit LSN.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -172,8 +172,8 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is of any use. It may make the segment a little longer. The caller syncs.
-// writeMu is held.
+// writeSeal writes an empty block if it is useful. It may lengthen the segment slightly. The caller syncs. writeMu is
+// held.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -188,9 +188,9 @@ func (l *Log) writeSeal() error {
 	return l.writeBlock(seg, blockHeader{seal: true, firstLSN: end.LSN + 1}, nil, end)
 }
 
-// Sync makes everything that was appended before it durable, as far as the sync mode asks for it: with SyncAlways it
-// returns when the disk has it, with SyncInterval and SyncOff at once. It may run beside Append, and serves all that
-// wait for it at the same time. An error is final (INV-7).
+// Sync makes all earlier appends durable, according to the sync mode. With SyncAlways it returns when they are on
+// disk, with SyncInterval and SyncOff immediately. It may run concurrently with Append, and one sync serves all
+// concurrent callers. An error is final (INV-7).
 func (l *Log) Sync() error {
 	if err := l.usable(); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (l *Log) Sync() error {
 	return err
 }
 
-// syncDirty syncs whatever was written, in any mode.
+// syncDirty syncs all unsynced writes, in any mode.
 func (l *Log) syncDirty() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -243,9 +243,9 @@ func (l *Log) syncDirty() error {
 	return nil
 }
 
-// syncHeaders makes the headers and the names of all segments durable, and not what is in them: a segment cannot go
-// before the next one has these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each
-// segment, where syncDirty would write all of it.
+// syncHeaders makes the headers and names of all segments durable, but not their content. A segment can only be
+// removed after its successor's header is durable, and with SyncOff no other call syncs it. It costs a few blocks per
+// segment; syncDirty would write all content.
 func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -267,7 +267,7 @@ func (l *Log) syncHeaders() error {
 	l.syncFrom.Store(l.now())
 	defer l.syncFrom.Store(0)
 	for _, seg := range segs {
-		sync := seg.file.Sync // it has no old content that would have to be written
+		sync := seg.file.Sync // a new file has no old content to write
 		if seg.reused {
 			sync = func() error { return seg.file.SyncRange(0, segmentDataStart) }
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A block is what one Append writes, at a multiple of 8:
+// A block is written by one Append, at a multiple of 8:
 //
 //	 0       4       8        12      16           24          32
 //	+-------+-------+--------+-------+------------+-----------+--------+
@@ -18,17 +18,16 @@ import (
 //	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
 //	+-------+-------+--------+-------+------------+-----------+--------+
 //
-// Bit 0 of flags marks a seal; the others hold first LSN - commit LSN, or 0 if no record was known to be committed, or
-// only one so far back that the bits do not hold it. commit LSN is how far the log was known to be committed when the
-// block was written (INV-13): never more than the record before the block. Releases before INV-13 wrote 0 there and do
-// not look at these bits, so neither the version of the segment nor its size had to change, and a pair can go back to
-// such a release.
+// Bit 0 of flags marks a seal. The other bits hold first LSN - commit LSN. They are 0 if no record was known to be
+// committed, or if the difference does not fit. commit LSN is the highest record known to be committed when the block
+// was written (INV-13). It is less than first LSN. Releases before INV-13 wrote 0 and ignore these bits. The segment
+// version and size therefore did not change, and a pair can be downgraded to such a release.
 //
-// durable LSN is how far the log was known to be durable when the block was written: the promise that recovery tells a
-// damaged middle from a torn tail by. crc is the CRC-32C of bytes 8 to 31, begun not with 0 but with a value made of
-// the log id, the first LSN of the segment and the offset of the block in the file. That makes the header of a block
-// that belongs elsewhere (left over from the segment's earlier life, a segment that was published as a message)
-// invalid. A block without frames is a seal.
+// durable LSN is the highest record known to be durable when the block was written. Recovery uses it to distinguish a
+// corrupt middle from a torn tail. crc is the CRC-32C of bytes 8 to 31. Its initial value is derived from the log id,
+// the first LSN of the segment and the offset of the block in the file. A block header from elsewhere (from the
+// segment file's earlier use, or from a segment published as a message) is thus invalid. A block without frames is a
+// seal.
 const (
 	blockMagic       = 0x4b424c6c // "lLBK"
 	blockHeaderBytes = 32
@@ -41,11 +40,10 @@ type blockHeader struct {
 	length       uint32 // of the frames, in bytes
 	seal         bool
 	durableLSN   uint64
-	firstLSN     uint64 // of the first frame; of the next block's in a seal
-	committedLSN uint64 // less than firstLSN; 0 if that is not known
+	firstLSN     uint64 // of the first frame; in a seal, of the next block
+	committedLSN uint64 // less than firstLSN; 0 if unknown
 }
 
-// flags of the header.
 func (h blockHeader) flags() (flags uint32) {
 	if h.seal {
 		flags = blockFlagSeal
@@ -56,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// setFlags is the reverse of flags, when firstLSN is set.
+// setFlags is the inverse of flags. firstLSN must be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -66,7 +64,7 @@ func (h *blockHeader) setFlags(flags uint32) {
 
 var errNoBlock = errors.New("there is no block here")
 
-// segmentSeed begins the checksums of all block headers in a segment.
+// segmentSeed returns the initial value of the checksums of all block headers in a segment.
 func segmentSeed(logID [16]byte, first uint64) uint32 {
 	var b [24]byte
 	copy(b[:], logID[:])
@@ -74,7 +72,7 @@ func segmentSeed(logID [16]byte, first uint64) uint32 {
 	return checksum(0, b[:])
 }
 
-// encode writes the header for a place in the segment with the seed. scratch must have room for the header.
+// encode writes the header for an offset in the segment with the seed. scratch must have room for the header.
 func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
 	binary.LittleEndian.PutUint32(scratch[8:], h.length)
@@ -85,12 +83,12 @@ func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 }
 
 func blockChecksum(b []byte, seed uint32, offset int64) uint32 {
-	// Two different beginnings never give the same checksum of the same bytes, so the offset needs no mixing.
+	// Different initial values never give the same checksum of the same bytes, so the offset needs no mixing.
 	crc := seed ^ uint32(offset) ^ uint32(offset>>32)*0x9e3779b1
 	return checksum(crc, b[8:blockHeaderBytes])
 }
 
-// decodeBlockHeader returns errNoBlock for anything that is not a block header of this place.
+// decodeBlockHeader returns errNoBlock if b is not a block header for this offset.
 func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error) {
 	if len(b) < blockHeaderBytes || binary.LittleEndian.Uint32(b) != blockMagic ||
 		binary.LittleEndian.Uint32(b[4:]) != blockChecksum(b, seed, offset) {
@@ -108,15 +106,15 @@ func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error)
 	return h, nil
 }
 
-// blockInfo is what can be told from the headers of a block's frames.
+// blockInfo summarizes the headers of a block's frames.
 type blockInfo struct {
 	first, last lsn.Position
 	firstPrev   uint32
 	maxPayload  int
 }
 
-// walkFrames goes over the headers of frames without verifying checksums. termEnd is called with the last position of
-// each term that ends within the frames or just before them, where the position before them is prev.
+// walkFrames reads the headers of frames without verifying checksums. It calls termEnd with the last position of each
+// term that ends within the frames or directly before them. prev is the position before the frames.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestCommittedSurvives: what is known to be committed is known again after a clean stop and after a power failure, as
-// far as a durable block says so (INV-13).
+// The committed position is restored after a clean stop. After a power failure, the value in the last durable block
+// is restored (INV-13).
 func TestCommittedSurvives(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -38,7 +38,7 @@ func TestCommittedSurvives(t *testing.T) {
 	mustAppend(t, l, 1, 2, 100)
 	require.NoError(t, l.Sync())
 	l.NoteCommitted(6)
-	committedAfterCrash(t, o, mem, 4) // the block says what was known when it was written
+	committedAfterCrash(t, o, mem, 4) // the block contains the value at the time of its write
 	l.NoteCommitted(100)
 	require.EqualValues(t, 7, l.Committed(), "no more than the log has")
 	mustAppend(t, l, 1, 1, 100)
@@ -62,8 +62,8 @@ func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
 	require.NoError(t, l.Close())
 }
 
-// TestCommittedIsSealed: a log that rests ends with a block that names the newest commit LSN, written within SealAfter
-// or two of them, also when the records came long before; and then it rests.
+// An idle log ends with a block that contains the newest commit LSN. It is written within at most two SealAfter
+// periods, even if the records are older, and no further seal follows.
 func TestCommittedIsSealed(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCommittedIsSealed(t *testing.T) {
 				l := mustOpen(t, o)
 				mustAppend(t, l, 1, 10, 100)
 				require.NoError(t, l.Sync())
-				elapse(time.Second) // it waits for the other node, say
+				elapse(time.Second) // for example, waiting for the other node
 				seals, syncs := l.Stats().Seals, fault.Count(faultfs.OpSync)
 				require.LessOrEqual(t, seals, uint64(1))
 				for _, committed := range []uint64{3, 9, 10} {
@@ -105,14 +105,14 @@ func TestCommittedIsSealed(t *testing.T) {
 	}
 }
 
-// told is the highest commit LSN that a block tells of.
+// told returns the highest commit LSN in a block.
 func told(l *Log) uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.markedCommit
 }
 
-// TestCommittedCostsNoSealsUnderLoad: while records come, the blocks say what is committed.
+// While records are appended, their blocks contain the commit LSN, and no seals are written.
 func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(newMem(t))
@@ -132,7 +132,7 @@ func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
 	})
 }
 
-// TestSealsInAFullSegment: seals may make the last segment longer, and the next block goes to another one.
+// Seals may lengthen the last segment, and the next block goes to a new segment.
 func TestSealsInAFullSegment(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -157,7 +157,7 @@ func TestSealsInAFullSegment(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// TestCommittedAfterACut: a cut forgets what it removes and nothing else, also at a crash at any point of it.
+// A cut lowers the committed position at most to the new end, even with a crash at any point.
 func TestCommittedAfterACut(t *testing.T) {
 	for committed := uint64(0); committed <= 12; committed += 3 {
 		for record := uint64(0); record <= 12; record++ {
@@ -217,7 +217,7 @@ func TestCommittedAfterACut(t *testing.T) {
 	}
 }
 
-// TestCommittedOfAnEmptyLog: what a log begins after is in a checkpoint, so it is committed.
+// The start position of a log is in a checkpoint, so it is committed.
 func TestCommittedOfAnEmptyLog(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.Start = lsn.Position{Term: 3, LSN: 40, Chain: 7}
@@ -266,7 +266,7 @@ func TestCommitLSNInAHeader(t *testing.T) {
 	require.Zero(t, h.committedLSN, "nonsense says nothing")
 }
 
-// oldSegment is a segment that release 0.1.0 wrote.
+// oldSegment returns a segment that was written by release 0.1.0.
 func oldSegment(t *testing.T) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/v0.1.0.txt")
@@ -284,8 +284,8 @@ func oldSegment(t *testing.T) []byte {
 	return slices.Concat(parts[0], make([]byte, segmentDataStart-len(parts[0])), parts[1])
 }
 
-// TestSegmentOfTheFirstRelease: it can be read, and says nothing of commits; and what is added to it release 0.1.0
-// could read again.
+// A segment of release 0.1.0 is readable and contains no commit LSNs. Release 0.1.0 could read the blocks appended to
+// it.
 func TestSegmentOfTheFirstRelease(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -315,7 +315,7 @@ func TestSegmentOfTheFirstRelease(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// readAsFirstRelease reads the first segment as release 0.1.0 does.
+// readAsFirstRelease reads the first segment like release 0.1.0.
 func readAsFirstRelease(t *testing.T, raw []byte, logID [16]byte) (blocks int, last lsn.Position) {
 	t.Helper()
 	require.EqualValues(t, 1, binary.LittleEndian.Uint32(raw[8:]), "version of the segment")

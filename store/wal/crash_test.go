@@ -18,14 +18,14 @@ import (
 
 var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries")
 
-// model is what the log must be able to give back: all records that were ever appended to the present history, the last
-// of which may not be durable yet.
+// model is the expected content of the log: all records appended to the current history, the last of which may not be
+// durable yet.
 type model struct {
 	start   lsn.Position
-	recs    []lsn.Position // the positions of records start.LSN+1, …
+	recs    []lsn.Position // positions of records start.LSN+1, …
 	durable uint64
-	trimmed uint64 // records up to here may be gone
-	// committed was noted; written of it is what a block says, and promised what a durable one does.
+	trimmed uint64 // records up to this one may be missing
+	// committed was passed to NoteCommitted; written is the commit LSN in a block, promised that in a durable block.
 	committed, written, promised uint64
 }
 
@@ -38,7 +38,7 @@ func (m model) at(record uint64) lsn.Position {
 
 func (m model) end() uint64 { return m.start.LSN + uint64(len(m.recs)) }
 
-// cut returns the model behind a TruncateAfter.
+// cut returns the model after TruncateAfter.
 func (m model) cut(record uint64) model {
 	m.recs = m.recs[: record-m.start.LSN : record-m.start.LSN]
 	m.durable, m.trimmed = record, min(m.trimmed, record)
@@ -46,10 +46,10 @@ func (m model) cut(record uint64) model {
 	return m
 }
 
-// allowed are the histories that a crash may leave: one, or before and after a cut.
+// allowed lists the histories that a crash may leave: one, or those before and after a cut.
 type allowed []model
 
-// find returns the model that fits an opened log, cut to what the log has.
+// find returns the model that matches an opened log, cut to the log's content.
 func (a allowed) find(l *Log) (model, error) {
 	end, base := l.End(), l.segs[0].prev.LSN
 	var why []error
@@ -77,14 +77,14 @@ func (a allowed) find(l *Log) (model, error) {
 	return model{}, fmt.Errorf("no history fits: %v", why)
 }
 
-// machine runs a random workload on a log, and photographs its disk at one of the operations on it.
+// machine runs a random workload on a log, and copies its disk at one of the operations.
 type machine struct {
 	t   *testing.T
 	rng *rand.Rand
 	o   Options
 	mem *memfs.FS
 
-	mu      sync.Mutex // the segment preparer is a goroutine of its own
+	mu      sync.Mutex // segments are prepared in a separate goroutine
 	allowed allowed
 	now     model
 	ops     int
@@ -113,14 +113,14 @@ func (m *machine) capture() {
 	m.shot, m.shotOf = m.mem.CrashClone(m.rng), append(allowed(nil), m.allowed...)
 }
 
-// set changes what a crash may leave.
+// set changes the histories that a crash may leave.
 func (m *machine) set(models ...model) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.allowed, m.now = models, models[len(models)-1]
 }
 
-// life opens the log, checks it, works on it and leaves the photograph of a crash as the next disk.
+// life opens the log, checks it, runs a workload, and keeps the disk of a crash for the next life.
 func (m *machine) life(generation int) {
 	fault := faultfs.New(m.mem)
 	m.mu.Lock()
@@ -138,14 +138,14 @@ func (m *machine) life(generation int) {
 	found, err := m.allowed.find(l)
 	require.NoError(m.t, err)
 	m.check(l, found)
-	found.durable = l.End().LSN // Open promises that
+	found.durable = l.End().LSN // guaranteed by Open
 	found.committed, found.written, found.promised = l.Committed(), l.Committed(), l.Committed()
 	if o.Sync == SyncOff {
 		found.durable = found.start.LSN
 	}
 	m.set(found)
 
-	m.mu.Lock() // the hook takes from the same generator
+	m.mu.Lock() // the hook uses the same generator
 	seed := m.rng.Int63()
 	m.mu.Unlock()
 	local := rand.New(rand.NewSource(seed))
@@ -192,7 +192,7 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 			m.set(now)
 		}
 	case what < 34:
-		synced := l.synced == l.end // without that there is no seal
+		synced := l.synced == l.end // otherwise no seal is written
 		l.seal()
 		if synced && m.o.Sync == SyncAlways {
 			now.written, now.promised = now.committed, now.committed
@@ -206,12 +206,12 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 		now.trimmed = max(now.trimmed, now.start.LSN+uint64(rng.Int63n(int64(now.end()-now.start.LSN)+1)))
 		now.committed = max(now.committed, now.trimmed)
 		m.set(now)
-		l.NoteCommitted(now.committed) // as the store does before a checkpoint
+		l.NoteCommitted(now.committed) // like the store before a checkpoint
 		l.Release(now.trimmed)
 	case what < 39:
 		base := l.segs[0].prev.LSN
 		record := base + uint64(rng.Int63n(int64(now.end()-base)+1))
-		if rng.Intn(2) == 0 { // mostly, only a little is cut
+		if rng.Intn(2) == 0 { // usually only a few records are cut
 			record = max(base, now.end()-min(now.end(), uint64(rng.Intn(5))))
 		}
 		after := now.cut(record)
@@ -241,7 +241,7 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 		if rng.Intn(30) == 0 {
 			size = rng.Intn(20_000)
 		}
-		// Often the same records come once more after a crash, as the active sends them again; often they are others.
+		// Often the same records follow again after a crash, since the active resends them; often they are others.
 		body := payload(term/2, pos.LSN, size)
 		frames, pos = AppendFrame(frames, pos, term/2+1, KindTxn, body)
 		if pos.Term < l.End().Term {
@@ -256,10 +256,10 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 	require.NoError(m.t, l.Append(frames, pos))
 }
 
-// TestCrashes: random histories, each of several lives with a power failure at the end of each, at any operation on the
-// disk, also during recovery, rolls, cuts and resets. Nothing durable is lost, nothing is found that was not written,
-// and the torn remains are never taken for damage. A failing seed fails again, but for the timing of the goroutine that
-// prepares segments.
+// Random histories consist of several lives. Each ends with a power failure at any disk operation, including those of
+// recovery, rolls, cuts and resets. No durable record is lost, no unwritten record is found, and torn remains are
+// never reported as corruption. A failing seed fails again, except for the timing of the goroutine that prepares
+// segments.
 func TestCrashes(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// To cut the log takes several steps, and a crash between them would leave something that looks like damage: a gap,
-// behind which blocks promise that what is gone was durable. So the intent comes first, in a file of its own that
-// appears as a whole. While it is there, Open does the cut, again if need be, before it looks at anything else. The
+// Cutting the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed by
+// blocks whose durable LSN covers the missing records. The intent is therefore first written to a separate file,
+// atomically. While the file exists, Open performs the cut, again if necessary, before it reads anything else. The
 // file, little endian:
 //
 //	 0          8         12   16       32                   52      56         64           72         80
@@ -31,11 +31,11 @@ import (
 //	| offset, 0  | written there       | u32  |
 //	+------------+---------------------+------+
 //
-// op 1 cuts: later segments are removed, the range is zeroed and, if the end lies within a block, the block gets a
-// header with the shorter length. If seal is not 0, a seal follows the new end: it says that all is durable, and that
-// the records up to seal - 1 before the new end are committed, which the log would forget otherwise together with the
-// blocks that said so (INV-13). (A release before INV-13 wrote 0, and leaves the seal out.) op 2 resets: everything is
-// removed and the log begins anew behind the new end.
+// op 1 cuts: later segments are removed, the range is zeroed, and a block that contains the end gets a header with
+// the shorter length. If seal is not 0, a seal follows the new end. It records that all records are durable, and that
+// the records up to seal - 1 before the new end are committed. Otherwise that information would be lost with the
+// removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets: everything is removed
+// and the log starts again after the new end.
 const (
 	cutFile    = "cut.intent"
 	cutMagic   = "LSLOGCUT"
@@ -76,14 +76,13 @@ func (c *cutIntent) encode() []byte {
 	return b
 }
 
-// sealAt has the cut write a seal, for the records up to committed.
+// sealAt makes the cut write a seal, for the records up to committed.
 func (c *cutIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
 		c.seal = uint32(behind) + 1
 	}
 }
 
-// writeSeal writes that seal.
 func (c *cutIntent) writeSeal(f vfs.File) error {
 	if c.seal == 0 {
 		return nil
@@ -131,7 +130,7 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 	return c, nil
 }
 
-// finishCut does a cut that a crash interrupted.
+// finishCut completes a cut that a crash interrupted.
 func (l *Log) finishCut() error {
 	path := filepath.Join(l.o.Dir, cutFile)
 	b, err := vfs.ReadFile(l.o.FS, path, cutBytes)
@@ -166,7 +165,7 @@ func (l *Log) finishCut() error {
 	return l.forgetCut()
 }
 
-// redoCut does what an intent says, however much of it is done already.
+// redoCut executes an intent. Steps that are already done are repeated safely.
 func (l *Log) redoCut(c *cutIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {
@@ -176,7 +175,7 @@ func (l *Log) redoCut(c *cutIntent) error {
 		first, isSegment := parseName(name, segmentSuffix)
 		_, isSpare := parseName(name, spareSuffix)
 		if isSegment && (c.op == cutReset || first > c.segment) || isSpare {
-			// Spares go too: they hold blocks of LSNs that the log may come to once more.
+			// Remove the spares too: they contain blocks with LSNs that the log may use again.
 			if err := l.o.FS.Remove(filepath.Join(l.o.Dir, name)); err != nil {
 				return err
 			}
@@ -217,10 +216,10 @@ func (l *Log) forgetCut() error {
 	return nil
 }
 
-// TruncateAfter removes all records behind pos, which must be in the log (or just before its first record), and returns
-// how many. If aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when
-// it returns, and so is pos, in every sync mode. Open readers get ErrCut. ErrTrimmed and ErrNotInLog leave the log as
-// it was; after any other error it may have failed.
+// TruncateAfter removes all records after pos, which must be in the log (or directly before its first record). It
+// returns their number. If keepIn is not empty, they are copied to a file of that name, which InspectFile reads. The
+// copy, the cut and pos are durable when it returns, in every sync mode. Open readers get ErrCut. ErrTrimmed and
+// ErrNotInLog leave the log unchanged; after any other error it may have failed.
 func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -232,7 +231,7 @@ func (l *Log) TruncateAfter(pos lsn.Position, keepIn string) (cutRecords int, er
 	if err := l.checkCut(pos); err != nil {
 		return 0, err
 	}
-	// What stays may be just written.
+	// The remaining records may not be synced yet.
 	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
@@ -269,7 +268,7 @@ func (l *Log) checkCut(pos lsn.Position) error {
 	return nil
 }
 
-// planCut finds out where the log has to end, and returns the number of the segment too. writeMu is held.
+// planCut determines the new end of the log, and also returns the index of its segment. writeMu is held.
 func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
@@ -321,12 +320,12 @@ func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 	return c, at, nil
 }
 
-// doCut makes the intent durable, does it, and forgets it.
+// doCut makes the intent durable, executes it, and removes it.
 func (l *Log) doCut(c *cutIntent) error {
 	if err := vfs.WriteFileAtomic(l.o.FS, filepath.Join(l.o.Dir, cutFile), c.encode()); err != nil {
 		return err
 	}
-	l.spares.makeMu.Lock() // none may appear while they are removed
+	l.spares.makeMu.Lock() // no spare may be created during their removal
 	defer l.spares.makeMu.Unlock()
 	if err := l.spares.drop(); err != nil {
 		return err
@@ -342,7 +341,7 @@ func (l *Log) doCut(c *cutIntent) error {
 	return l.forgetCut()
 }
 
-// afterCut makes the state in memory what the disk is now. writeMu and syncMu are held.
+// afterCut updates the state in memory to match the disk. writeMu and syncMu are held.
 func (l *Log) afterCut(c *cutIntent, at int) {
 	pos, end := c.end, c.zeroFrom
 	l.mu.Lock()
@@ -353,7 +352,7 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	seg.index = slices.DeleteFunc(seg.index, func(e indexEntry) bool { return e.offset >= end })
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
 	l.committed = min(l.committed, pos.LSN)
-	l.markedCommit = min(l.markedCommit, l.segs[0].prev.LSN) // at least, and then a seal comes soon
+	l.markedCommit = min(l.markedCommit, l.segs[0].prev.LSN) // a lower bound; a seal follows soon
 	if c.seal > 0 {
 		seg.end += blockHeaderBytes
 		seg.sizeBytes = max(seg.sizeBytes, seg.end)
@@ -362,18 +361,18 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
 	l.givenUp = min(l.givenUp, pos.LSN)
-	l.released = min(l.released, pos.LSN) // what comes now under these numbers is in no checkpoint
+	l.released = min(l.released, pos.LSN) // new records with these numbers are not in a checkpoint
 	l.cuts++
 	l.mu.Unlock()
 	for _, s := range removed {
-		_ = s.file.Close() // the file is gone already
+		_ = s.file.Close() // the file is already removed
 	}
 	wake(l.wakePrepare)
 }
 
-// KeepTail copies the records behind LSN after, or those of them that the log still has, to a file of that name, which
-// InspectFile reads. It returns the position before the first of them, and how many there are; without any there is no
-// file. The file is durable when it returns; the log stays as it is.
+// KeepTail copies the records after LSN after to a file of that name, if they are still in the log. InspectFile reads
+// the file. KeepTail returns the position before the first of them, and their number. Without records it creates no
+// file. The file is durable when it returns; the log is not changed.
 func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -399,7 +398,7 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// keepRecords copies the records behind pos to a file of their own. writeMu is held.
+// keepRecords copies the records after pos to a separate file. writeMu is held.
 func (l *Log) keepRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
@@ -442,8 +441,8 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 	}
 }
 
-// Reset drops all records and makes the log continue after start, as it must when a snapshot was installed. It is
-// durable when it returns. Open readers get ErrCut; holds are without effect from then on.
+// Reset removes all records and makes the log continue after start, as required after the installation of a snapshot.
+// It is durable when it returns. Open readers get ErrCut; holds have no effect from then on.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -466,7 +465,7 @@ func (l *Log) Reset(start lsn.Position) error {
 	clear(l.holds)
 	l.mu.Unlock()
 	for _, s := range old {
-		_ = s.file.Close() // the file is gone already
+		_ = s.file.Close() // the file is already removed
 	}
 	wake(l.wakePrepare)
 	return nil

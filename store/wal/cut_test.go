@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// TestTruncateAfterEveryRecord cuts behind each record, also in the middle of a block and in an earlier segment.
+// TruncateAfter works after each record, including within a block and in an earlier segment.
 func TestTruncateAfterEveryRecord(t *testing.T) {
 	image, o, end := buildDamage(t)
 	for record := uint64(0); record <= end.LSN; record++ {
@@ -43,7 +43,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 			require.Equal(t, end, info.Last)
 			require.Len(t, kept, n)
 		}
-		// A crash right after it, and a log that goes on.
+		// A crash directly after the cut, then further appends.
 		o.FS = mem.CrashClone(nil)
 		again := mustOpen(t, o)
 		require.Equal(t, pos, again.End())
@@ -144,8 +144,7 @@ func TestReset(t *testing.T) {
 	require.Greater(t, l.First(), uint64(100), "old holds do not matter")
 }
 
-// TestCutAcrossCrashes crashes at every single operation of a cut and of a reset: before or after, nothing between, and
-// no damage.
+// A crash at any operation of a cut or reset leaves the log before or after it, without corruption.
 func TestCutAcrossCrashes(t *testing.T) {
 	image, o, end := buildDamage(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
@@ -237,7 +236,7 @@ func FuzzDecodeCutIntent(f *testing.F) {
 	})
 }
 
-// TestKeepTail copies what is behind each record, or behind the first that is still there, and leaves the log as it is.
+// KeepTail copies the records after each position that are still in the log, and does not change the log.
 func TestKeepTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))

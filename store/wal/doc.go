@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wal is the log: the place where a transaction becomes durable, and what the two nodes of a pair exchange.
+// Package wal implements the write-ahead log, which makes transactions durable and which the nodes of a pair
+// exchange.
 //
-// The log is a chain of frames, one for each record. A frame's checksum covers the checksum of the frame before it, so
-// that the checksum of the last frame speaks for the whole history, and (term, LSN, checksum), an lsn.Position, names a
-// record for good. Frames travel to the standby as they are.
+// The log is a chain of frames, one for each record. A frame's checksum covers the checksum of the previous frame.
+// The checksum of the last frame thus covers the whole history, and (term, LSN, checksum), an lsn.Position,
+// identifies a record permanently. Frames are sent to the standby unchanged.
 //
-// One Append writes one block: a small header and the frames, verbatim, in one write into space that is already there.
-// Sync makes it durable with one fdatasync that has no metadata to write, because segments are prepared (filled with
+// One Append writes one block: a small header and the frames, verbatim, in one write to preallocated space. Sync
+// makes it durable with one fdatasync. The fdatasync writes no metadata, because segments are prepared (filled with
 // zeros, or recycled) in the background before they are needed.
 //
 // # Recovery
 //
-// Open reads the log up to the first byte that is not right. What follows there is either a torn tail, the remains of
-// writes that no Sync had covered when the power went, or damage in the middle of what was promised to be safe. The
-// difference matters: a torn tail must be cut, a damaged middle must never be. Each block header says how far the log
-// was durable when it was written; if such a promise reaches beyond the bad byte, the byte is damage and Open fails
-// with a *DamagedError. So that the last records before a quiet time are covered too, an empty block, a seal, is
-// written when nothing happened for a moment, and on Close.
+// Open reads the log up to the first invalid byte. The data after it is either a torn tail, the remains of unsynced
+// writes at a power failure, or corruption in records that were durable. A torn tail must be cut, a corrupt middle
+// must never be cut. Each block header contains the LSN up to which the log was durable when it was written. If one
+// of these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *DamagedError. To cover the last
+// records of a busy period too, an empty block, a seal, is written when the log is idle, and on Close.
 //
-// Each block header also says how far the log was known to be committed when it was written, and so does a seal. So a
-// node knows after its start, before another node has answered, which of its records it must never cut (INV-13,
-// Log.Committed).
+// Each block header and seal also contains the LSN up to which the log was known to be committed when it was written.
+// After a start, a node therefore knows which of its records it must never cut, before it reaches another node
+// (INV-13, Log.Committed).
 //
 // # Goroutines and locks
 //
-// One goroutine appends. Sync may run in the same or in another one. Readers are independent of both and of each other.
-// Two goroutines belong to a Log, from Open to Close: one prepares segments; one seals, syncs (SyncInterval) and
-// reports a fatal error.
+// One goroutine appends. Sync may run in the same or in another one. Readers are independent of both and of each
+// other. A Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval)
+// and reports a fatal error.
 //
-// The locks, in the order in which they are taken: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
+// The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //
-// A write or an fdatasync that failed leaves the log in an unknown state. It is never tried again: the Log
-// refuses everything from then on with ErrFailed, and a new Open finds out what is there (INV-7).
+// A failed write or fdatasync leaves the log in an unknown state and is never retried. The Log rejects all later
+// operations with ErrFailed, and a new Open determines the content of the disk (INV-7).
 package wal

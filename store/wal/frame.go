@@ -18,12 +18,12 @@ import (
 //	| u32    | u32    | crc u32|u8   |u8    | u16     | u64    | u64     | length  | to 8      |
 //	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
 //
-// length counts the payload alone. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload; as prev is among
-// these, it speaks for all frames before this one as well.
+// length is the length of the payload. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload. These
+// include prev, so crc covers all earlier frames too.
 const (
-	// FrameHeaderBytes is what a frame is longer than its payload, not counting the padding.
+	// FrameHeaderBytes is the size of a frame's header: the size of the frame without payload and padding.
 	FrameHeaderBytes = 32
-	// MaxPayloadBytes is the longest payload that a frame can have, whatever the options say.
+	// MaxPayloadBytes is the maximum payload of a frame, regardless of the options.
 	MaxPayloadBytes = 1 << 30
 
 	frameAlign = 8
@@ -36,18 +36,17 @@ const (
 	frameTerm    = 24
 )
 
-// Kind tells what the payload of a frame is. Kinds that this version does not know are kept and passed on like any
-// other.
+// Kind is the type of a frame's payload. Frames of unknown kinds are stored and forwarded like any other.
 type Kind uint8
 
 const (
-	// KindTermStart begins the records of a new active.
+	// KindTermStart is the first record of a new active.
 	KindTermStart Kind = 1
 	// KindTxn is a transaction in the encoding of package txn.
 	KindTxn Kind = 2
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindTermStart:
@@ -61,28 +60,28 @@ func (k Kind) String() string {
 
 // Frame is a decoded record.
 type Frame struct {
-	// Pos is the record's name.
+	// Pos is the record's position.
 	Pos lsn.Position
-	// Kind tells what the payload is.
+	// Kind is the type of the payload.
 	Kind Kind
-	// Payload refers to the bytes that were decoded; it is valid as long as they are.
+	// Payload is a slice of the decoded bytes and valid as long as they are.
 	Payload []byte
 }
 
-// FrameBytes returns the size of a frame with a payload of that many bytes.
+// FrameBytes returns the size of a frame with a payload of the given size.
 func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst and returns its position. dst must end at a multiple of 8
-// from where its frames began, as it does if only frames were appended to it.
+// AppendFrame appends the record that follows prev to dst and returns its position. The length of dst since the start
+// of its frames must be a multiple of 8, which is the case if only frames were appended.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
 }
 
-// FirstFrameBytes returns the size of the frame that begins at b, of which the rest may be missing; 0 if b has no whole
-// header.
+// FirstFrameBytes returns the size of the frame that begins at b, which may be incomplete; 0 if its header is
+// incomplete.
 func FirstFrameBytes(b []byte) int {
 	_, size, err := frameHeader(b)
 	if err != nil {
@@ -91,14 +90,14 @@ func FirstFrameBytes(b []byte) int {
 	return size
 }
 
-// BeginFrame appends room for a frame's header to dst. The caller appends the payload and then calls EndFrame with the
-// length that dst had before BeginFrame; so the payload is encoded where it will stay.
+// BeginFrame appends space for a frame's header to dst. The caller appends the payload and then calls EndFrame with
+// the length of dst before BeginFrame. The payload is thus encoded in place.
 func BeginFrame(dst []byte) []byte {
 	var header [FrameHeaderBytes]byte
 	return append(dst, header[:]...)
 }
 
-// EndFrame completes the frame that begins at buf[start] and whose payload is the rest of buf: it fills in the header,
+// EndFrame completes the frame that begins at buf[start], with the rest of buf as payload. It fills in the header,
 // pads, and returns the record's position. The record follows prev.
 func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	buf, pos := endHeader(buf, start, prev, term, kind)
@@ -108,8 +107,8 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	return buf, pos
 }
 
-// EndFrameWith is EndFrame for a payload whose CRC-32C is known: what it was before the payload was copied here. If a
-// byte has changed since, the frame is damaged, and the next one that looks finds out.
+// EndFrameWith is EndFrame for a payload with a known CRC-32C, computed before the payload was copied. If a byte has
+// changed since, the frame is corrupt, which the next verification detects.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
 ) ([]byte, lsn.Position) {
@@ -120,7 +119,7 @@ func EndFrameWith(
 	return buf, pos
 }
 
-// endHeader fills in the header but for the checksum, and pads. The position lacks the checksum, too.
+// endHeader fills in the header except the checksum, and pads. The returned position has no checksum either.
 func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	length := len(buf) - start - FrameHeaderBytes
 	var padding [frameAlign]byte
@@ -135,8 +134,9 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 	return buf, pos
 }
 
-// DecodeFrame decodes the frame at the beginning of b, verifies it, and verifies that it follows prev: the next LSN,
-// the same or a higher term, and the checksum chain. It returns the rest of b behind the frame. It allocates nothing.
+// DecodeFrame decodes the frame at the beginning of b and verifies it. It verifies that the frame follows prev: the
+// next LSN, the same or a higher term, and the checksum chain. It returns the rest of b after the frame. It allocates
+// nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := wholeFrame(b)
 	if err != nil {
@@ -153,8 +153,8 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 	return h.follow(b, size, prev)
 }
 
-// NextFrame is DecodeFrame of a frame that is known to be good: this process made it, or verified it since it came from
-// the disk or the network. It verifies that the frame follows prev, and does not look at its payload.
+// NextFrame is DecodeFrame for a frame that is known to be valid: created by this process, or verified since it was
+// read or received. It verifies that the frame follows prev, but not its payload.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := wholeFrame(b)
 	if err != nil {
@@ -163,7 +163,7 @@ func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	return h.follow(b, size, prev)
 }
 
-// wholeFrame reads the header of a frame that is all in b, and returns the frame's size.
+// wholeFrame decodes the header of a frame that is completely in b, and returns the frame's size.
 func wholeFrame(b []byte) (h frameHead, size int, err error) {
 	h, size, err = frameHeader(b)
 	if err == nil && len(b) < size {
@@ -172,7 +172,7 @@ func wholeFrame(b []byte) (h frameHead, size int, err error) {
 	return h, size, err
 }
 
-// follow returns the frame at the beginning of b, and the rest, if it is the one behind prev.
+// follow returns the frame at the beginning of b, and the rest of b, if the frame follows prev.
 func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest []byte, err error) {
 	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
 		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC,
@@ -190,7 +190,7 @@ type frameHead struct {
 	length  int
 }
 
-// frameHeader reads the header without verifying anything but the length, and returns the size of the whole frame.
+// frameHeader decodes the header, verifying only the length, and returns the size of the whole frame.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
 		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are less than a header", ErrShortFrame, len(b))
@@ -212,18 +212,18 @@ func frameHeader(b []byte) (frameHead, int, error) {
 	return h, FrameBytes(h.length), nil
 }
 
-// frameChecksum covers everything in a frame but the checksum itself and the padding.
+// frameChecksum covers a frame except the checksum itself and the padding.
 func frameChecksum(b []byte, length int) uint32 {
 	return checksum(headChecksum(b), b[FrameHeaderBytes:FrameHeaderBytes+length])
 }
 
-// headChecksum is what a frame's checksum begins with: that of what it covers before the payload.
+// headChecksum returns the checksum of the covered bytes before the payload.
 func headChecksum(b []byte) uint32 {
 	return checksum(checksum(0, b[:frameCRC]), b[framePrevCRC:FrameHeaderBytes])
 }
 
-// PayloadChecksum is the CRC-32C of the payload of the frame that b begins with, a whole one that is known to be good:
-// what its own checksum says of the payload, which is not looked at.
+// PayloadChecksum returns the CRC-32C of the payload of the frame at the beginning of b. It is derived from the
+// frame's checksum without reading the payload. The frame must be complete and known to be valid.
 func PayloadChecksum(b []byte) uint32 {
 	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])
 	return crc.Behind(whole, headChecksum(b), int(length))

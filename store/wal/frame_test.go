@@ -39,7 +39,7 @@ func TestFrameInPlaceIsTheSame(t *testing.T) {
 	require.Equal(t, wantPos, gotPos)
 }
 
-// TestFrameDetectsEveryFlippedBit includes length, padding and reserved bytes.
+// Every flipped bit is detected, including those of length, padding and reserved bytes.
 func TestFrameDetectsEveryFlippedBit(t *testing.T) {
 	prev := lsn.Position{Term: 1, LSN: 1, Chain: 5}
 	b, _ := AppendFrame(nil, prev, 1, KindTxn, []byte("thirteen byte"))
@@ -68,8 +68,8 @@ func TestFrameChain(t *testing.T) {
 		{},
 		{Term: 5, LSN: 8, Chain: 77},
 		{Term: 5, LSN: 10, Chain: 77},
-		{Term: 5, LSN: 9, Chain: 78}, // the same place in another history
-		{Term: 6, LSN: 9, Chain: 77}, // a term never goes back
+		{Term: 5, LSN: 9, Chain: 78}, // the same LSN in another history
+		{Term: 6, LSN: 9, Chain: 77}, // a term never decreases
 	} {
 		_, _, err := DecodeFrame(b, other)
 		require.ErrorIs(t, err, ErrChain, other)
@@ -77,7 +77,7 @@ func TestFrameChain(t *testing.T) {
 	_, _, err := DecodeFrame(b, lsn.Position{Term: 4, LSN: 9, Chain: 77})
 	require.NoError(t, err)
 
-	// The checksum of a frame speaks for the frames before it.
+	// The checksum of a frame covers the frames before it.
 	other, otherPos := AppendFrame(nil, lsn.Position{Term: 5, LSN: 9, Chain: 78}, 5, KindTxn, []byte("x"))
 	require.NotEqual(t, pos.Chain, otherPos.Chain)
 	require.NotEqual(t, b, other)
@@ -124,7 +124,7 @@ func FuzzDecodeFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is accepted is exactly what would be written, but for the flags and the reserved bytes.
+		// An accepted frame is identical to the encoded one, except for the flags and the reserved bytes.
 		again, pos := AppendFrame(nil, prev, frame.Pos.Term, frame.Kind, frame.Payload)
 		if len(again) != len(b)-len(rest) {
 			t.Fatalf("%d bytes were taken, %d would be written", len(b)-len(rest), len(again))

@@ -20,7 +20,7 @@ import (
 
 const testDir = "data/log"
 
-// testOptions are for small logs without a clock: nothing is sealed but on Close.
+// testOptions returns options for small logs without a clock: seals are written only on Close.
 func testOptions(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: testDir, LogID: [16]byte{1, 2, 3}, SegmentBytes: 16 << 10, SealAfter: -1}
 }
@@ -41,7 +41,7 @@ func mustOpen(t testing.TB, o Options) *Log {
 	return l
 }
 
-// payload makes a payload that differs from record to record.
+// payload returns a payload that differs for each record.
 func payload(term, record uint64, size int) []byte {
 	b := make([]byte, size)
 	r := rand.New(rand.NewSource(int64(term*1_000_003 + record)))
@@ -49,7 +49,7 @@ func payload(term, record uint64, size int) []byte {
 	return b
 }
 
-// batch makes n frames after pos, of about size bytes each.
+// batch returns n frames after pos, of about size bytes each.
 func batch(pos lsn.Position, term uint64, n, size int) ([]byte, lsn.Position) {
 	var frames []byte
 	for range n {
@@ -67,7 +67,7 @@ func mustAppend(t testing.TB, l *Log, term uint64, n, size int) lsn.Position {
 	return end
 }
 
-// requireRecords reads the log from its first record on and compares with what batch made.
+// requireRecords reads the log from its first record on and compares it with the output of batch.
 func requireRecords(t testing.TB, l *Log, size int) {
 	t.Helper()
 	first := l.First()
@@ -84,7 +84,7 @@ func requireRecords(t testing.TB, l *Log, size int) {
 	}
 }
 
-// copyFS copies the files of a directory into a new filesystem, synced.
+// copyFS copies the files of a directory to a new filesystem, and syncs them.
 func copyFS(t testing.TB, from vfs.FS, dir string) *memfs.FS {
 	t.Helper()
 	to := newMem(t)
@@ -95,7 +95,7 @@ func copyFS(t testing.TB, from vfs.FS, dir string) *memfs.FS {
 	for _, name := range names {
 		data, err := vfs.ReadFile(from, filepath.Join(dir, name), 1<<30)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a segment is being prepared in the background, and has another name now
+			continue // a segment that is prepared in the background was renamed
 		}
 		require.NoError(t, err)
 		require.NoError(t, vfs.WriteFileAtomic(to, filepath.Join(dir, name), data))
@@ -103,7 +103,7 @@ func copyFS(t testing.TB, from vfs.FS, dir string) *memfs.FS {
 	return to
 }
 
-// overwrite changes bytes of a file behind the log's back.
+// overwrite changes bytes of a file without the log's knowledge.
 func overwrite(t testing.TB, fsys vfs.FS, path string, offset int64, data []byte) {
 	t.Helper()
 	f, err := fsys.OpenFile(path, os.O_RDWR, 0)
@@ -114,7 +114,6 @@ func overwrite(t testing.TB, fsys vfs.FS, path string, offset int64, data []byte
 	require.NoError(t, f.Close())
 }
 
-// flip flips one bit of a file.
 func flip(t testing.TB, fsys vfs.FS, path string, offset int64, bit uint) {
 	t.Helper()
 	f, err := fsys.OpenFile(path, os.O_RDONLY, 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// inodes is a filesystem that may have no inode left.
+// inodes is a filesystem that may have no free inode.
 type inodes struct {
 	vfs.FS
 
@@ -24,7 +24,7 @@ func (f inodes) Usage(string) (vfs.Usage, error) {
 	return vfs.Usage{TotalBytes: 1 << 30, AvailableBytes: 231 << 20, NoInodes: f.none}, nil
 }
 
-// TestNoInodes: the error says so when it is the inodes that are used up, and not the space.
+// The error distinguishes a lack of inodes from a lack of space.
 func TestNoInodes(t *testing.T) {
 	for _, none := range []bool{false, true} {
 		s := &spares{fs: inodes{memfs.New(), none}, dir: "/"}

@@ -13,62 +13,61 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Item is one thing that Inspect found in a segment: a record, or a seal.
+// Item is a record or seal that Inspect found in a segment.
 type Item struct {
-	// Segment is the file and Offset where in it the frame (of a seal, the block) begins, in bytes.
+	// Segment is the file, and Offset the position of the frame (for a seal, of the block) in it, in bytes.
 	Segment string
 	Offset  int64
-	// DurableLSN is what the header of the block promises.
+	// DurableLSN is the durable LSN in the header of the block.
 	DurableLSN uint64
-	// CommittedLSN is the record up to which the header of the block says that all are committed; 0 if it does not say.
+	// CommittedLSN is the commit LSN in the header of the block; 0 if it has none.
 	CommittedLSN uint64
-	// Seal tells that this is an empty block; Frame is not set then.
+	// Seal is set for an empty block; Frame is not set then.
 	Seal bool
 	// Frame is the record. Its payload is valid until the visitor returns.
 	Frame Frame
 }
 
-// SegmentInfo is what Inspect tells about one file.
+// SegmentInfo describes one segment file.
 type SegmentInfo struct {
-	// Name is the file.
+	// Name is the name of the file.
 	Name string
-	// First is the first record that it is made for, Prev the position before it, Last that of the last readable
-	// record.
+	// First is the number of its first record, Prev the position before it, and Last the position of the last
+	// readable record.
 	First      uint64
 	Prev, Last lsn.Position
-	// SizeBytes is the size of the file, UsedBytes how much of it could be read.
+	// SizeBytes is the size of the file, UsedBytes the size of its readable part.
 	SizeBytes, UsedBytes int64
-	// Records and Seals count what could be read.
+	// Records and Seals count the readable records and seals.
 	Records, Seals uint64
-	// Stop says what is wrong behind the part that could be read; nil if nothing is there.
+	// Stop is the error at the end of the readable part; nil if no data follows.
 	Stop error
-	// StopOffset and StopLSN say where that is and which record it should be.
+	// StopOffset is the offset of that error, StopLSN the record expected there.
 	StopOffset int64
 	StopLSN    uint64
-	// ProofLSN is the highest record that a block behind that place promises to have been durable: from StopLSN on, it
-	// is damage.
+	// ProofLSN is the highest durable LSN in a block after that offset. A value from StopLSN on means corruption.
 	ProofLSN uint64
-	// PromisedLSN is the highest that a readable block promises.
+	// PromisedLSN is the highest durable LSN in a readable block.
 	PromisedLSN uint64
 }
 
-// Report is what Inspect tells about a log.
+// Report describes a log.
 type Report struct {
 	// LogID is the id in the first readable header.
 	LogID [16]byte
-	// Segments are the files, oldest first, also those that do not continue the one before.
+	// Segments are the files, oldest first, including those that do not continue the previous one.
 	Segments []SegmentInfo
-	// End is the last record that could be read, from the first one on without a gap.
+	// End is the last readable record, counted from the first one without a gap.
 	End lsn.Position
-	// InterruptedCut tells that Open would complete a TruncateAfter or Reset first.
+	// InterruptedCut reports that Open would first complete a TruncateAfter or Reset.
 	InterruptedCut bool
-	// Problem is the error that Open would fail with, nil if it would not. A torn tail is none.
+	// Problem is the error with which Open would fail, or nil. A torn tail is not a problem.
 	Problem error
 }
 
-// Inspect reads the log in a directory, of a store that is not open, without changing anything. It goes on behind what
-// it cannot read, in the next segment. visit is called for every record and seal, in the order of the files; it may be
-// nil. An error that visit returns ends it; any other error means that the directory cannot be read.
+// Inspect reads the log of a closed store without changing anything. After unreadable data it continues with the next
+// segment. It calls visit for every record and seal in file order; visit may be nil. An error of visit ends it; any
+// other error means that the directory cannot be read.
 func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	var report Report
 	names, err := fsys.ReadDir(dir)
@@ -96,13 +95,13 @@ func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	return report, nil
 }
 
-// InspectFile does the same for one segment, such as the tail that TruncateAfter kept aside.
+// InspectFile does the same for one segment, such as the tail that TruncateAfter copied.
 func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo, error) {
 	info, _, err := inspectSegment(fsys, path, [16]byte{}, visit)
 	return info, err
 }
 
-// inspectSegment reads one segment. logID is used to look for promises in one whose header cannot be read.
+// inspectSegment reads one segment. logID is used to search for block headers if the segment's header is unreadable.
 func inspectSegment(
 	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
 ) (SegmentInfo, segmentHeader, error) {
@@ -111,7 +110,7 @@ func inspectSegment(
 	if err != nil {
 		return info, segmentHeader{}, fmt.Errorf("opening a log segment: %w", err)
 	}
-	defer func() { _ = f.Close() }() // opened for reading: nothing can be lost
+	defer func() { _ = f.Close() }() // read-only: nothing can be lost
 	if info.SizeBytes, err = f.SizeBytes(); err != nil {
 		return info, segmentHeader{}, fmt.Errorf("reading the size of log segment %s: %w", path, err)
 	}
@@ -154,7 +153,7 @@ func inspectSegment(
 	return info, header, nil
 }
 
-// visitBlock shows the records of a block, or the seal, to the visitor.
+// visitBlock passes the records of a block, or the seal, to the visitor.
 func visitBlock(item Item, frames []byte, visit func(Item) error) error {
 	if visit == nil {
 		return nil
@@ -178,7 +177,7 @@ func visitBlock(item Item, frames []byte, visit func(Item) error) error {
 	return nil
 }
 
-// judge finds out what Open would say.
+// judge determines the result that Open would have.
 func (r *Report) judge() {
 	if len(r.Segments) == 0 {
 		return

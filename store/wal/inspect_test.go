@@ -49,7 +49,8 @@ func TestInspect(t *testing.T) {
 	require.Equal(t, listSegments(t, before), listSegments(t, image))
 }
 
-// TestInspectAgreesWithOpen on whether a log is damaged, and where; and it shows what can be read behind the damage.
+// Inspect and Open agree on whether and where a log is corrupt, and Inspect returns the readable records after the
+// corruption.
 func TestInspectAgreesWithOpen(t *testing.T) {
 	image, o, end := buildDamage(t)
 	segs := listSegments(t, image)

@@ -15,49 +15,49 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Log is an open log. See the package comment for what may run beside what.
+// Log is an open log. The package comment describes the allowed concurrency.
 //
-// It holds these:
+// Invariants:
 //
-//   - segs is never empty; the last one is where the next block goes; each begins where the one before it ends.
-//   - synced ≤ end; marked ≤ synced.LSN: no block promises more than an fsync has done.
-//   - markedCommit ≤ committed ≤ end: no block tells more than is committed, and nothing is committed that is not
-//     there.
-//   - a block header is only ever written by Append, seal and the redo of a cut, under writeMu.
+//   - segs is never empty; the last segment receives the next block; each begins where the previous one ends.
+//   - synced ≤ end; marked ≤ synced.LSN: no block header has a durable LSN that is not synced.
+//   - markedCommit ≤ committed ≤ end: no block header has a commit LSN that is not committed, and only records in the
+//     log are committed.
+//   - block headers are written only by Append, seal and the redo of a cut, under writeMu.
 type Log struct {
 	o      Options
 	spares *spares
 
-	// trimMu is held while old segments leave the log.
+	// trimMu is held while old segments are removed from the log.
 	trimMu iolock.Mutex
-	// writeMu is held by whatever changes the end of the log. It guards header, vec, past and ended, and reading end
-	// needs no mu as long as it is held.
+	// writeMu is held while the end of the log changes. It guards header, vec, past and ended. Reading end requires
+	// no mu while it is held.
 	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
 	past    vfs.Bypass
-	ended   []lsn.Position // terms that end with the block that is being appended
+	ended   []lsn.Position // terms that end with the block being appended
 	// syncMu is held while files are synced. It guards syncing.
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards what is below, and what is guarded in a segment. No disk access happens under it.
+	// mu guards the fields below, and the guarded fields of segments. No disk access happens under it.
 	mu     sync.RWMutex
 	segs   []*segment
 	end    lsn.Position
 	synced lsn.Position
 	marked uint64 // the highest durable LSN in a block header
-	// committed is the highest record that is known to be committed, markedCommit the highest that a block header tells
-	// of.
+	// committed is the highest record that is known to be committed, markedCommit the highest commit LSN in a block
+	// header.
 	committed, markedCommit uint64
 	// the last position of each finished term, oldest first; none is before the first segment's prev
 	termEnds []lsn.Position
-	dirty    []*segment       // the segments with blocks that no sync covers, oldest first
-	dirtyDir bool             // a segment got its name, and no sync covers that
-	holds    map[*Hold]uint64 // the lowest record that each keeps
-	released uint64           // the highest LSN that Release was called with
-	givenUp  uint64           // the highest LSN that GiveUp was called with
-	cuts     uint64           // how often the tail was cut, so that readers notice
+	dirty    []*segment       // segments with unsynced blocks, oldest first
+	dirtyDir bool             // a segment was renamed and the directory is not yet synced
+	holds    map[*Hold]uint64 // the lowest record that each hold keeps
+	released uint64           // the highest LSN passed to Release
+	givenUp  uint64           // the highest LSN passed to GiveUp
+	cuts     uint64           // number of cuts, for detection by readers
 	closed   bool
 
 	failure  atomic.Pointer[error]
@@ -67,15 +67,15 @@ type Log struct {
 	opened    time.Time
 	recovery  Recovery
 	counters  counters
-	writeFrom atomic.Int64 // when the write that is under way began, by now; 0 if none is
+	writeFrom atomic.Int64 // start of the current write, by now; 0 if none
 	syncFrom  atomic.Int64
 
 	stop        chan struct{} // closed by Close
-	wakeKeeper  chan struct{} // there may be something to seal or sync
-	keeping     atomic.Bool   // the keeper looks by itself, after a while
+	wakeKeeper  chan struct{} // signals possible work for seal or sync
+	keeping     atomic.Bool   // the keeper's timer is running
 	wakeTrim    chan struct{}
 	pressed     atomic.Bool   // see SetPressed
-	wakeHeaders chan struct{} // a segment began that no Sync will make durable soon
+	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
@@ -84,39 +84,39 @@ type counters struct {
 	appends, appendedBytes, syncs, seals, rolls, stalledRolls atomic.Uint64
 }
 
-// Stats are figures since Open.
+// Stats contains counters since Open.
 type Stats struct {
-	// Appends is the number of blocks, AppendedBytes what they took on disk.
+	// Appends is the number of blocks, AppendedBytes their size on disk.
 	Appends, AppendedBytes uint64
-	// Syncs is the number of fsyncs of segments, Seals that of empty blocks.
+	// Syncs is the number of fsyncs of segments, Seals the number of empty blocks.
 	Syncs, Seals uint64
-	// Rolls is the number of new segments; StalledRolls how many of them had to be made while a commit waited.
+	// Rolls is the number of new segments, StalledRolls the number of those created while a commit waited.
 	Rolls, StalledRolls uint64
 }
 
-// Recovery tells what Open found.
+// Recovery describes the result of Open.
 type Recovery struct {
-	// Segments and Records are how many there are, and how many records were verified.
+	// Segments is the number of segments, Records the number of verified records.
 	Segments int
 	Records  uint64
-	// End is the last record that was found.
+	// End is the last record found.
 	End lsn.Position
-	// Torn tells that remains of writes were found behind the end and cut: writes that no sync had covered.
-	// TornSegment, TornOffset and TornBytes say where and how much, as far as it can be told.
+	// Torn reports that remains of unsynced writes were found after the end and cut. TornSegment, TornOffset and
+	// TornBytes are their location and size, if known.
 	Torn        bool
 	TornSegment string
 	TornOffset  int64
 	TornBytes   int64
-	// FinishedCut tells that a TruncateAfter or Reset was completed that a crash had interrupted.
+	// FinishedCut reports that an interrupted TruncateAfter or Reset was completed.
 	FinishedCut bool
-	// Duration is how long it took.
+	// Duration is the duration of Open.
 	Duration time.Duration
 }
 
-// Recovery tells what Open found.
+// Recovery returns the result of Open.
 func (l *Log) Recovery() Recovery { return l.recovery }
 
-// Stats returns figures since Open.
+// Stats returns the counters since Open.
 func (l *Log) Stats() Stats {
 	c := &l.counters
 	return Stats{
@@ -125,9 +125,9 @@ func (l *Log) Stats() Stats {
 	}
 }
 
-// Open opens the log in a directory, or creates it. It recovers: it finishes an interrupted cut, reads to the end of
-// the log, cuts a torn tail, and makes everything that it found durable. A damaged middle is a *DamagedError. The
-// caller must Close the result.
+// Open opens the log in a directory, or creates it. It completes an interrupted cut, reads to the end of the log,
+// cuts a torn tail, and makes all found records durable. It returns a *DamagedError for a corrupt middle. The caller
+// must Close the result.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -164,8 +164,8 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes everything durable, whatever the sync mode, seals the log, and ends its goroutines. After a failure it
-// only does the last.
+// Close makes everything durable in any sync mode, writes a seal, and stops the goroutines. After a failure it only
+// stops the goroutines.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -205,7 +205,7 @@ func (l *Log) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// usable returns why the log cannot be used any more.
+// usable returns the reason why the log cannot be used, or nil.
 func (l *Log) usable() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -218,7 +218,7 @@ func (l *Log) usable() error {
 	return nil
 }
 
-// fail stops the log for good (INV-7) and returns the error that every later call gets.
+// fail stops the log permanently (INV-7) and returns the error for all later calls.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -228,7 +228,7 @@ func (l *Log) fail(what string, err error) error {
 	return *l.failure.Load()
 }
 
-// wake makes the goroutine that listens look; one reminder is enough.
+// wake signals a goroutine. Signals are coalesced.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -236,7 +236,7 @@ func wake(ch chan struct{}) {
 	}
 }
 
-// prepareSegments is the goroutine that has the next segment ready before it is needed.
+// prepareSegments runs in a goroutine and prepares the next segment before it is needed.
 func (l *Log) prepareSegments() {
 	defer l.workers.Done()
 	for {
@@ -251,7 +251,7 @@ func (l *Log) prepareSegments() {
 		switch {
 		case err == nil || errors.Is(err, errStopped):
 		case errors.Is(err, ErrNoSpace):
-			// The commit that needs the segment tries again, and returns its error to its caller.
+			// The commit that needs the segment retries and returns its error to its caller.
 			l.o.Events(events.SegmentNotPrepared{Err: err})
 		default:
 			_ = l.fail("preparing a segment", err) // reported by the keeper
@@ -260,8 +260,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep is the goroutine that seals the log when nothing happens, syncs it in SyncInterval, recycles what a released
-// hold set free, and reports a failure.
+// keep runs in a goroutine. It writes a seal when the log is idle, syncs with SyncInterval, recycles segments after
+// the release of a hold, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -279,7 +279,7 @@ func (l *Log) keep() {
 		case <-l.wakeTrim:
 			l.trim()
 		case <-l.wakeHeaders:
-			_ = l.syncHeaders() // sticky, and reported here
+			_ = l.syncHeaders() // the error is sticky, and reported here
 		case <-l.wakeKeeper:
 			if l.keepEvery() > 0 && l.keeping.CompareAndSwap(false, true) {
 				timer.Reset(l.keepEvery())
@@ -288,7 +288,7 @@ func (l *Log) keep() {
 			end := l.End().LSN
 			if l.tick(end == seen) {
 				timer.Reset(l.keepEvery())
-			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its reminder was not sent
+			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was not sent
 				wake(l.wakeKeeper)
 			}
 			seen = end
@@ -296,7 +296,7 @@ func (l *Log) keep() {
 	}
 }
 
-// wakeKeeperLater has the keeper look after a while, unless it does anyway.
+// wakeKeeperLater starts the keeper's timer, unless it is already running.
 func (l *Log) wakeKeeperLater() {
 	if !l.keeping.Load() {
 		wake(l.wakeKeeper)
@@ -310,7 +310,7 @@ func (l *Log) keepEvery() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does what is due and tells whether there will be more to do. Errors are sticky and reported by keep.
+// tick does due work and reports whether more will follow. Errors are sticky and reported by keep.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false
@@ -328,7 +328,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// seal writes a seal, if it is of any use, and syncs it as the mode says. Errors are sticky and reported by keep.
+// seal writes a seal, if useful, and syncs it according to the mode. Errors are sticky and reported by keep.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()
@@ -344,15 +344,15 @@ func (l *Log) hasDirty() bool {
 	return len(l.dirty) > 0
 }
 
-// End returns the last record that was appended.
+// End returns the position of the last appended record.
 func (l *Log) End() lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.end
 }
 
-// Durable returns the last record that is as durable as the sync mode asks for: synced with SyncAlways, written
-// otherwise.
+// Durable returns the last record that is durable according to the sync mode: synced with SyncAlways, otherwise
+// written.
 func (l *Log) Durable() lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -362,14 +362,14 @@ func (l *Log) Durable() lsn.Position {
 	return l.end
 }
 
-// SyncedLSN returns the last record that an fsync covers, whatever the sync mode.
+// SyncedLSN returns the last record covered by an fsync, regardless of the sync mode.
 func (l *Log) SyncedLSN() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.synced.LSN
 }
 
-// First returns the oldest record in the log; 0 if there is none.
+// First returns the number of the oldest record in the log; 0 if the log is empty.
 func (l *Log) First() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -379,7 +379,7 @@ func (l *Log) First() uint64 {
 	return 0
 }
 
-// Bytes returns how much disk space the records take, without what is only prepared.
+// Bytes returns the disk space of the records, without prepared segments.
 func (l *Log) Bytes() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -390,7 +390,7 @@ func (l *Log) Bytes() int64 {
 	return total
 }
 
-// ReadyBytes returns how much can be appended without new disk space, about.
+// ReadyBytes returns approximately how much can be appended without new disk space.
 func (l *Log) ReadyBytes() int64 {
 	l.mu.RLock()
 	active := l.segs[len(l.segs)-1]
@@ -399,11 +399,10 @@ func (l *Log) ReadyBytes() int64 {
 	return rest + l.spares.readyBytes()
 }
 
-// now is the time since the log was opened, in nanoseconds, and never 0. The clock on the wall may jump, this one does
-// not.
+// now returns the time since the log was opened, in nanoseconds, and never 0. Unlike the wall clock, it is monotonic.
 func (l *Log) now() int64 { return int64(time.Since(l.opened)) + 1 }
 
-// StalledFor returns how long the oldest write or fsync is under way; 0 if none is. A disk that hangs shows here.
+// StalledFor returns the duration of the oldest write or fsync in progress; 0 if none. It detects a disk that hangs.
 func (l *Log) StalledFor() time.Duration {
 	now := l.now()
 	var longest time.Duration
@@ -415,8 +414,8 @@ func (l *Log) StalledFor() time.Duration {
 	return longest
 }
 
-// TermEnds returns the last position of each term in the log, newest first: End, then the ends of the terms before. The
-// last one may be the position just before the first record.
+// TermEnds returns the last position of each term in the log, newest first: End, then the ends of earlier terms. The
+// last one may be the position directly before the first record.
 func (l *Log) TermEnds() []lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -430,8 +429,8 @@ func (l *Log) TermEnds() []lsn.Position {
 	return ends
 }
 
-// PositionOf returns the position of a record in the log, or of the one just before the first. It reads the disk unless
-// the record is the last of its term. False means that it is not there, or cannot be read.
+// PositionOf returns the position of a record in the log, or of the one directly before the first. It reads the disk
+// unless the record is the last of its term. It returns false if the record is missing or unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true
@@ -466,7 +465,6 @@ func (l *Log) knownPosition(record uint64) (lsn.Position, bool) {
 	return lsn.Position{}, false
 }
 
-// openFile opens one of the log's files for reading and writing.
 func (l *Log) openFile(path string, flag int) (vfs.File, error) {
 	f, err := l.o.FS.OpenFile(path, flag, 0o600)
 	if err != nil {

@@ -30,7 +30,7 @@ func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 	})
 }
 
-// elapse lets the clock of a synctest bubble run on; no goroutine waits for it.
+// elapse advances the clock of a synctest bubble.
 func elapse(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the time is what is tested, and it is no real one
 }
@@ -187,7 +187,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// TestSyncModes: when what is durable, and when the disk is really asked.
+// In each sync mode records become durable, and the disk is synced, at the documented times.
 func TestSyncModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
@@ -224,7 +224,7 @@ func TestSyncModes(t *testing.T) {
 	})
 }
 
-// TestCloseMakesDurableInEveryMode with a power failure just after Close.
+// After Close all records survive a power failure, in every sync mode.
 func TestCloseMakesDurableInEveryMode(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		mem := newMem(t)
@@ -243,7 +243,7 @@ func TestCloseMakesDurableInEveryMode(t *testing.T) {
 	}
 }
 
-// TestSealWhenIdle: after a moment of rest the last records are promised by a block behind them, and only once.
+// An idle log writes exactly one seal, whose durable LSN covers the last records.
 func TestSealWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
@@ -274,7 +274,7 @@ func TestSealWhenIdle(t *testing.T) {
 	})
 }
 
-// TestReaderBesideWriter reads everything while it is written, across rolls, syncs and seals.
+// Readers receive all records while they are written, across rolls, syncs and seals.
 func TestReaderBesideWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		o.SealAfter = time.Millisecond
@@ -332,7 +332,7 @@ func TestReaderBesideWriter(t *testing.T) {
 	})
 }
 
-// TestSyncBesideAppend: a goroutine that waits for Sync finds what it appended durable.
+// After Sync returns, records appended before it are durable, even with concurrent appends.
 func TestSyncBesideAppend(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	appended := make(chan uint64, 100)
@@ -366,7 +366,7 @@ func TestAppendAllocatesNothing(t *testing.T) {
 	}), 1.0)
 }
 
-// TestSlowSync: a sync that takes long is told, with how long it took; a fast one is not.
+// A slow sync is reported with its duration; a fast one is not.
 func TestSlowSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))

@@ -11,20 +11,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// SyncMode says when the log is brought from the page cache to the disk.
+// SyncMode selects when the log is synced from the page cache to the disk.
 type SyncMode uint8
 
 const (
-	// SyncAlways makes Sync wait for the disk: what was acknowledged survives a power failure.
+	// SyncAlways makes Sync wait for the disk: acknowledged records survive a power failure.
 	SyncAlways SyncMode = iota
-	// SyncInterval syncs in the background, every Options.SyncInterval: a power failure can cost that much. The end of
-	// the process alone costs nothing.
+	// SyncInterval syncs in the background, every Options.SyncInterval. A power failure can lose that period. The end
+	// of the process alone loses nothing.
 	SyncInterval
-	// SyncOff leaves it to the operating system. The end of the process alone costs nothing.
+	// SyncOff leaves syncing to the operating system. The end of the process alone loses nothing.
 	SyncOff
 )
 
-// String returns the name that ParseSyncMode takes.
+// String returns the name that ParseSyncMode accepts.
 func (m SyncMode) String() string {
 	switch m {
 	case SyncAlways:
@@ -38,7 +38,7 @@ func (m SyncMode) String() string {
 	}
 }
 
-// ParseSyncMode returns the mode called always, interval or off.
+// ParseSyncMode returns the mode named always, interval or off.
 func ParseSyncMode(name string) (SyncMode, error) {
 	for _, m := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		if m.String() == name {
@@ -60,40 +60,40 @@ const (
 	maxSegmentBytes = 4 << 30
 )
 
-// Options of a log.
+// Options configures a log.
 type Options struct {
-	// FS is where the log is; required.
+	// FS is the filesystem; required.
 	FS vfs.FS
-	// Dir is the log's directory, created if it is not there; required. It must belong to the log alone. The caller
-	// holds the lock.
+	// Dir is the log's directory, created if missing; required. It must contain only the log. The caller holds the
+	// lock.
 	Dir string
-	// LogID tells this log's segments from those of every other log. It must be random and must stay the same.
+	// LogID identifies the log in its segments. It must be random and must not change.
 	LogID [16]byte
-	// SegmentBytes is the size of a segment file; 0 is DefaultSegmentBytes. A block that is larger gets a segment of
-	// its own.
+	// SegmentBytes is the size of a segment file; 0 selects DefaultSegmentBytes. A larger block gets its own segment.
 	SegmentBytes int64
-	// KeepBytes is how much log Release leaves for a standby to catch up from.
+	// KeepBytes is the amount of log that Release keeps for a standby to catch up from.
 	KeepBytes int64
-	// MaxFrameBytes limits the payload of a record; 0 is DefaultMaxFrameBytes.
+	// MaxFrameBytes limits the payload of a record; 0 selects DefaultMaxFrameBytes.
 	MaxFrameBytes int
-	// Sync says when the log goes to the disk.
+	// Sync selects when the log is synced.
 	Sync SyncMode
-	// SyncInterval is the period of SyncInterval; 0 is DefaultSyncInterval.
+	// SyncInterval is the period of SyncInterval; 0 selects DefaultSyncInterval.
 	SyncInterval time.Duration
-	// SealAfter is how long after the last Sync the log is sealed; 0 is DefaultSealAfter, less than 0 is never (but on
-	// Close).
+	// SealAfter is the time after the last Sync at which a seal is written; 0 selects DefaultSealAfter. With a
+	// negative value seals are written only on Close.
 	SealAfter time.Duration
-	// Cache says whether large blocks go through the system's cache.
+	// Cache selects whether large blocks go through the system's cache.
 	Cache vfs.CacheUse
-	// Start is the position that an empty log continues from, and everything up to it is committed, since a checkpoint
-	// holds it. It is ignored if the log is not empty.
+	// Start is the position that an empty log continues from. Records up to it are committed, since they are in a
+	// checkpoint. It is ignored if the log is not empty.
 	Start lsn.Position
-	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use
-	// for a standby that catches up. They are verified when they are read. 0 verifies everything.
+	// VerifyFrom makes Open skip old segments: records before this one are in a checkpoint and are used only by a
+	// standby that catches up. They are verified when they are read. 0 verifies everything.
 	VerifyFrom uint64
-	// SlowSync is how long a sync may take without an event; 0 is DefaultSlowSync.
+	// SlowSync is the duration from which a sync is reported as an event; 0 selects DefaultSlowSync.
 	SlowSync time.Duration
-	// Events is told what happens in the log. After events.LogFailed it has stopped (INV-7). nil: nothing is told.
+	// Events receives the log's events. After events.LogFailed the log has stopped (INV-7). nil: events are not
+	// reported.
 	Events func(events.Event)
 }
 

@@ -11,27 +11,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// readerChunk is how much a Reader reads from the disk at once, at least, in bytes.
+// readerChunk is the minimum size of a read by a Reader, in bytes.
 const readerChunk = 256 << 10
 
-// Reader reads the log record by record, while it grows. It is for one goroutine. It holds no resources and need not be
-// closed. It does not keep the log from being trimmed under it: that is what a Hold is for.
+// Reader reads the log record by record while it grows. It must be used by one goroutine. It holds no resources and
+// need not be closed. It does not prevent trimming of the log; use a Hold for that.
 type Reader struct {
 	l    *Log
 	cuts uint64
 	seg  *segment
-	prev lsn.Position // of the record that was read last
-	// anchored is false as long as prev is only known from the first record itself.
+	prev lsn.Position // position of the last record read
+	// anchored is false while prev is not yet known from the first record.
 	anchored bool
 	offset   int64 // of the next block or frame
-	left     int64 // how much of the block's frames lies there
-	limit    int64 // the end of the segment as it was when it was looked at last
+	left     int64 // remaining bytes of the block's frames at offset
+	limit    int64 // the end of the segment at the last check
 	window   window
 	batch    []byte
 }
 
-// ReadFrom returns a reader whose first record is the given one, which may be the one after End. ErrTrimmed if it is
-// not in the log any more, ErrNotInLog if it is beyond the end.
+// ReadFrom returns a reader that starts at the given record, which may be the one after End. It returns ErrTrimmed if
+// the record is no longer in the log, ErrNotInLog if it is beyond the end.
 func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err := l.usableForReading(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader finds the segment, and everything else if the record is the next to be appended.
+// newReader finds the segment, and the exact position if the record is the next to be appended.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -83,7 +83,7 @@ func (l *Log) newReader(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// ensureIndexed reads a segment that Open passed over.
+// ensureIndexed reads a segment that Open skipped.
 func (l *Log) ensureIndexed(seg *segment) error {
 	l.mu.RLock()
 	indexed, expected := seg.indexed, seg.last
@@ -101,17 +101,17 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	if err != nil {
 		l.mu.RLock()
 		defer l.mu.RUnlock()
-		if seg.trimmed { // and perhaps overwritten
+		if seg.trimmed { // and possibly overwritten
 			return fmt.Errorf("%w: it was trimmed while record %d was looked for", ErrTrimmed, seg.first)
 		}
 		return err
 	}
-	found.termEnds = nil // known: Open passes only over segments of one term
+	found.termEnds = nil // already known: Open skips only segments with a single term
 	l.adopt(seg, found)
 	return nil
 }
 
-// usableForReading is usable, but a log that failed can still be read.
+// usableForReading is like usable, but permits reading a failed log.
 func (l *Log) usableForReading() error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -121,16 +121,16 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that there is none yet; Next may be called again later. The
-// payload is valid until the next call. ErrTrimmed and ErrCut end the reader, as does a *DamagedError.
+// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again
+// later. The payload is valid until the next call. ErrTrimmed, ErrCut and a *DamagedError end the reader.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
 }
 
-// ReadBatch returns as many records as fit into maxBytes, but at least one, as the bytes that AppendFrame makes; the
-// position of the last one, and how many there are. The bytes are valid until the next call. io.EOF means that there is
-// none yet.
+// ReadBatch returns as many frames as fit into maxBytes, but at least one, in the encoding of AppendFrame. It also
+// returns the position of the last one and their number. The bytes are valid until the next call. io.EOF means that
+// no further record exists yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {
@@ -153,7 +153,7 @@ func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n in
 	}
 }
 
-// peek returns the size that the next frame claims to have, or io.EOF.
+// peek returns the size in the header of the next frame, or io.EOF.
 func (r *Reader) peek() (int, error) {
 	for r.left == 0 {
 		if err := r.enterBlock(); err != nil {
@@ -184,8 +184,8 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, r.bad(err)
 	}
 	if !r.anchored {
-		// The reader begins in the middle of the log. The record itself says what it follows, and its checksum covers
-		// that.
+		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, covered by
+		// its own.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
@@ -198,7 +198,7 @@ func (r *Reader) next() (Frame, []byte, error) {
 	return f, b, nil
 }
 
-// enterBlock moves to the frames of the next block, through seals and into the next segment, or returns io.EOF.
+// enterBlock moves to the frames of the next block, past seals and into the next segment, or returns io.EOF.
 func (r *Reader) enterBlock() error {
 	next, err := r.look()
 	if err != nil {
@@ -228,7 +228,7 @@ func (r *Reader) enterBlock() error {
 	return nil
 }
 
-// look finds out how far the segment reaches now, and which one follows it.
+// look determines the current end of the segment, and the next segment.
 func (r *Reader) look() (next *segment, err error) {
 	l := r.l
 	l.mu.RLock()
@@ -243,12 +243,12 @@ func (r *Reader) look() (next *segment, err error) {
 	}
 	r.limit = r.seg.end
 	if !r.seg.indexed && r.prev == r.seg.last {
-		r.limit = r.offset // Open passed over this segment: its end is known only by its last record
+		r.limit = r.offset // Open skipped this segment: its end is known only by its last record
 	}
 	return next, nil
 }
 
-// gone tells why the reader cannot go on where it is. l.mu is held.
+// gone returns the reason why the reader cannot continue at its position. l.mu is held.
 func (r *Reader) gone() error {
 	switch {
 	case r.l.closed:
@@ -261,7 +261,7 @@ func (r *Reader) gone() error {
 	return nil
 }
 
-// bad returns the error for something unreadable: damage, unless the file was taken away from under the reader.
+// bad returns the error for unreadable data: corruption, unless the segment was removed during the read.
 func (r *Reader) bad(err error) error {
 	r.l.mu.RLock()
 	defer r.l.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// load brings a log's directory into the state that the rest of the package relies on. It runs before any goroutine is
+// load recovers the log's directory and establishes the invariants of the package. It runs before any goroutine is
 // started.
 func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
@@ -58,7 +58,7 @@ func (l *Log) makeDir() error {
 	return nil
 }
 
-// openSegments opens all segment files, oldest first. Their headers are looked at later.
+// openSegments opens all segment files, oldest first. Their headers are read later.
 func (l *Log) openSegments(names []string) ([]*segment, error) {
 	var segs []*segment
 	fail := func(err error) ([]*segment, error) {
@@ -67,7 +67,7 @@ func (l *Log) openSegments(names []string) ([]*segment, error) {
 		}
 		return nil, err
 	}
-	for _, name := range names { // sorted, and so are the numbers in them
+	for _, name := range names { // sorted by name, and thus by number
 		first, ok := parseName(name, segmentSuffix)
 		if !ok {
 			continue
@@ -86,7 +86,7 @@ func (l *Log) openSegments(names []string) ([]*segment, error) {
 	return segs, nil
 }
 
-// begin makes the first segment of an empty log, durable.
+// begin creates the first segment of an empty log durably.
 func (l *Log) begin(start lsn.Position) error {
 	spare, _, err := l.spares.take()
 	if err != nil {
@@ -97,8 +97,8 @@ func (l *Log) begin(start lsn.Position) error {
 		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
 		end: segmentDataStart, indexed: true, headerSynced: true, reused: spare.written,
 	}
-	// The header is durable before the file has its name: so the header of the oldest segment is always there, unless
-	// it is damaged.
+	// The header is durable before the file gets its name. The header of the oldest segment therefore always exists,
+	// unless it is corrupt.
 	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: start}
 	if _, err = seg.file.WriteAt(header.encode(), 0); err == nil {
 		err = seg.file.Sync()
@@ -121,15 +121,15 @@ func (l *Log) begin(start lsn.Position) error {
 	return nil
 }
 
-// recovering is one reading of the log from the oldest segment to where it ends.
+// recovering is one read of the log from the oldest segment to its end.
 type recovering struct {
 	l      *Log
 	segs   []*segment
 	last   lsn.Position
 	marked uint64
-	// committed is the highest record that a block says is committed.
+	// committed is the highest commit LSN in a block.
 	committed uint64
-	// stop is how the last segment that could be read ended.
+	// stop describes the end of the last readable segment.
 	stop scanEnd
 }
 
@@ -141,7 +141,7 @@ func (r *recovering) run() error {
 		}
 		return err
 	}
-	r.last, r.committed = header.prev, header.prev.LSN // what was trimmed is in a checkpoint
+	r.last, r.committed = header.prev, header.prev.LSN // trimmed records are in a checkpoint
 	at := 0
 	for {
 		seg := r.segs[at]
@@ -175,7 +175,7 @@ func (r *recovering) run() error {
 	return nil
 }
 
-// header reads a segment's header; errNoSegmentHeader if there is none.
+// header reads a segment's header. It returns errNoSegmentHeader if the header is invalid.
 func (r *recovering) header(i int) (segmentHeader, error) {
 	h, err := readSegmentHeader(r.segs[i].file)
 	if err == nil && h.logID != r.l.o.LogID {
@@ -184,19 +184,19 @@ func (r *recovering) header(i int) (segmentHeader, error) {
 	return h, err
 }
 
-// next returns the header of the segment behind one, nil if there is none that is readable.
+// next returns the header of the next segment, or nil if it is missing or unreadable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
-		return nil, nil // none is an answer
+		return nil, nil // nil is a valid result
 	}
 	h, err := r.header(at + 1)
 	if errors.Is(err, errNoSegmentHeader) {
-		return nil, nil // none is an answer
+		return nil, nil // nil is a valid result
 	}
 	return &h, err
 }
 
-// read goes over one segment, or passes it if it is old and its successor says how it ends.
+// read scans one segment, or skips it if it is old and its successor's header contains its end.
 func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	l := r.l
 	old := next != nil && next.first <= l.o.VerifyFrom && next.prev.LSN >= r.last.LSN
@@ -217,14 +217,14 @@ func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	return nil
 }
 
-// scanned is what there is to know about a segment.
+// scanned is the result of scanning a segment.
 type scanned struct {
 	scanEnd
 	index    []indexEntry
 	termEnds []lsn.Position
 }
 
-// scanIndex reads a segment from front to back and notes what is where.
+// scanIndex scans a segment and builds its index.
 func scanIndex(seg *segment) (scanned, error) {
 	var found scanned
 	var index segment
@@ -249,7 +249,7 @@ func scanIndex(seg *segment) (scanned, error) {
 	return found, nil
 }
 
-// adopt makes what was found known.
+// adopt stores the result of a scan.
 func (l *Log) adopt(seg *segment, found scanned) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,8 +257,8 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide tells a torn tail from a damaged middle. Reading stopped in segment at; any block behind that place which
-// promises that the first unread record was durable makes it damage.
+// decide distinguishes a torn tail from a corrupt middle. Reading stopped in segment at. If any later block has a
+// durable LSN that covers the first unread record, the log is corrupt.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
 	stop := leftover{end: r.stop.offset + r.stop.torn}
@@ -290,29 +290,29 @@ func (r *recovering) decide(at int) error {
 	return nil
 }
 
-// damage says where reading stopped and what is wrong there.
+// damage describes the position and cause of a stop.
 func (r *recovering) damage(at int, proof uint64) *DamagedError {
 	d := &DamagedError{
 		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
 		Err: r.stop.err,
 	}
-	if d.LSN == 0 { // the segment was not read, only passed over
+	if d.LSN == 0 { // the segment was skipped, not read
 		d.Offset, d.LSN, d.Err = r.stop.offset, r.last.LSN+1, errNoBlock
 	}
 	if at+1 < len(r.segs) && r.segs[at+1].first == d.LSN {
-		// The record is not missing here: it would be in the next segment, which could not be entered.
+		// The record would be in the next segment, whose header is unreadable.
 		d.Segment, d.Offset, d.Err = r.segs[at+1].path, 0, errNoSegmentHeader
 	}
 	return d
 }
 
-// cut removes what decide found to be a torn tail. A crash meanwhile leaves another torn tail: what is there promises
-// nothing.
+// cut removes the torn tail that decide found. A crash in the meantime leaves another torn tail: its blocks have no
+// durable LSN that covers it.
 func (r *recovering) cut(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Not kept as a spare: a later segment may begin with the same LSN, and what is in there would look as if it
-		// belonged to it.
+		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
+		// belong to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing what is behind the end of the log: %w", err)
 		}
@@ -327,9 +327,8 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// makeFoundDurable makes the claim true that everything which was found is durable. What no block promises may be in
-// the page cache alone, and after a failed fsync the system may even believe that it is on disk: so it is written once
-// more, and synced.
+// makeFoundDurable makes all found records durable. Records not covered by a durable LSN may be in the page cache
+// only, and after a failed fsync the system may even consider them synced. They are therefore rewritten and synced.
 func (l *Log) makeFoundDurable(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
@@ -354,7 +353,7 @@ func (l *Log) makeFoundDurable(marked uint64) error {
 	return nil
 }
 
-// rewrite writes a segment's header and its blocks from a record on as they are.
+// rewrite rewrites a segment's header, and its blocks from a record on, unchanged.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-// TestTornTail cuts the last block, which no sync covers, at every byte, with zeros or garbage behind.
+// The last, unsynced block is truncated at every byte and followed by zeros or garbage.
 func TestTornTail(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -47,7 +47,7 @@ func TestTornTail(t *testing.T) {
 				require.Zero(t, fill)
 				require.Equal(t, make([]byte, to-cut), whole[cut:to], "only zeros are missing: the block is whole")
 			} else {
-				// If the block's header was there, it tells what is cut.
+				// If the block's header is complete, the cut is reported.
 				var header [blockHeaderBytes]byte
 				copy(header[:], whole[from:cut])
 				for i := max(cut-from, 0); i < blockHeaderBytes; i++ {
@@ -67,8 +67,7 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// buildDamage makes a sealed log of several segments and tells where each record's block, or the record itself, begins
-// and ends.
+// buildDamage returns a sealed log of several segments.
 func buildDamage(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
 	t.Helper()
 	mem := newMem(t)
@@ -85,8 +84,7 @@ func buildDamage(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
 	return copyFS(t, mem, testDir), o, end
 }
 
-// TestDamagedMiddle flips bits everywhere in a log that was durable and sealed: it is always refused, and nothing is
-// changed.
+// A flipped bit anywhere in a durable, sealed log is always rejected, and nothing is changed.
 func TestDamagedMiddle(t *testing.T) {
 	image, o, end := buildDamage(t)
 	segs := listSegments(t, image)
@@ -128,7 +126,7 @@ func TestDamagedMiddle(t *testing.T) {
 	}
 }
 
-// TestDamagedByMissingPieces: zeroed sectors, segments that are gone.
+// Zeroed sectors and missing segments are reported as corruption.
 func TestDamagedByMissingPieces(t *testing.T) {
 	image, o, _ := buildDamage(t)
 	segs := listSegments(t, image)
@@ -149,8 +147,7 @@ func TestDamagedByMissingPieces(t *testing.T) {
 	require.Equal(t, segmentPath(segs[0]), d.Segment)
 }
 
-// TestLastRecordsWithoutProof: without a seal the last block cannot be told from a torn one. This is what seals are
-// for.
+// Without a seal the last block cannot be distinguished from a torn one.
 func TestLastRecordsWithoutProof(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -176,8 +173,7 @@ func TestLastRecordsWithoutProof(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// TestStaleContentOfRecycledSegments: what is left in a file from its earlier life is neither read nor taken for a
-// proof of damage.
+// Old content of a recycled segment file is neither read nor considered proof of corruption.
 func TestStaleContentOfRecycledSegments(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -188,7 +184,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 		require.NoError(t, err)
 		return len(bytes.Trim(image[active.end:], "\x00")) > 0
 	}
-	// The segment preparer may be ahead with a fresh file or two.
+	// The segment preparer may already have created one or two new files.
 	for i := 0; i < 200 || !recycled(); i++ {
 		require.Less(t, i, 20_000, "the test needs a recycled segment")
 		mustAppend(t, l, 1, 1, 500)
@@ -196,7 +192,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 		l.Release(l.End().LSN)
 	}
 	end := l.End()
-	// A power failure, in which everything was synced.
+	// A power failure after everything was synced.
 	o.FS = mem.CrashClone(nil)
 	l = mustOpen(t, o)
 	require.Equal(t, end, l.End())
@@ -210,8 +206,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 	requireRecords(t, l, 500)
 }
 
-// TestSegmentsPublishedAsMessages: a message may hold a log, even a copy of this one. It proves nothing when it is
-// torn.
+// A message may contain a log segment, even a copy of this one. If it is torn, it proves nothing.
 func TestSegmentsPublishedAsMessages(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -255,7 +250,7 @@ func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewerVersion)
 	require.NotErrorIs(t, err, ErrDamaged)
 
-	// A segment under the name of another.
+	// A segment with another segment's name.
 	renamed := copyFS(t, image, testDir)
 	require.NoError(t, renamed.Rename(segmentPath(1), segmentPath(2)))
 	o.FS = renamed
@@ -268,7 +263,7 @@ func putChecksum(header []byte) {
 	header[60], header[61], header[62], header[63] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
 }
 
-// TestTornRoll: the new segment's header did not reach the disk.
+// Recovery handles a new segment whose header was not written.
 func TestTornRoll(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -298,8 +293,7 @@ func TestTornRoll(t *testing.T) {
 	}
 }
 
-// TestVerifyFrom: old segments are not read by Open, but everything about them is known, and they are verified when
-// they are read.
+// Open does not read old segments, but all their properties are known, and they are verified when they are read.
 func TestVerifyFrom(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -321,7 +315,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.EqualValues(t, 3, pos.LSN)
 	require.NoError(t, l.Close())
 
-	// Not in the first one: its records are of another term than what is before them, so it is read.
+	// Not in the first one: its records have another term than the position before them, so it is read.
 	flip(t, mem, segmentPath(listSegments(t, mem)[1]), segmentDataStart+700, 0)
 	l = mustOpen(t, o)
 	r, err := l.ReadFrom(1)
@@ -337,7 +331,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// TestReadErrorsAreNotDamage: a disk that cannot be read is another problem, and nothing may be cut because of it.
+// A disk read error is not corruption, and nothing may be cut because of it.
 func TestReadErrorsAreNotDamage(t *testing.T) {
 	image, o, end := buildDamage(t)
 	errDisk := errors.New("disk")
@@ -374,7 +368,7 @@ func TestOpenLeavesNoGarbage(t *testing.T) {
 	for _, name := range []string{"00000000000000000007.new", "00000000000000000008.spare", "unknown.txt"} {
 		f, err := mem.OpenFile(testDir+"/"+name, os.O_RDWR|os.O_CREATE, 0o600)
 		require.NoError(t, err)
-		require.NoError(t, f.Truncate(100)) // not of a segment's size
+		require.NoError(t, f.Truncate(100)) // not the size of a segment
 		require.NoError(t, f.Close())
 	}
 	l := mustOpen(t, testOptions(mem))
@@ -421,7 +415,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What opens must be usable, and be the same when it is opened again.
+		// A log that opens must be usable, and must have the same content when reopened.
 		frames, end := batch(l.End(), l.End().Term, 3, 10)
 		require.NoError(t, l.Append(frames, end))
 		require.NoError(t, l.Close())

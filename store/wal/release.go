@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Hold keeps records from being released. See Log.Hold.
+// Hold prevents the release of records. See Log.Hold.
 type Hold struct{ l *Log }
 
-// Hold keeps the record and all that follow it until the result is released, as far as they are still there: the caller
-// compares with First, or reads. It does not survive Close or Reset.
+// Hold keeps the record and all later ones until the hold is released. Records that were already removed are not
+// restored: the caller compares with First, or reads. A hold does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -22,8 +22,8 @@ func (l *Log) Hold(record uint64) *Hold {
 	return h
 }
 
-// Advance moves the hold up: the record and all that follow it are kept from now on. What it kept before is removed in
-// the background.
+// Advance moves the hold up: the record and all later ones are kept from now on. Earlier records are removed in the
+// background.
 func (h *Hold) Advance(record uint64) {
 	h.l.mu.Lock()
 	if at, ok := h.l.holds[h]; ok && record > at {
@@ -33,7 +33,7 @@ func (h *Hold) Advance(record uint64) {
 	wake(h.l.wakeTrim)
 }
 
-// Release ends the hold. What it kept is removed in the background. It may be called more than once.
+// Release ends the hold. Its records are removed in the background. It may be called repeatedly.
 func (h *Hold) Release() {
 	h.l.mu.Lock()
 	delete(h.l.holds, h)
@@ -41,9 +41,9 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release says that the records up to upTo are in a durable checkpoint. Whole segments of them are removed or recycled
-// before it returns, but for Options.KeepBytes of log and for what is held. It writes to the disk, though not to the
-// log.
+// Release records that the records up to upTo are in a durable checkpoint. Whole segments of them are removed or
+// recycled before it returns, except for Options.KeepBytes of log and held records. It performs disk writes, but not
+// to the log.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -51,7 +51,7 @@ func (l *Log) Release(upTo uint64) {
 	l.trim()
 }
 
-// Released is the highest record that Release was called with.
+// Released returns the highest record passed to Release.
 func (l *Log) Released() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -65,9 +65,9 @@ func (l *Log) SetPressed(pressed bool) {
 	}
 }
 
-// GiveUp says that no reader can use the records up to upTo, because one of them is damaged: what is released of them
-// is not kept for Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written
-// ends with the next Append.
+// GiveUp records that readers cannot use the records up to upTo, because one of them is corrupt. Released records
+// among them are not kept for Options.KeepBytes. They are removed together with their whole segment; the current
+// segment ends with the next Append.
 func (l *Log) GiveUp(upTo uint64) {
 	l.mu.Lock()
 	l.givenUp = max(l.givenUp, upTo)
@@ -75,35 +75,35 @@ func (l *Log) GiveUp(upTo uint64) {
 	l.trim()
 }
 
-// trim removes the oldest segments as far as they are released.
+// trim removes the oldest segments that are released.
 func (l *Log) trim() {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	for l.usable() == nil {
-		// The header and the name of what will be the oldest segment must be durable first: recovery relies on it.
+		// The header and name of the next oldest segment must be durable first: recovery relies on it.
 		if l.wantsTrim() && l.syncHeaders() != nil {
-			return // sticky, and reported by keep
+			return // the error is sticky, and reported by keep
 		}
 		seg := l.detachOldest()
 		if seg == nil {
 			return
 		}
 		if err := l.retire(seg); err != nil {
-			// The file may or may not be there at the next Open. If more segments were removed it could leave a gap.
-			_ = l.fail("removing an old segment", err) // sticky, and reported by keep
+			// The file may or may not exist at the next Open. Removing further segments could leave a gap.
+			_ = l.fail("removing an old segment", err) // the error is sticky, and reported by keep
 			return
 		}
 	}
 }
 
-// wantsTrim tells whether the oldest segment may go but its successor is not known to be durable.
+// wantsTrim reports whether the oldest segment may be removed but its successor's header is not yet durable.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.mayTrim() && !l.segs[1].headerSynced
 }
 
-// mayTrim tells whether the oldest segment may go. mu is held.
+// mayTrim reports whether the oldest segment may be removed. mu is held.
 func (l *Log) mayTrim() bool {
 	if len(l.segs) == 1 {
 		return false
@@ -125,9 +125,9 @@ func (l *Log) mayTrim() bool {
 	return rest >= l.o.KeepBytes
 }
 
-// detachOldest takes the oldest segment out of the log, if that is allowed. trimMu is held.
+// detachOldest removes the oldest segment from the log, if permitted. trimMu is held.
 func (l *Log) detachOldest() *segment {
-	l.syncMu.Lock() // the file must not be in the middle of an fsync when it is closed
+	l.syncMu.Lock() // the file must not be closed during an fsync
 	defer l.syncMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,14 +137,14 @@ func (l *Log) detachOldest() *segment {
 	seg := l.segs[0]
 	seg.trimmed = true
 	l.segs = slices.Delete(l.segs, 0, 1)
-	l.dirty = slices.DeleteFunc(l.dirty, func(s *segment) bool { return s == seg }) // a checkpoint holds what is in it
+	l.dirty = slices.DeleteFunc(l.dirty, func(s *segment) bool { return s == seg }) // its content is in a checkpoint
 	before := l.segs[0].prev.LSN
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN < before })
 	return seg
 }
 
-// retire makes a spare of a detached segment's file, or removes it. The names are durable when it returns: one after
-// the other, so that a crash never leaves a gap.
+// retire turns a detached segment's file into a spare, or removes it. The directory is synced before it returns, so
+// that segments disappear in order and a crash never leaves a gap.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {

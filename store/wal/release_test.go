@@ -39,7 +39,7 @@ func TestReleaseKeepsWhatItMust(t *testing.T) {
 	require.Greater(t, l.First(), uint64(160))
 	h.Release()
 	h.Release()
-	// What a released hold kept goes in the background, a segment at a time.
+	// Records of a released hold are removed in the background, one segment at a time.
 	require.Eventually(t, func() bool { return l.Bytes() < o.KeepBytes+2*o.SegmentBytes }, time.Minute,
 		time.Millisecond)
 	require.Greater(t, l.First(), uint64(200))
@@ -54,7 +54,7 @@ func TestReleaseKeepsWhatItMust(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRecycling: after a while no new files are made.
+// After a while no new files are created.
 func TestRecycling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
@@ -69,7 +69,8 @@ func TestRecycling(t *testing.T) {
 				created = fault.Count(faultfs.OpCreate)
 			}
 		}
-		// One more if the preparer was faster than the Release behind the same roll; then there are always enough.
+		// One more if the preparer was faster than the Release after the same roll; then the number is always
+		// sufficient.
 		require.LessOrEqual(t, fault.Count(faultfs.OpCreate), created+1)
 		require.Greater(t, l.Stats().Rolls, uint64(15))
 		require.Zero(t, l.Stats().StalledRolls)
@@ -77,7 +78,7 @@ func TestRecycling(t *testing.T) {
 	})
 }
 
-// TestReaderIsTrimmed: a reader without a hold gets a clear error, not another segment's content.
+// A reader without a hold gets ErrTrimmed, not the content of another segment.
 func TestReaderIsTrimmed(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	for range 100 {
@@ -88,7 +89,7 @@ func TestReaderIsTrimmed(t *testing.T) {
 	_, err = r.Next()
 	require.NoError(t, err)
 	l.Release(100)
-	for range 300 { // the files are used again
+	for range 300 { // the files are reused
 		mustAppend(t, l, 1, 1, 500)
 	}
 	for err == nil {
@@ -99,8 +100,8 @@ func TestReaderIsTrimmed(t *testing.T) {
 
 var errDisk = errors.New("the disk is broken")
 
-// TestFailuresAreFinal: whatever of a commit fails, nothing works any more until the log is opened anew, which then
-// finds what was durable (INV-7).
+// After any failed step of a commit, all operations fail until the log is reopened. Open then finds all durable
+// records (INV-7).
 func TestFailuresAreFinal(t *testing.T) {
 	for what, breaks := range map[string]func(faultfs.Op) bool{
 		"write":    func(op faultfs.Op) bool { return op.Kind == faultfs.OpWrite },
@@ -160,8 +161,7 @@ func TestFailuresAreFinal(t *testing.T) {
 	}
 }
 
-// TestFailedSyncIsNotBelievedLater: the system may think that what an fsync failed for is on the disk. Open writes it
-// once more.
+// After a failed fsync the system may consider the data synced. Open rewrites it.
 func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -193,7 +193,7 @@ func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 	require.Equal(t, end, mustOpen(t, testOptions(mem.CrashClone(nil))).End())
 }
 
-// TestDiskFull: without space for a new segment the log refuses, unharmed, and goes on when there is space.
+// Without space for a new segment the log rejects appends unchanged, and accepts them again when space is available.
 func TestDiskFull(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -228,7 +228,7 @@ func TestDiskFull(t *testing.T) {
 	require.Equal(t, full.LSN+20, mustOpen(t, testOptions(mem)).End().LSN)
 }
 
-// TestStalledDisk shows in StalledFor while it lasts.
+// A disk that hangs is reported by StalledFor.
 func TestStalledDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
@@ -280,7 +280,7 @@ func TestAfterClose(t *testing.T) {
 	l.Release(5)
 }
 
-// TestPressedLogKeepsNothing: while space is short, what is in a checkpoint is not kept for a standby.
+// While space is short, records in a checkpoint are not kept for a standby.
 func TestPressedLogKeepsNothing(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.KeepBytes = 40 << 10

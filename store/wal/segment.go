@@ -25,8 +25,8 @@ import (
 //	| 8 bytes  | u32     | u32   | 16     | u64       | u64        u64        u32   | u32  |
 //	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
 //
-// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin at
-// 4096, so that a torn write of the first block cannot hurt the header.
+// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin
+// at 4096, so that a torn write of the first block cannot corrupt the header.
 const (
 	segmentMagic       = "LSLOGSEG"
 	segmentVersion     = 1
@@ -34,10 +34,10 @@ const (
 	segmentDataStart   = 4096
 	segmentSuffix      = ".seg"
 	spareSuffix        = ".spare" // a file that is ready to become a segment
-	unfinishedSuffix   = ".new"   // one that is still being made ready
+	unfinishedSuffix   = ".new"   // a file in preparation
 )
 
-// segment is one file of the log. What is guarded by Log.mu is said there.
+// segment is one file of the log. Fields marked as guarded are guarded by Log.mu.
 type segment struct {
 	first     uint64
 	prev      lsn.Position
@@ -46,37 +46,38 @@ type segment struct {
 	file      vfs.File
 	sizeBytes int64 // guarded
 
-	// guarded: the offset behind the last block; unknown (the size) as long as indexed is false
+	// guarded: the offset after the last block; unknown (the file size) while indexed is false
 	end          int64
-	last         lsn.Position // guarded: of the last record in it; prev if there is none
+	last         lsn.Position // guarded: position of the last record; prev if empty
 	index        []indexEntry // guarded: some of the blocks
 	indexed      bool         // guarded: end and index are known
-	trimmed      bool         // guarded: it left the log, and its file may be overwritten
+	trimmed      bool         // guarded: removed from the log; its file may be overwritten
 	headerSynced bool         // guarded: its header and its name are durable
-	// its file was a segment before, or zeros were written to it: each block has its place on the disk
+	// its file was a segment before, or was filled with zeros: all its disk blocks are allocated
 	reused bool
 }
 
-// indexEntry says where the block is that begins with a record.
+// indexEntry is the offset of the block that begins with a record.
 type indexEntry struct {
 	first  uint64
 	offset int64
 }
 
-// indexEvery is how far apart the blocks in the index are, in bytes.
+// indexEvery is the minimum distance of blocks in the index, in bytes.
 const indexEvery = 64 << 10
 
-// empty tells whether there is no record in it; a seal may be.
+// empty reports whether the segment has no records; it may have a seal.
 func (s *segment) empty() bool { return s.last.LSN < s.first }
 
-// addBlock notes a block with records for the index.
+// addBlock adds a block with records to the index, if it is far enough from the last one.
 func (s *segment) addBlock(first uint64, offset int64) {
 	if n := len(s.index); n == 0 || offset-s.index[n-1].offset >= indexEvery {
 		s.index = append(s.index, indexEntry{first: first, offset: offset})
 	}
 }
 
-// seek returns a block at or before the one that holds the record; the segment is indexed and holds it.
+// seek returns a block at or before the one that contains the record. The segment must be indexed and contain the
+// record.
 func (s *segment) seek(record uint64) indexEntry {
 	at := indexEntry{first: s.first, offset: segmentDataStart}
 	for lo, hi := 0, len(s.index); lo < hi; {
@@ -90,12 +91,12 @@ func (s *segment) seek(record uint64) indexEntry {
 	return at
 }
 
-// FirstSegment is the name of the segment that begins with the very first record: the log is whole while it is there.
+// FirstSegment is the name of the segment with the first record of all: the log is complete while it exists.
 const FirstSegment = "00000000000000000001" + segmentSuffix
 
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
 
-// IsLogFile tells by its name whether a file in the directory of a log is one of the log's.
+// IsLogFile reports whether a file in the directory of a log belongs to the log, by its name.
 func IsLogFile(name string) bool {
 	for _, suffix := range []string{segmentSuffix, spareSuffix, unfinishedSuffix} {
 		if _, ok := parseName(name, suffix); ok {
@@ -136,7 +137,7 @@ func (h segmentHeader) encode() []byte {
 	return b
 }
 
-// decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion if it cannot be used.
+// decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion if the header cannot be used.
 func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic ||
 		checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
@@ -161,7 +162,7 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	return h, nil
 }
 
-// readSegmentHeader reads the header and verifies that it is the one that the file's name promises.
+// readSegmentHeader reads the header and verifies that it matches the file's name.
 func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	b := make([]byte, segmentHeaderBytes)
 	n, err := f.ReadAt(b, 0)
@@ -178,17 +179,17 @@ func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	return h, nil
 }
 
-// window reads a file from front to back through a buffer.
+// window reads a file sequentially through a buffer.
 type window struct {
 	file  vfs.File
-	chunk int // how much to read at once, at least, in bytes
+	chunk int // minimum size of a read, in bytes
 	buf   []byte
 	start int64
 	n     int
 }
 
-// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, where the caller
-// knows that nothing is; the range itself lies before limit.
+// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, the end of the
+// data. The requested range must be before limit.
 func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 	if from := offset - w.start; from >= 0 && from+int64(n) <= int64(w.n) {
 		return w.buf[from : from+int64(n)], nil
@@ -209,31 +210,31 @@ func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 	return w.buf[:n], nil
 }
 
-// reset forgets what was read, for another file or because the file changed.
+// reset discards the buffer, for another file or because the file changed.
 func (w *window) reset(file vfs.File) { w.file, w.start, w.n = file, 0, 0 }
 
-// scanChunk is the size of a read when a whole segment is read.
+// scanChunk is the read size for scanning a whole segment.
 const scanChunk = 1 << 20
 
-// scanEnd is how far a segment could be read.
+// scanEnd describes the end of the readable part of a segment.
 type scanEnd struct {
-	offset  int64        // where the first block that is not there or not whole begins, or would begin
-	last    lsn.Position // of the last record in a whole block
-	marked  uint64       // the highest durable LSN that a block header promised
+	offset  int64        // offset of the first missing or incomplete block
+	last    lsn.Position // position of the last record in a complete block
+	marked  uint64       // the highest durable LSN in a block header
 	records uint64
-	// committed is the highest record that a whole block says is committed.
+	// committed is the highest commit LSN in a complete block.
 	committed uint64
 
-	// What was found at offset: errNoBlock if no header is there; otherwise what is wrong with a frame of the block,
-	// and with which one.
+	// The error at offset: errNoBlock if there is no header. Otherwise the error of a frame in the block, with the
+	// frame's offset and LSN.
 	err       error
 	badOffset int64
 	badLSN    uint64
-	torn      int64 // the size of the block that is not whole, as its header says
+	torn      int64 // the size of the incomplete block, according to its header
 }
 
-// scanSegment reads and verifies a segment from its first block on. block is called for each whole block; it may be
-// nil. The error is one of reading or of block; a place that cannot be understood ends the scan without one.
+// scanSegment reads and verifies a segment from its first block on. It calls block for each complete block; block may
+// be nil. The error is a read error or one of block. Invalid data ends the scan without an error.
 func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	block func(offset int64, h blockHeader, frames []byte) error,
 ) (scanEnd, error) {
@@ -274,7 +275,7 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	}
 }
 
-// verify decodes all frames of a block. It tells whether all are good, and notes the first that is not.
+// verify decodes all frames of a block. It reports whether all are valid, and records the first invalid one.
 func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 	last, at := e.last, e.offset+blockHeaderBytes
 	for rest := frames; len(rest) > 0; {
@@ -291,14 +292,14 @@ func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 	return true
 }
 
-// leftover is what was found behind the place where reading a log had to stop.
+// leftover describes the data after the position at which reading stopped.
 type leftover struct {
-	proofLSN uint64 // the highest durable LSN that a block there promises
-	end      int64  // where the last block there ends that is newer than the stop
+	proofLSN uint64 // the highest durable LSN in a block there
+	end      int64  // end of the last block there that is newer than the stop
 }
 
-// searchBlocks looks for block headers anywhere behind the offset, and returns what they say about records from the LSN
-// on.
+// searchBlocks searches for block headers at any offset from the given one on, and evaluates those with records from
+// the LSN on.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte
@@ -328,10 +329,9 @@ func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint
 		if n < len(buf) {
 			break
 		}
-		at += int64(n - blockHeaderBytes) // a header may lie across the border
+		at += int64(n - blockHeaderBytes) // a header may cross the chunk boundary
 	}
 	return found, nil
 }
 
-// isMissing tells whether an error says that a file is not there.
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

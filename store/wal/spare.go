@@ -14,20 +14,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares keeps files ready to become segments: of full size, and with SyncAlways really written to, so that an
-// fdatasync of a block has no metadata to write. Their content is zeros or an old segment; no block header in there is
-// valid in the file's next life.
+// spares keeps files ready to become segments. They have the full size and, with SyncAlways, are filled with data, so
+// that an fdatasync of a block writes no metadata. They contain zeros or an old segment. No block header in an old
+// segment is valid when the file is reused.
 type spares struct {
 	fs        vfs.FS
 	dir       string
 	sizeBytes int64
-	// zeros: the files are filled with zeros and not only reserved. That doubles what is written, and is worth it only
-	// where every commit waits for an fdatasync.
+	// zeros is set if the files are filled with zeros and not only allocated. That doubles the amount written, and is
+	// only worthwhile if every commit waits for an fdatasync.
 	zeros bool
 
-	// makeMu is held while a spare is made, so that there are never two at it.
+	// makeMu is held while a spare is created, so that only one is created at a time.
 	makeMu iolock.Mutex
-	// mu guards what is below; no disk access happens under it.
+	// mu guards the fields below; no disk access happens under it.
 	mu    sync.Mutex
 	ready []spareFile
 	next  uint64 // the number of the next file
@@ -37,24 +37,24 @@ type spareFile struct {
 	path      string
 	file      vfs.File
 	sizeBytes int64
-	// written: all of it was written to, and synced, before.
+	// written is set if the whole file was written and synced before.
 	written bool
 }
 
 const (
-	// readySpares is how many are kept; more are removed.
+	// readySpares is the number of spares to keep; more are removed.
 	readySpares = 2
-	// firstSegmentBytes is the most that is prepared while a commit waits for it.
+	// firstSegmentBytes bounds the size of a segment that is created while a commit waits for it.
 	firstSegmentBytes = 4 << 20
-	// zeroChunk and zeroSyncEvery keep the preparation from flooding the disk that commits wait for.
+	// zeroChunk and zeroSyncEvery limit the preparation's load on the disk, which delays commits.
 	zeroChunk     = 1 << 20
 	zeroSyncEvery = 4 << 20
 )
 
 var errStopped = errors.New("stopped")
 
-// take returns a file for a segment. If none is ready it makes a small one, rather than let the commit wait for a large
-// one; ready tells which it was. The error is ErrNoSpace if it is that.
+// take returns a file for a segment. If none is ready, it creates a small one, so that the commit does not wait for a
+// large one. ready reports whether one was ready. The error is ErrNoSpace if the disk is full.
 func (s *spares) take() (f spareFile, ready bool, err error) {
 	s.mu.Lock()
 	if n := len(s.ready); n > 0 {
@@ -68,7 +68,7 @@ func (s *spares) take() (f spareFile, ready bool, err error) {
 	return f, false, err
 }
 
-// prepare makes a spare if none is ready. It stops early, with errStopped, when stop is closed.
+// prepare creates a spare if none is ready. It stops early, with errStopped, when stop is closed.
 func (s *spares) prepare(stop <-chan struct{}) error {
 	s.makeMu.Lock()
 	defer s.makeMu.Unlock()
@@ -88,21 +88,21 @@ func (s *spares) prepare(stop <-chan struct{}) error {
 	return nil
 }
 
-// wants tells whether a file of an old segment is worth keeping.
+// wants reports whether a file of an old segment should be kept.
 func (s *spares) wants(sizeBytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sizeBytes == s.sizeBytes && len(s.ready) < readySpares
 }
 
-// offer adds a file under a name that newPath gave.
+// offer adds a file with a name from newPath.
 func (s *spares) offer(f spareFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = append(s.ready, f)
 }
 
-// readyBytes is how much can be logged without new disk space.
+// readyBytes returns the bytes that can be logged without new disk space.
 func (s *spares) readyBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *spares) readyBytes() int64 {
 	return total
 }
 
-// drop removes all spares, because their old content must not meet the log's new LSNs.
+// drop removes all spares, because their old content could match new LSNs of the log.
 func (s *spares) drop() error {
 	s.mu.Lock()
 	files := s.ready
@@ -126,7 +126,7 @@ func (s *spares) drop() error {
 	return errors.Join(errs...)
 }
 
-// close closes the files and leaves their removal to the next Open.
+// close closes the files. The next Open removes them.
 func (s *spares) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +146,8 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// clear removes the files that an earlier run left. A spare is not used again: it may have been a segment that lost its
-// name in a crash, and hold blocks of an LSN that the log is about to come to once more.
+// clear removes the files of an earlier process generation. Old spares are not reused. A spare may be a segment that
+// lost its name in a crash, and contain blocks with an LSN that the log is about to reuse.
 func (s *spares) clear(names []string) error {
 	for _, name := range names {
 		_, isSpare := parseName(name, spareSuffix)
@@ -162,7 +162,7 @@ func (s *spares) clear(names []string) error {
 	return nil
 }
 
-// make creates and fills a file. It leaves nothing behind when it fails.
+// make creates and fills a file. After an error no file remains.
 func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) {
 	base := s.newPath()
 	unfinished := base + unfinishedSuffix
@@ -179,14 +179,15 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 		err = s.fs.Rename(unfinished, base+spareSuffix)
 	}
 	if err != nil {
-		_ = f.Close()               // it is of no use any more
-		_ = s.fs.Remove(unfinished) // if this fails too, the next Open does it
+		_ = f.Close()               // no longer used
+		_ = s.fs.Remove(unfinished) // if this fails too, the next Open removes it
 		return spareFile{}, s.spaceError(err)
 	}
 	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
-// spaceError makes a full disk an ErrNoSpace. The system reports a filesystem without a free inode in the same way.
+// spaceError converts a full disk to ErrNoSpace. The system reports a filesystem without a free inode with the same
+// error.
 func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {
@@ -202,7 +203,7 @@ func (s *spares) spaceError(err error) error {
 }
 
 func fillZeros(f vfs.File, sizeBytes int64, stop <-chan struct{}) error {
-	// Reserving first gives the file few extents; writing makes them ones that need no conversion later.
+	// Allocating first keeps the number of extents small; writing avoids a later conversion of unwritten extents.
 	if err := f.Allocate(0, sizeBytes); err != nil {
 		return err
 	}
@@ -227,7 +228,6 @@ func fillZeros(f vfs.File, sizeBytes int64, stop <-chan struct{}) error {
 	return nil
 }
 
-// zeroRange overwrites a part of a file with zeros.
 func zeroRange(f vfs.File, from, to int64) error {
 	zeros := make([]byte, min(zeroChunk, max(to-from, 0)))
 	for from < to {

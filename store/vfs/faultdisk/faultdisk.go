@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultdisk is a disk that a test breaks from outside the process that uses it: it fails operations, flips
-// bits, is slow, hangs, and loses what was not synced when the process is killed. It is told what to do over HTTP.
+// Package faultdisk implements a disk that a test controls from outside the process that uses it. It can fail
+// operations, flip bits, be slow, hang, and lose unsynced data when the process is killed. It is controlled over
+// HTTP.
 //
-// Only a node that was built with the tag "faultdisk" links it, and only when the environment has Variable does it use
-// it: see server/node/disk_faultdisk.go.
+// Only a node built with the tag "faultdisk" links it, and uses it only if the environment contains Variable: see
+// server/node/disk_faultdisk.go.
 package faultdisk
 
 import (
@@ -25,55 +26,54 @@ import (
 )
 
 const (
-	// Variable is the environment variable that holds the address, host:port, on which the disk listens for what it is
-	// to do.
+	// Variable is the environment variable with the address, host:port, on which the disk listens for commands.
 	Variable = "FAULTDISK"
-	// VariableState is the environment variable that holds what it does from the first operation on: a State, as JSON.
+	// VariableState is the environment variable with the initial State, as JSON.
 	VariableState = "FAULTDISK_STATE"
-	// VariableBoot is the environment variable that names the boot of the machine that the disk is in: another one
-	// after a power failure.
+	// VariableBoot is the environment variable with the boot ID of the simulated machine, which changes after a power
+	// failure.
 	VariableBoot = "FAULTDISK_BOOT"
 	// Tag is the build tag of a node that links this package.
 	Tag = "faultdisk"
 )
 
-// ErrState is returned for a State that means nothing.
+// ErrState is returned for an invalid State.
 var ErrState = errors.New("faultdisk: not a state of the disk")
 
-// State is what the disk does. The zero value is a disk that works.
+// State is the behavior of the disk. The zero value is a disk without faults.
 type State struct {
-	// Rules are applied to each operation: all the delays, the first error.
+	// Rules are applied to each operation: all delays, and the first error.
 	Rules []Rule `json:"rules,omitempty"`
-	// Hold keeps what is written in memory until it is synced, but for the part Leak of it, from 0 to 1: killed, the
-	// process leaves what a power failure would.
+	// Hold buffers writes in memory until they are synced, except for the fraction Leak, from 0 to 1. If killed, the
+	// process leaves the same data as a power failure.
 	Hold bool    `json:"hold,omitempty"`
 	Leak float64 `json:"leak,omitempty"`
-	// Seed of the dice for what leaks and which bits flip.
+	// Seed of the random choices of leaked sectors and flipped bits.
 	Seed uint64 `json:"seed,omitempty"`
 }
 
-// Rule is a fault. What it does is Error, Flip, Delay and Stall; the rest says when.
+// Rule is a fault. Error, Flip, Delay and Stall are its effects; the other fields are its conditions.
 type Rule struct {
-	// Ops are the operations that it is for, by the names of faultfs.OpKind; none for all.
+	// Ops are the affected operations, by the names of faultfs.OpKind; empty for all.
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`
-	// Skip so many operations, then strike at each one, or at each so many (Every), so many Times; 0 for ever.
+	// Skip is the number of operations before the first fault. Every makes only each n-th operation fail, Times
+	// limits the number of faults; 0 means no limit.
 	Skip  uint64 `json:"skip,omitempty"`
 	Every uint64 `json:"every,omitempty"`
 	Times uint64 `json:"times,omitempty"`
 
-	// Error that the operation fails with: EIO or ENOSPC. It is not done then.
+	// Error is the error of the operation: EIO or ENOSPC. The operation is not executed.
 	Error string `json:"error,omitempty"`
-	// Flip a bit of what is read or written.
+	// Flip flips a bit of the data that is read or written.
 	Flip bool `json:"flip,omitempty"`
-	// Delay before it is done, in nanoseconds.
+	// Delay is the delay before the operation, in nanoseconds.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Stall until the state is replaced. The operation is done then, as the new state has it.
+	// Stall blocks the operation until the state is replaced. The new state then applies to it.
 	Stall bool `json:"stall,omitempty"`
 }
 
-// matches tells whether the rule is for an operation.
 func (r Rule) matches(op faultfs.Op) bool {
 	if len(r.Ops) > 0 && !slices.Contains(r.Ops, op.Kind.String()) {
 		return false
@@ -85,7 +85,7 @@ func (r Rule) matches(op faultfs.Op) bool {
 	return r.Files == "" || (err == nil && ok)
 }
 
-// errno that the rule fails operations with; nil for none.
+// errno returns the error with which the rule fails operations; nil if none.
 func (r Rule) errno() (error, error) { // the first one is a value
 	switch r.Error {
 	case "":
@@ -99,15 +99,15 @@ func (r Rule) errno() (error, error) { // the first one is a value
 	}
 }
 
-// Disk is the filesystem and what is wrong with it.
+// Disk is the filesystem and its faults.
 type Disk struct {
 	fault *faultfs.FS
 	cache *faultfs.WriteBack
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	now   State
-	seen  []uint64 // operations that each rule was for
-	hits  []uint64 // how often each rule struck
+	seen  []uint64 // number of matching operations of each rule
+	hits  []uint64 // number of faults of each rule
 	rng   *rand.Rand
 	ended chan struct{} // closed when the state is replaced
 }
@@ -120,10 +120,10 @@ func New(inner vfs.FS) *Disk {
 	return d
 }
 
-// FS is the filesystem.
+// FS returns the filesystem.
 func (d *Disk) FS() vfs.FS { return d.fault }
 
-// Set replaces the state; what hangs goes on.
+// Set replaces the state, and unblocks stalled operations.
 func (d *Disk) Set(s State) error {
 	for _, r := range s.Rules {
 		if _, err := r.errno(); err != nil {
@@ -143,7 +143,7 @@ func (d *Disk) Set(s State) error {
 	return nil
 }
 
-// Hits tells how often each rule of the state struck.
+// Hits returns the number of faults of each rule of the state.
 func (d *Disk) Hits() []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,7 +164,7 @@ func (d *Disk) before(op faultfs.Op) error {
 	}
 }
 
-// strike says what becomes of an operation; with a stall it has to be asked again when that has ended.
+// strike returns the fault for an operation. After a stall it must be called again.
 func (d *Disk) strike(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,13 +187,14 @@ func (d *Disk) strike(op faultfs.Op) (err error, delay time.Duration, stall <-ch
 		if r.Flip && op.Length > 0 {
 			err = &faultfs.FlipBit{Bit: d.rng.Int64N(op.Length * 8)}
 		} else {
-			err, _ = r.errno() // Set has looked
+			err, _ = r.errno() // validated by Set
 		}
 	}
 	return err, delay, stall
 }
 
-// ServeHTTP sets the state (PUT, a State) and tells how often its rules struck (GET, a list of numbers), both as JSON.
+// ServeHTTP sets the state (PUT, a State) and returns the number of faults of each rule (GET, a list of numbers),
+// both as JSON.
 func (d *Disk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodPut:
@@ -207,7 +208,7 @@ func (d *Disk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case http.MethodGet:
-		_ = json.NewEncoder(w).Encode(d.Hits()) // the test sees that it gets nothing
+		_ = json.NewEncoder(w).Encode(d.Hits()) // the test receives an empty response
 	default:
 		http.Error(w, "PUT or GET", http.StatusMethodNotAllowed)
 	}

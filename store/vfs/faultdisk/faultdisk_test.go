@@ -111,7 +111,7 @@ func TestOverHTTP(t *testing.T) {
 	require.Equal(t, []uint64{1}, hits)
 }
 
-// TestNotInTheProduct: a release build links no filesystem but the real one.
+// A release build links only the real filesystem.
 func TestNotInTheProduct(t *testing.T) {
 	const program, forTests = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/store/vfs/"
 	deps := func(args ...string) string {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultfs is a filesystem that injects faults into another one, for tests. The hook of an FS sees each
-// operation before it is done, and fails, delays, shortens or drops it; WriteBack loses what was not synced when its
+// Package faultfs implements a filesystem that injects faults into another one, for tests. The hook of an FS is
+// called before each operation, and can fail, delay, shorten or drop it. WriteBack loses unsynced data when its
 // process is killed.
 package faultfs
 
@@ -16,13 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// OpKind is what an operation does.
+// OpKind is the kind of an operation.
 type OpKind uint8
 
-// The operations that a hook sees.
+// The kinds of operations.
 const (
 	OpOpen   OpKind = iota + 1 // OpenFile without os.O_CREATE
-	OpCreate                   // OpenFile with os.O_CREATE, also of a file that exists
+	OpCreate                   // OpenFile with os.O_CREATE, even if the file exists
 	OpRead
 	OpWrite // WriteAt and WriteVec
 	OpSync
@@ -40,7 +40,7 @@ const (
 	opKinds
 )
 
-// String names the operation.
+// String returns the name of the operation.
 func (k OpKind) String() string {
 	names := [opKinds]string{
 		OpOpen: "open", OpCreate: "create", OpRead: "read", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate",
@@ -53,9 +53,9 @@ func (k OpKind) String() string {
 	return names[k]
 }
 
-// Op is one operation, just before it is done.
+// Op describes an operation before its execution.
 type Op struct {
-	// Kind is what it does.
+	// Kind is the kind of the operation.
 	Kind OpKind
 	// Name is the file or directory; for a rename the old name.
 	Name string
@@ -67,13 +67,13 @@ type Op struct {
 	Count uint64
 }
 
-// ErrDropped, returned by a hook, makes the operation report success without having been done: a lost write, a sync
-// that lies. For an operation that gives something back (open, read, stat, …) it is a failure like any other.
+// ErrDropped, returned by a hook, makes the operation report success without executing it: a lost write, or a sync
+// without effect. For an operation with a result (open, read, stat, …) it is a failure like any other.
 var ErrDropped = errors.New("the operation was dropped by a fault hook")
 
-// ShortWrite, returned by a hook, lets only the first Bytes bytes of a write happen and fails the write.
+// ShortWrite, returned by a hook, executes only the first Bytes bytes of a write and fails the write.
 type ShortWrite struct {
-	// Bytes is how much is written.
+	// Bytes is the number of bytes written.
 	Bytes int64
 }
 
@@ -82,11 +82,11 @@ func (e *ShortWrite) Error() string {
 	return fmt.Sprintf("fault hook: only the first %d bytes were written", e.Bytes)
 }
 
-// Is makes a ShortWrite an io.ErrShortWrite.
+// Is reports whether target is io.ErrShortWrite.
 func (e *ShortWrite) Is(target error) bool { return target == io.ErrShortWrite }
 
-// FlipBit, returned by a hook, lets a read or a write happen with one bit flipped: in what the reader gets, or in what
-// is stored.
+// FlipBit, returned by a hook, executes a read or a write with one bit flipped: in the data returned, or in the data
+// stored.
 type FlipBit struct {
 	// Bit is the number of the bit in the range; bit 0 is the lowest of the first byte. It is taken modulo the length.
 	Bit int64
@@ -95,7 +95,7 @@ type FlipBit struct {
 // Error describes the fault.
 func (e *FlipBit) Error() string { return fmt.Sprintf("fault hook: bit %d flipped", e.Bit) }
 
-// FS is a filesystem whose operations a test can watch and break.
+// FS is a filesystem with a hook for fault injection.
 type FS struct {
 	inner  vfs.FS
 	hook   atomic.Pointer[func(Op) error]
@@ -105,10 +105,10 @@ type FS struct {
 // New wraps inner. Without a hook it only counts.
 func New(inner vfs.FS) *FS { return &FS{inner: inner} }
 
-// SetHook makes hook see every operation before it is done, in the goroutine that does it and under no lock: it may
-// block (a disk that hangs) and it may use the inner filesystem. An error from it fails the operation, which is then
-// not done; ErrDropped, *ShortWrite and *FlipBit have their own meaning. It must be safe for concurrent use. A nil hook
-// removes it.
+// SetHook sets the hook that is called before every operation, in the goroutine of the operation and without locks.
+// It may block (a disk that hangs) and may use the inner filesystem. If it returns an error, the operation fails
+// without being executed; ErrDropped, *ShortWrite and *FlipBit have special meanings. It must be safe for concurrent
+// use. A nil hook removes it.
 func (f *FS) SetHook(hook func(Op) error) {
 	if hook == nil {
 		f.hook.Store(nil)
@@ -117,7 +117,7 @@ func (f *FS) SetHook(hook func(Op) error) {
 	f.hook.Store(&hook)
 }
 
-// Count returns how many operations of the kind there were, including the failed ones.
+// Count returns the number of operations of the kind, including failed ones.
 func (f *FS) Count(kind OpKind) uint64 { return f.counts[kind].Load() }
 
 func (f *FS) before(op Op) error {
@@ -133,7 +133,7 @@ func (f *FS) before(op Op) error {
 	return &fs.PathError{Op: op.Kind.String(), Path: op.Name, Err: err}
 }
 
-// change runs an operation that returns nothing but an error, unless the hook fails or drops it.
+// change runs an operation that only returns an error, unless the hook fails or drops it.
 func (f *FS) change(op Op, do func() error) error {
 	err := f.before(op)
 	switch {
@@ -146,7 +146,7 @@ func (f *FS) change(op Op, do func() error) error {
 	}
 }
 
-// OpenFile is vfs.FS.OpenFile.
+// OpenFile implements vfs.FS.
 func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	kind := OpOpen
 	if flag&os.O_CREATE != 0 {
@@ -162,23 +162,23 @@ func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error)
 	return &faultFile{File: inner, fault: f}, nil
 }
 
-// Remove is vfs.FS.Remove.
+// Remove implements vfs.FS.
 func (f *FS) Remove(name string) error {
 	return f.change(Op{Kind: OpRemove, Name: name}, func() error { return f.inner.Remove(name) })
 }
 
-// Rename is vfs.FS.Rename.
+// Rename implements vfs.FS.
 func (f *FS) Rename(oldName, newName string) error {
 	return f.change(Op{Kind: OpRename, Name: oldName, NewName: newName},
 		func() error { return f.inner.Rename(oldName, newName) })
 }
 
-// MkdirAll is vfs.FS.MkdirAll.
+// MkdirAll implements vfs.FS.
 func (f *FS) MkdirAll(dir string, perm fs.FileMode) error {
 	return f.change(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir, perm) })
 }
 
-// ReadDir is vfs.FS.ReadDir.
+// ReadDir implements vfs.FS.
 func (f *FS) ReadDir(dir string) ([]string, error) {
 	if err := f.before(Op{Kind: OpReadDir, Name: dir}); err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (f *FS) ReadDir(dir string) ([]string, error) {
 	return f.inner.ReadDir(dir)
 }
 
-// Stat is vfs.FS.Stat.
+// Stat implements vfs.FS.
 func (f *FS) Stat(name string) (vfs.FileInfo, error) {
 	if err := f.before(Op{Kind: OpStat, Name: name}); err != nil {
 		return vfs.FileInfo{}, err
@@ -194,12 +194,12 @@ func (f *FS) Stat(name string) (vfs.FileInfo, error) {
 	return f.inner.Stat(name)
 }
 
-// SyncDir is vfs.FS.SyncDir.
+// SyncDir implements vfs.FS.
 func (f *FS) SyncDir(dir string) error {
 	return f.change(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// Lock is vfs.FS.Lock.
+// Lock implements vfs.FS.
 func (f *FS) Lock(name string) (io.Closer, error) {
 	if err := f.before(Op{Kind: OpLock, Name: name}); err != nil {
 		return nil, err
@@ -207,7 +207,7 @@ func (f *FS) Lock(name string) (io.Closer, error) {
 	return f.inner.Lock(name)
 }
 
-// Usage is vfs.FS.Usage.
+// Usage implements vfs.FS.
 func (f *FS) Usage(dir string) (vfs.Usage, error) {
 	if err := f.before(Op{Kind: OpUsage, Name: dir}); err != nil {
 		return vfs.Usage{}, err

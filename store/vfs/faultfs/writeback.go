@@ -16,47 +16,46 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// writeBackBlock is the piece in which WriteBack holds back what is written, and lets some of it through. It is a
-// sector: what a disk writes whole.
+// writeBackBlock is the unit in which WriteBack buffers and leaks writes: a sector, which a disk writes atomically.
 const writeBackBlock = 512
 
-// writeBackRun is how many of them are written together at most; a system takes no more than 1024 buffers at once.
+// writeBackRun is the maximum number of sectors per write: a system accepts at most 1024 buffers.
 const writeBackRun = 512
 
-// WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Its user
-// sees everything; the filesystem under it has only what was synced, and what leaked. So a process that is killed
-// leaves what a power failure would have left, which a kill alone does not: the system's own cache outlives a process.
+// WriteBack is a filesystem that buffers file writes in memory until they are synced. Its user reads all writes; the
+// inner filesystem contains only synced and leaked data. A killed process thus leaves the same files as a power
+// failure. A kill alone does not, because the system's page cache outlives the process.
 //
-// Only content is held back. Names, sizes and holes reach the filesystem at once, as a journal may well have them do;
-// memfs's CrashClone loses those, too.
+// Only content is buffered. Names, sizes and holes reach the inner filesystem immediately, as a journal may do;
+// memfs's CrashClone loses those too.
 type WriteBack struct {
 	inner vfs.FS
 
-	mu    sync.Mutex // guards nodes; taken before a node's
+	mu    sync.Mutex // guards nodes; locked before a node's mu
 	nodes map[string]*heldFile
 
-	policyMu sync.Mutex // guards what follows; taken last
-	// holding says whether new writes are held back, and leak which part of them is written all the same, at once and
-	// in no order: a disk's cache and a system's write what they like first.
+	policyMu sync.Mutex // guards the fields below; locked last
+	// holding is set if new writes are buffered. leak is the fraction of them that is also written immediately, in
+	// random order. A disk's cache and the system may do the same.
 	holding bool
 	leak    float64
 	rng     *rand.Rand
 }
 
-// NewWriteBack wraps inner, which no other program may write to. It holds nothing back until Hold says so.
+// NewWriteBack wraps inner, which no other program may write to. It buffers nothing until Hold enables it.
 func NewWriteBack(inner vfs.FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }
 
-// Hold says whether writes are held back from now on, and which part of their sectors, from 0 to 1, is written all the
-// same, by the dice of seed. What is held back already stays so until it is synced.
+// Hold sets whether later writes are buffered, and which fraction of their sectors, from 0 to 1, is also written
+// immediately. The choice is random, with the given seed. Data already buffered stays buffered until it is synced.
 func (w *WriteBack) Hold(on bool, leak float64, seed uint64) {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
 	w.holding, w.leak, w.rng = on, leak, rand.New(rand.NewPCG(seed, 11))
 }
 
-// leaks draws for one sector.
+// leaks decides randomly for one sector.
 func (w *WriteBack) leaks() bool {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
@@ -69,7 +68,7 @@ func (w *WriteBack) holds() bool {
 	return w.holding
 }
 
-// OpenFile is vfs.FS.OpenFile.
+// OpenFile implements vfs.FS.
 func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +90,7 @@ func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File,
 	return &writeBackFile{File: inner, fs: w, node: n, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
 }
 
-// Remove is vfs.FS.Remove.
+// Remove implements vfs.FS.
 func (w *WriteBack) Remove(name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +101,7 @@ func (w *WriteBack) Remove(name string) error {
 	return nil
 }
 
-// Rename is vfs.FS.Rename.
+// Rename implements vfs.FS.
 func (w *WriteBack) Rename(oldName, newName string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,13 +126,13 @@ func (w *WriteBack) Rename(oldName, newName string) error {
 	return nil
 }
 
-// MkdirAll is vfs.FS.MkdirAll.
+// MkdirAll implements vfs.FS.
 func (w *WriteBack) MkdirAll(dir string, perm fs.FileMode) error { return w.inner.MkdirAll(dir, perm) }
 
-// ReadDir is vfs.FS.ReadDir.
+// ReadDir implements vfs.FS.
 func (w *WriteBack) ReadDir(dir string) ([]string, error) { return w.inner.ReadDir(dir) }
 
-// Stat is vfs.FS.Stat.
+// Stat implements vfs.FS.
 func (w *WriteBack) Stat(name string) (vfs.FileInfo, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,23 +145,23 @@ func (w *WriteBack) Stat(name string) (vfs.FileInfo, error) {
 	return info, err
 }
 
-// SyncDir is vfs.FS.SyncDir.
+// SyncDir implements vfs.FS.
 func (w *WriteBack) SyncDir(dir string) error { return w.inner.SyncDir(dir) }
 
-// Lock is vfs.FS.Lock.
+// Lock implements vfs.FS.
 func (w *WriteBack) Lock(name string) (io.Closer, error) { return w.inner.Lock(name) }
 
-// Usage is vfs.FS.Usage.
+// Usage implements vfs.FS.
 func (w *WriteBack) Usage(dir string) (vfs.Usage, error) { return w.inner.Usage(dir) }
 
-// heldFile is what is held back of a file, whatever handles it has.
+// heldFile is the buffered data of a file, shared by its handles.
 type heldFile struct {
-	mu        sync.Mutex       // guards what follows, and the order of what is done to the file
+	mu        sync.Mutex       // guards the fields below, and serializes operations on the file
 	sectors   map[int64][]byte // whole sectors, by number
-	sizeBytes int64            // where what is held back ends; 0: nothing is
+	sizeBytes int64            // end of the buffered data; 0 if none
 }
 
-// forget drops what is held back from an offset on. mu is held.
+// forget drops buffered data from an offset on. mu is held.
 func (n *heldFile) forget(from int64) {
 	for s := range n.sectors {
 		switch at := s * writeBackBlock; {
@@ -185,7 +184,7 @@ type writeBackFile struct {
 	writable bool
 }
 
-// ReadAt reads the file with what is held back over it.
+// ReadAt reads the file, overlaid with the buffered data.
 func (f *writeBackFile) ReadAt(p []byte, off int64) (int, error) {
 	f.node.mu.Lock()
 	defer f.node.mu.Unlock()
@@ -232,7 +231,7 @@ func (f *writeBackFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	defer f.node.mu.Unlock()
 	all := join(bufs)
 	if off < 0 || !f.writable || len(all) == 0 || (!f.fs.holds() && len(f.node.sectors) == 0) {
-		return f.File.WriteVec(off, bufs...) // which says what is wrong, if something is
+		return f.File.WriteVec(off, bufs...) // returns the error, if any
 	}
 	if _, err := f.File.SizeBytes(); err != nil {
 		return 0, err // closed
@@ -258,12 +257,12 @@ func (f *writeBackFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	return len(all), f.leak(off, end)
 }
 
-// partial tells whether a write covers only a part of a sector.
+// partial reports whether a write covers only a part of a sector.
 func (f *writeBackFile) partial(s, off, end int64) bool {
 	return s*writeBackBlock < off || (s+1)*writeBackBlock > end
 }
 
-// leak writes some of the sectors of a range that is held back, which stay held back all the same.
+// leak writes some of the buffered sectors of a range; they stay buffered.
 func (f *writeBackFile) leak(off, end int64) error {
 	for s := off / writeBackBlock; s*writeBackBlock < end; s++ {
 		if f.fs.leaks() {
@@ -275,7 +274,7 @@ func (f *writeBackFile) leak(off, end int64) error {
 	return nil
 }
 
-// put writes a sector that is held back, as far as the file goes.
+// put writes a buffered sector, up to the end of the file.
 func (f *writeBackFile) put(s int64) error {
 	size, err := f.size()
 	if err != nil {
@@ -286,7 +285,7 @@ func (f *writeBackFile) put(s int64) error {
 	return err
 }
 
-// release writes what is held back of a range. The node's mu is held.
+// release writes the buffered data of a range. The node's mu is held.
 func (f *writeBackFile) release(off, end int64) error {
 	if len(f.node.sectors) == 0 {
 		return nil
@@ -302,7 +301,7 @@ func (f *writeBackFile) release(off, end int64) error {
 	if err != nil {
 		return err
 	}
-	for len(due) > 0 { // neighbours together
+	for len(due) > 0 { // adjacent sectors together
 		run := 1
 		for run < min(len(due), writeBackRun) && due[run] == due[0]+int64(run) {
 			run++

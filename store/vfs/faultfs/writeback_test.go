@@ -25,7 +25,7 @@ func TestWriteBackConformance(t *testing.T) {
 	})
 }
 
-// TestWriteBackHoldsBack: under it is only what was synced.
+// The inner filesystem contains only synced data.
 func TestWriteBackHoldsBack(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
@@ -43,7 +43,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 15, info.SizeBytes)
 
-	// It follows the file, not the name or the handle.
+	// Unsynced data belongs to the file, not to its name or handle.
 	moved := filepath.Join(dir, "b")
 	require.NoError(t, w.Rename(name, moved))
 	require.Equal(t, "befoXX and more", vfstest.Content(t, w, moved))
@@ -56,7 +56,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.NoError(t, again.Sync())
 	require.Equal(t, "BefoXX and more", vfstest.Content(t, under, moved))
 
-	// A directory takes its files along.
+	// Renaming a directory keeps the unsynced data of its files.
 	w.Hold(true, 0, 1)
 	require.NoError(t, w.MkdirAll(filepath.Join(dir, "old"), 0o700))
 	inner := vfstest.Open(t, w, filepath.Join(dir, "old", "c"), vfstest.Create)
@@ -69,7 +69,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "another file of that name")
 }
 
-// TestWriteBackSyncRange writes no more than it is asked for, by sectors.
+// SyncRange writes only the sectors of the range.
 func TestWriteBackSyncRange(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
@@ -84,7 +84,7 @@ func TestWriteBackSyncRange(t *testing.T) {
 	require.Equal(t, string(want), vfstest.Content(t, under, name))
 }
 
-// TestWriteBackLeaks: what leaks is what was written, in whole sectors.
+// Leaked data is written data, in whole sectors.
 func TestWriteBackLeaks(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
@@ -109,8 +109,8 @@ func TestWriteBackLeaks(t *testing.T) {
 	require.Greater(t, none, 20)
 }
 
-// TestWriteBackModel does random operations on it and on a file in memory; both must read the same at any time, and
-// what is under it must be the same after each sync.
+// Random operations give the same reads as a file in memory, and after each sync the inner filesystem has the same
+// content.
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()

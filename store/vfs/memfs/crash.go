@@ -4,13 +4,13 @@ package memfs
 
 import "math/rand"
 
-// CrashClone returns the filesystem as a power failure at this instant could leave it: everything that was synced, and
-// of the rest an arbitrary part, chosen by rng. It does not disturb m, whose users go on without noticing. With a nil
-// rng only what was synced is left. The same rng state and history give the same clone.
+// CrashClone returns the filesystem as a power failure at this moment could leave it: all synced data, and an
+// arbitrary part of the rest, chosen by rng. It does not affect m or its users. With a nil rng only synced data
+// survives. The same rng state and history give the same clone.
 //
-// What is not synced survives in pieces of 512 bytes, each on its own, in no order: a later write may survive an
-// earlier one. Names survive one operation at a time (a rename is never torn), in the order in which the operations
-// touched one file. Locks are gone.
+// Unsynced data survives in independent pieces of 512 bytes, in any order: a later write may survive an earlier one.
+// Changes of names survive one operation at a time (a rename is never torn), in the order of the operations on one
+// file. Locks are released.
 func (m *FS) CrashClone(rng *rand.Rand) *FS {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,8 +28,8 @@ type crash struct {
 	nodes map[*inode]*inode // old → new
 }
 
-// chance draws the part of some unsynced things that survives. Nothing and everything are drawn often: a coin for each
-// piece alone would almost never give them, and most bugs live there.
+// chance returns the probability with which unsynced data survives. 0 and 1 are returned often. Independent draws for
+// each piece would almost never result in them, and most bugs occur there.
 func (c *crash) chance() float64 {
 	if c.rng == nil {
 		return 0
@@ -73,10 +73,10 @@ func (c *crash) node(old *inode) *inode {
 	return n
 }
 
-// names lets a part of the pending changes of names survive.
+// names applies a part of the pending changes of names.
 func (c *crash) names(pending []*nameOp) {
 	chance := c.chance()
-	lost := map[*inode]bool{} // whose history ends here: a later operation on it cannot survive
+	lost := map[*inode]bool{} // nodes with a lost operation: later operations on them cannot survive
 	for _, op := range pending {
 		survives := c.keep(chance)
 		for _, change := range op.changes {
@@ -98,7 +98,7 @@ func (c *crash) names(pending []*nameOp) {
 	}
 }
 
-// file merges the synced and the living content.
+// file merges the synced and the live content.
 func (c *crash) file(old *inode) *inode {
 	chance := c.chance()
 	n := &inode{chunks: make([]chunk, len(old.chunks)), sizeBytes: old.syncedSize}
@@ -120,7 +120,7 @@ func (c *crash) file(old *inode) *inode {
 	return n
 }
 
-// size draws where a file ends whose new size was not synced.
+// size returns a random size for a file whose new size was not synced.
 func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes
@@ -148,7 +148,7 @@ func (c *crash) merge(chunk *chunk, chance float64) *chunkData {
 	return &data
 }
 
-// cutBeyondSize zeroes what lies behind the end in the last chunk, and drops the chunks after it.
+// cutBeyondSize zeroes the last chunk after the end, and drops later chunks.
 func (n *inode) cutBeyondSize() {
 	last := int((n.sizeBytes + chunkBytes - 1) / chunkBytes)
 	if last < len(n.chunks) {
@@ -167,7 +167,7 @@ func (n *inode) cutBeyondSize() {
 	chunk.live, chunk.synced = &data, &data
 }
 
-// adopt makes the surviving names the living ones and counts names and space.
+// adopt makes the surviving names current and counts names and space.
 func (m *FS) adopt(n *inode, seen map[*inode]bool) {
 	n.names++
 	if seen[n] {

@@ -77,7 +77,7 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 	require.NoError(t, lock.Close())
 }
 
-// TestCrashTearsWrites: what was not synced survives by sectors, and all of the outcomes come up.
+// Unsynced data survives by sectors, and all possible outcomes occur.
 func TestCrashTearsWrites(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
@@ -124,8 +124,8 @@ func TestCrashAndSize(t *testing.T) {
 	require.True(t, sizes[5000] && sizes[12000] && len(sizes) > 5, "%v", sizes)
 }
 
-// TestCrashNeverTearsRenames: one of both names has the content, always; and no operation survives one on the same file
-// that it needs.
+// After a crash during a rename, exactly one of both names has the content. An operation never survives if an earlier
+// one on the same file is lost.
 func TestCrashNeverTearsRenames(t *testing.T) {
 	outcomes := map[string]bool{}
 	for seed := range int64(300) {

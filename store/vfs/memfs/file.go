@@ -11,17 +11,17 @@ import (
 
 const (
 	chunkBytes  = 4096
-	sectorBytes = 512 // what a device writes as a whole or not at all
+	sectorBytes = 512 // a device writes a sector atomically
 )
 
 type chunkData = [chunkBytes]byte
 
-// chunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can
-// share it; live is copied before the first change after a Sync.
+// chunk is a part of a file. A nil pointer stands for zeros. The data of synced never changes, so clones can share
+// it; live is copied before the first change after a Sync.
 type chunk struct {
 	live, synced *chunkData
-	dirty        bool // it is in the node's dirty list
-	allocated    bool // it counts as used space
+	dirty        bool // in the node's dirty list
+	allocated    bool // counted as used space
 }
 
 // file is an open file of an FS.
@@ -30,12 +30,12 @@ type file struct {
 	node     *inode
 	name     string
 	writable bool
-	closed   bool // guarded by m.mu, as is the node
+	closed   bool // guarded by m.mu, like the node
 }
 
 func (f *file) Name() string { return f.name }
 
-// usable returns an error for a closed file, and for a change of one that was opened for reading. m.mu is held.
+// usable returns an error for a closed file, and for a change to a read-only file. m.mu is held.
 func (f *file) usable(op string, change bool) error {
 	switch {
 	case f.closed:
@@ -110,7 +110,7 @@ func (f *file) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	return int(total), nil
 }
 
-// write stores p; the chunks are there.
+// write stores p; the chunks must exist.
 func (n *inode) write(p []byte, at int64) {
 	for len(p) > 0 {
 		i, in := int(at/chunkBytes), int(at%chunkBytes)
@@ -122,7 +122,7 @@ func (n *inode) write(p []byte, at int64) {
 	}
 }
 
-// touch returns a chunk to write into.
+// touch returns a chunk for writing.
 func (n *inode) touch(i int) *chunkData {
 	c := &n.chunks[i]
 	n.markDirty(i)
@@ -151,7 +151,7 @@ func allZero(p []byte) bool {
 	return true
 }
 
-// allocate makes the chunks of a range count as used, and makes sure that they exist.
+// allocate creates the chunks of a range and counts them as used.
 func (m *FS) allocate(n *inode, off, length int64) error {
 	if length <= 0 {
 		return nil
@@ -180,7 +180,7 @@ func (n *inode) grow(chunks int) {
 	}
 }
 
-// clear makes a range read as zeros, and frees the chunks that lie in it as a whole.
+// clear zeroes a range, and frees the chunks that are completely in it.
 func (m *FS) clear(n *inode, from, to int64) {
 	to = min(to, int64(len(n.chunks))*chunkBytes)
 	for from < to {
@@ -211,7 +211,7 @@ func (m *FS) truncate(n *inode, sizeBytes int64) {
 	n.sizeBytes = sizeBytes
 }
 
-// reclaim frees the space of a node that neither a name nor a handle refers to.
+// reclaim frees the space of a node without names and handles.
 func (m *FS) reclaim(n *inode) {
 	if n.names > 0 || n.handles > 0 || n.isDir() {
 		return
@@ -239,7 +239,7 @@ func (f *file) Sync() error {
 	return nil
 }
 
-// SyncRange makes the chunks of the range durable at once; the size is what it was.
+// SyncRange makes the chunks of the range durable immediately; the size does not change.
 func (f *file) SyncRange(offset, length int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memfs is a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem as a
-// power failure could leave it, with everything that was synced and an arbitrary part of what was not.
+// Package memfs implements a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem
+// as a power failure could leave it, with all synced data and an arbitrary part of the unsynced data.
 package memfs
 
 import (
@@ -19,34 +19,34 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// FS is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with
-// SetCapacity. Ranges of zeros cost almost nothing, so that large preallocated files are cheap.
+// FS is a filesystem in memory that tracks synced data. It can be crashed with CrashClone, and filled with
+// SetCapacity. Ranges of zeros use almost no memory, so large preallocated files are cheap.
 type FS struct {
-	// mu guards everything, including all nodes.
+	// mu guards all fields, including all nodes.
 	mu    sync.Mutex
 	root  *inode
 	locks map[string]bool
-	// pending are the changes of names that no SyncDir covers yet, oldest first.
+	// pending are the changes of names not yet covered by a SyncDir, oldest first.
 	pending       []*nameOp
 	capacityBytes int64
 	usedBytes     int64
 }
 
-// inode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
+// inode is a file or a directory. Names and open files refer to it.
 type inode struct {
-	// entries are the names in a directory, as callers see them; synced are those that a crash cannot take away.
-	// Both are nil in a file.
+	// entries are the current names in a directory; synced are the names that survive a crash. Both are nil in a
+	// file.
 	entries, synced map[string]*inode
 
 	chunks                []chunk
 	sizeBytes, syncedSize int64
-	dirty                 []int // the chunks that Sync has to look at
-	names, handles        int   // references; the space is free when both are 0
+	dirty                 []int // the chunks that Sync must process
+	names, handles        int   // reference counts; the space is freed when both are 0
 }
 
 func (n *inode) isDir() bool { return n.entries != nil }
 
-// nameOp is one change of names: it happens as a whole or not at all, even in a crash.
+// nameOp is one change of names. It is atomic, even in a crash.
 type nameOp struct {
 	changes []nameChange
 }
@@ -54,15 +54,15 @@ type nameOp struct {
 type nameChange struct {
 	dir  *inode
 	name string
-	node *inode // nil: the name is gone
-	old  *inode // what the name referred to before
+	node *inode // nil: the name was removed
+	old  *inode // previous node of the name
 }
 
-// defaultCapacity is what Usage reports unless SetCapacity was called.
+// defaultCapacity is the capacity without SetCapacity.
 const defaultCapacity = 1 << 40
 
-// New returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a
-// leading slash.
+// New returns an empty filesystem with a root directory. Names are relative to that root, with or without a leading
+// slash.
 func New() *FS {
 	return &FS{root: newDir(), locks: map[string]bool{}, capacityBytes: defaultCapacity}
 }
@@ -71,8 +71,8 @@ func newDir() *inode {
 	return &inode{entries: map[string]*inode{}, synced: map[string]*inode{}}
 }
 
-// SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4
-// KiB that were written or allocated.
+// SetCapacity limits the space. Writes beyond it fail with syscall.ENOSPC. Space is counted in whole chunks of 4 KiB
+// that were written or allocated.
 func (m *FS) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +89,7 @@ func split(name string) []string {
 	return strings.Split(clean, "/")
 }
 
-// lookup returns the node called name, or nil.
+// lookup returns the node with the given name, or nil.
 func (m *FS) lookup(name string) *inode {
 	node := m.root
 	for _, part := range split(name) {
@@ -100,7 +100,7 @@ func (m *FS) lookup(name string) *inode {
 	return node
 }
 
-// parent returns the directory that name is or would be in, and its base name.
+// parent returns the parent directory of name, and its base name.
 func (m *FS) parent(op, name string) (*inode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
@@ -116,7 +116,7 @@ func (m *FS) parent(op, name string) (*inode, string, error) {
 	return dir, parts[len(parts)-1], nil
 }
 
-// apply does a change of names, which a crash may undo as long as it is pending.
+// apply executes a change of names, which a crash may undo while it is pending.
 func (m *FS) apply(changes ...nameChange) {
 	for i := range changes {
 		c := &changes[i]
@@ -135,7 +135,7 @@ func (m *FS) apply(changes ...nameChange) {
 	m.pending = append(m.pending, &nameOp{changes: changes})
 }
 
-// OpenFile is vfs.FS.OpenFile.
+// OpenFile implements vfs.FS.
 func (m *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +161,7 @@ func (m *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	return &file{m: m, node: node, name: name, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
 }
 
-// Remove is vfs.FS.Remove.
+// Remove implements vfs.FS.
 func (m *FS) Remove(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +180,7 @@ func (m *FS) Remove(name string) error {
 	return nil
 }
 
-// Rename is vfs.FS.Rename.
+// Rename implements vfs.FS.
 func (m *FS) Rename(oldName, newName string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,7 +207,7 @@ func (m *FS) Rename(oldName, newName string) error {
 	return nil
 }
 
-// MkdirAll is vfs.FS.MkdirAll.
+// MkdirAll implements vfs.FS.
 func (m *FS) MkdirAll(dir string, _ fs.FileMode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +226,7 @@ func (m *FS) MkdirAll(dir string, _ fs.FileMode) error {
 	return nil
 }
 
-// ReadDir is vfs.FS.ReadDir.
+// ReadDir implements vfs.FS.
 func (m *FS) ReadDir(dir string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,7 +240,7 @@ func (m *FS) ReadDir(dir string) ([]string, error) {
 	return slices.Sorted(maps.Keys(node.entries)), nil
 }
 
-// Stat is vfs.FS.Stat.
+// Stat implements vfs.FS.
 func (m *FS) Stat(name string) (vfs.FileInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,8 +251,8 @@ func (m *FS) Stat(name string) (vfs.FileInfo, error) {
 	return vfs.FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
 }
 
-// SyncDir is vfs.FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of
-// them is synced.
+// SyncDir implements vfs.FS. As in a journaling filesystem, a rename between two directories is durable when either
+// of them is synced.
 func (m *FS) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,7 +263,7 @@ func (m *FS) SyncDir(dir string) error {
 	case !node.isDir():
 		return pathErr("sync dir", dir, syscall.ENOTDIR)
 	}
-	// Backwards, because an operation that is to be durable takes the earlier ones of all its directories with it.
+	// Backwards, because a durable operation makes the earlier ones of all its directories durable too.
 	dirs := map[*inode]bool{node: true}
 	covered := make(map[*nameOp]bool)
 	for _, op := range slices.Backward(m.pending) {
@@ -284,7 +284,7 @@ func (m *FS) SyncDir(dir string) error {
 	return nil
 }
 
-// makeDurable enters the changes among the synced names, of the nodes that in gives for the operation's own.
+// makeDurable applies the changes to the synced names. in maps the operation's nodes to the affected ones.
 func (op *nameOp) makeDurable(in func(*inode) *inode) {
 	for _, c := range op.changes {
 		dir := in(c.dir)
@@ -296,7 +296,7 @@ func (op *nameOp) makeDurable(in func(*inode) *inode) {
 	}
 }
 
-// Lock is vfs.FS.Lock.
+// Lock implements vfs.FS.
 func (m *FS) Lock(name string) (io.Closer, error) {
 	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -330,7 +330,7 @@ type closerFunc func() error
 
 func (f closerFunc) Close() error { return f() }
 
-// Usage is vfs.FS.Usage.
+// Usage implements vfs.FS.
 func (m *FS) Usage(dir string) (vfs.Usage, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -341,7 +341,7 @@ func (m *FS) Usage(dir string) (vfs.Usage, error) {
 	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil
 }
 
-// String tells how large the filesystem is, for messages of tests.
+// String describes the size of the filesystem, for test messages.
 func (m *FS) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vfstest has the conformance suite of the filesystems, and what their tests need to open, write and read
-// files.
+// Package vfstest implements a conformance suite for filesystems, and helpers to open, write and read files in tests.
 package vfstest
 
 import (
@@ -21,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Create opens a file for reading and writing, and creates it if it is not there.
+// Create opens a file for reading and writing, and creates it if it does not exist.
 const Create = os.O_RDWR | os.O_CREATE
 
-// Run runs the conformance suite on the filesystem that fresh returns, with an empty directory to work in.
+// Run runs the conformance suite on the filesystem returned by fresh, in an empty directory.
 func Run(t *testing.T, fresh func(t *testing.T) (fsys vfs.FS, dir string)) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, fsys vfs.FS, dir string){
@@ -57,7 +56,7 @@ func Write(t *testing.T, f vfs.File, offset int64, data string) {
 	require.Equal(t, len(data), n)
 }
 
-// Content returns what is in a file.
+// Content returns the content of a file.
 func Content(t *testing.T, fsys vfs.FS, name string) string {
 	t.Helper()
 	data, err := vfs.ReadFile(fsys, name, 1<<20)
@@ -292,7 +291,7 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// testConcurrentUse is for the race detector, and for closing beside a write.
+// testConcurrentUse is for the race detector, and for Close during a write.
 func testConcurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 	var wg sync.WaitGroup
