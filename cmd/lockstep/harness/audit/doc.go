@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit holds what clients of a pair were told against what is stored: a workload records everything in a
-// History, and History.Check finds what must not be. Messages that were acknowledged and are lost, stored twice, out of
-// order, delivered again after their acknowledgement was confirmed, or delivered but never committed. `lockstep demo`
-// gets its verdict here, as the tests of whole pairs do (test/chaos, test/simulation).
+// Package audit compares the responses received by clients of a pair with the stored messages. A workload records
+// everything in a History, and History.Check reports violations. Examples are acknowledged messages that are lost,
+// stored twice or out of order. Other examples are messages delivered again after their acknowledgement was confirmed,
+// and messages delivered but never committed. `lockstep demo` and the tests of whole pairs (test/chaos,
+// test/simulation) use it.
 package audit
