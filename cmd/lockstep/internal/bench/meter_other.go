@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// readUsage: only Linux tells it in a way that this package knows.
+// readUsage is only implemented on Linux.
 func readUsage(int) Usage { return Usage{} }
 
 func resetPeak(int) {}
