@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench has the commands of `lockstep bench`: flags, rounds and tables. What is measured, and how, is in
+// Package bench implements the `lockstep bench` commands: flags, rounds and tables. The measurements are in
 // internal/bench.
 package bench
 
@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// Command makes `lockstep bench`.
+// Command returns the `lockstep bench` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", GroupID: "operate",
@@ -51,8 +51,8 @@ process together (in JSON also of each); disk is what was written to the disk th
 type benchFlags struct {
 	pair, standalone bool
 	raft             bool
-	tls              bool // with certificates that are made for it
-	links            bool // between the nodes, and to etcd, that can be cut
+	tls              bool // with generated certificates
+	links            bool // use proxies, which can be cut, between the nodes and to etcd
 	sync             string
 	pageSize         string
 	memory           string
@@ -63,8 +63,8 @@ type benchFlags struct {
 	rounds           int
 	duration         time.Duration
 	dir              string
-	settings         map[string]string            // of the nodes, beside those that have a flag
-	set              map[string]string            // --set: of the nodes, before all others
+	settings         map[string]string            // of the nodes, in addition to those with a flag
+	set              map[string]string            // --set: settings of the nodes; they take precedence
 	nodeSettings     map[string]map[string]string // of one node, by its name
 }
 
@@ -74,7 +74,7 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 	f.registerStore(cmd)
 }
 
-// registerNodes registers what is started.
+// registerNodes adds the flags about the started nodes.
 func (f *benchFlags) registerNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
 	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
@@ -83,13 +83,13 @@ func (f *benchFlags) registerNodes(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
-// registerStore registers those flags that the embedded store has, too.
+// registerStore adds the flags that the embedded store also has.
 func (f *benchFlags) registerStore(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of what is started: always, interval or off")
 	f.registerCommon(cmd)
 }
 
-// registerCommon registers what every measurement has.
+// registerCommon adds the flags of all measurements.
 func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
 	cmd.Flags().StringVar(&f.memory, "memory", "512MiB", "memory budget of what is started")
@@ -136,7 +136,7 @@ func (f *benchFlags) parse() (p parsed, err error) {
 	return p, nil
 }
 
-// withTarget starts what is to be measured, or connects to it, and runs fn.
+// withTarget starts the system under test, or connects to it, and runs fn.
 func withTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, fn func(bench.Target) error,
 ) (err error) {
@@ -204,7 +204,7 @@ func withTarget(
 	return fn(t)
 }
 
-// rounds runs a measurement for each size and round, and prints as it goes.
+// rounds runs a measurement for each size and round, and prints each result when it is available.
 func rounds(env *cli.Env, f benchFlags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
 	for _, size := range sizes {
 		var all []bench.Result
@@ -230,7 +230,7 @@ func rounds(env *cli.Env, f benchFlags, sizes []int, measure func(sizeBytes int)
 	return nil
 }
 
-// printResults prints a table for people.
+// printResults prints results as a table.
 func printResults(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
@@ -254,7 +254,7 @@ func printResults(env *cli.Env, results []bench.Result) error {
 	}, rows)
 }
 
-// digits writes milliseconds with a sensible number of digits.
+// digits formats milliseconds with a suitable number of digits.
 func digits(ms float64) string {
 	switch {
 	case ms < 1:

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakePeers makes a directory with programs that print what the peers' do.
+// fakePeers creates a directory with programs that print output like the peers' programs.
 func fakePeers(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func comparisons(lines []map[string]any) (found []map[string]any) {
 	return found
 }
 
-// TestBenchAll refuses a part that is not there.
+// An unknown part is rejected.
 func TestBenchAll(t *testing.T) {
 	c := clitest.CLI{T: t}
 	_, stderr, code := c.Run("", "bench", "all", "--only", "nothing")
@@ -48,7 +48,7 @@ func TestBenchAll(t *testing.T) {
 	require.Contains(t, stderr, "growth")
 }
 
-// TestBenchCompare runs both sides, with peers that only print.
+// Both sides run, with peers that only print.
 func TestBenchCompare(t *testing.T) {
 	c, dir := clitest.CLI{T: t}, fakePeers(t)
 	common := []string{"bench", "compare", "--lock", filepath.Join(dir, "lock"), "--peers", dir}

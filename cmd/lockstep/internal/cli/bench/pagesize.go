@@ -75,7 +75,7 @@ same messages in pages of both sizes. --messages is the number of all messages t
 	return cmd
 }
 
-// pageSizeRounds measures so many rounds and prints what they gave.
+// pageSizeRounds runs the given number of rounds and prints the results.
 func pageSizeRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o bench.PageSizeOptions, rounds int) error {
 	var results []bench.Result
 	for round := range rounds {
@@ -91,22 +91,22 @@ func pageSizeRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o bench.Pa
 	return printPageSize(env, results)
 }
 
-// setDefaults gives flags other defaults than they were registered with.
+// setDefaults replaces the defaults of flags.
 func (f *benchFlags) setDefaults(cmd *cobra.Command, values map[string]string) {
 	for name, v := range values {
 		flag := cmd.Flags().Lookup(name)
 		set := flag.Value.Set
-		if list, ok := flag.Value.(pflag.SliceValue); ok { // its second Set, the user's, would add to this one
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // otherwise the user's values would be appended to these
 			set = func(v string) error { return list.Replace(strings.Split(v, ",")) }
 		}
 		if err := set(v); err != nil {
-			panic(err) // a mistake in this program
+			panic(err) // a bug in this program
 		}
 		flag.DefValue = v
 	}
 }
 
-// parseMix reads 40000x15000,6000x512; empty text is messages of the one size.
+// parseMix parses 40000x15000,6000x512. An empty text selects messages of the one size.
 func parseMix(text string, sizes []int, messages int) ([]bench.Group, error) {
 	if text == "" {
 		if len(sizes) != 1 {
@@ -127,7 +127,7 @@ func parseMix(text string, sizes []int, messages int) ([]bench.Group, error) {
 	return mix, nil
 }
 
-// printPageSize prints a table for people, and how the page sizes compare.
+// printPageSize prints a table, and a comparison of the page sizes.
 func printPageSize(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
@@ -171,8 +171,8 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 	return nil
 }
 
-// comparePageSizes says, for each round, what memory the rewrite took, and how the rates before and after it compare.
-// The refill counts for producing before it: like the producing after it, it finds a file that has grown.
+// comparePageSizes reports, for each round, the memory of the rewrite and the rates before and after it. The refill is
+// used as the rate of producing before it, since both then write to a file that has already grown.
 func comparePageSizes(results []bench.Result) (lines []string) {
 	before := map[string]bench.Result{}
 	rewritten := 0
