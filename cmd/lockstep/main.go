@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep is all of Lockstep in one binary: the node, the commands that use and look after a pair, the tools
-// for a stopped node's files, the demonstration and the benchmarks.
+// Command lockstep is the single binary of Lockstep. It contains the node, the commands to use and operate a pair, the
+// tools for a stopped node's files, the demo and the benchmarks.
 //
-// The commands are in packages below internal/cli, one for each group; internal/commands puts them together.
+// The commands are in packages below internal/cli, one for each group; internal/commands assembles them.
 package main
 
 import (
@@ -21,7 +21,7 @@ var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first signal asks to stop, a second one kills
+	context.AfterFunc(ctx, stop) // the first signal stops gracefully, a second one kills
 	code := commands.Run(ctx, os.Args[1:], cli.Process{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
 		Version: version,

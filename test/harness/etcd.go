@@ -10,14 +10,14 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// etcdServer is a coordinator in this process that can be ended and started again over its data; without a directory in
-// its options, one that the caller runs.
+// etcdServer is an in-process coordinator that can be stopped and restarted with its data. Without a directory in its
+// options, it stands for an external one.
 type etcdServer struct {
 	o embedded.Options
 
-	mu     sync.Mutex       // guards all below
+	mu     sync.Mutex       // guards all fields below
 	server *embedded.Server // nil while it is stopped
-	last   string           // where it listened last, host:port
+	last   string           // last listen address, host:port
 }
 
 func startEtcd(ctx context.Context, o embedded.Options) (*etcdServer, error) {
@@ -28,7 +28,7 @@ func startEtcd(ctx context.Context, o embedded.Options) (*etcdServer, error) {
 	return e, nil
 }
 
-// address is where etcd listened last, host:port; another one after each start.
+// address returns the last listen address, host:port. It changes with each start.
 func (e *etcdServer) address() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,7 +39,7 @@ func (e *etcdServer) start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.o.Dir == "" {
-		return nil // the caller's
+		return nil // run by the caller
 	}
 	if e.server != nil {
 		return fmt.Errorf("etcd in %s runs already", e.o.Dir)

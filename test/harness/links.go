@@ -13,31 +13,30 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// linkHost is where the links to etcd listen.
 func (p *Pair) linkHost() string { return cmp.Or(p.o.EtcdLinkHost, "127.0.0.1") }
 
-// Cut makes the network between the two nodes silent, in both directions: no connection is reset. Clients with
-// DialOptions reach both all the same. Needs Options.Links, as all up to LoseCut do.
+// Cut partitions the two nodes in both directions, without resetting connections. Clients with DialOptions still reach
+// both. It requires Options.Links, like the methods up to LoseCut.
 func (p *Pair) Cut() {
 	for _, n := range p.Nodes {
 		n.link.Cut()
 	}
 }
 
-// Heal undoes Cut.
+// Heal reverts Cut.
 func (p *Pair) Heal() {
 	for _, n := range p.Nodes {
 		n.link.Heal()
 	}
 }
 
-// CutFrom makes what a node sends to the other one, on any connection, not arrive; the other way works.
+// CutFrom drops all data that a node sends to the other one, on any connection. The other direction works.
 func (p *Pair) CutFrom(n *Node) {
 	n.link.CutOneWay(faultproxy.FromTarget)
 	p.Other(n).link.CutOneWay(faultproxy.ToTarget)
 }
 
-// LoseCut undoes Cut, but what was held back is lost, with its connections.
+// LoseCut reverts Cut. Held data is lost, since its connections are reset.
 func (p *Pair) LoseCut() {
 	for _, n := range p.Nodes {
 		n.link.Reset()
@@ -45,19 +44,19 @@ func (p *Pair) LoseCut() {
 	p.Heal()
 }
 
-// CutFromEtcd makes the network between a node and etcd silent. Needs Options.EtcdLinks, as all up to StartEtcd do.
+// CutFromEtcd partitions a node from etcd. It requires Options.EtcdLinks, like the methods up to StartEtcd.
 func (p *Pair) CutFromEtcd(n *Node) { n.etcdLink.Cut() }
 
-// HealToEtcd undoes CutFromEtcd.
+// HealToEtcd reverts CutFromEtcd.
 func (p *Pair) HealToEtcd(n *Node) { n.etcdLink.Heal() }
 
-// EtcdOf is the address by which a node reaches etcd.
+// EtcdOf returns the address by which a node connects to etcd.
 func (p *Pair) EtcdOf(n *Node) string { return n.etcdLink.Address() }
 
-// StopEtcd ends etcd; its data stays.
+// StopEtcd stops etcd and keeps its data.
 func (p *Pair) StopEtcd() error { return p.etcd.stop() }
 
-// StartEtcd starts etcd again over its data.
+// StartEtcd restarts etcd with its data.
 func (p *Pair) StartEtcd(ctx context.Context) error {
 	if err := p.etcd.start(ctx); err != nil {
 		return err
@@ -70,7 +69,7 @@ func (p *Pair) StartEtcd(ctx context.Context) error {
 	return nil
 }
 
-// Held is how often cuts of all links have held something back: whether one has struck shows here.
+// Held returns how often the cuts of all links have held data, which shows whether a cut had an effect.
 func (p *Pair) Held() (times uint64) {
 	for _, n := range p.all() {
 		for _, l := range []*faultproxy.Relay{n.link, n.etcdLink} {
@@ -82,12 +81,13 @@ func (p *Pair) Held() (times uint64) {
 	return times
 }
 
-// DialOptions have a client pass by the links, which are the addresses that the nodes tell it: Cut does not concern it.
+// DialOptions returns options that bypass the links, whose addresses the nodes advertise. Cut does not affect such a
+// client.
 func (p *Pair) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(p.Dial)}
 }
 
-// Dial connects to the node itself, where an address is that of the link before it.
+// Dial connects directly to the node if address is that of its link.
 func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", p.PastLink(address))
@@ -97,7 +97,7 @@ func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// PastLink is the address of the node itself, where one is that of the link before it.
+// PastLink returns the address of the node itself if address is that of its link.
 func (p *Pair) PastLink(address string) string {
 	if n := p.Find(address); n != nil {
 		return n.Address

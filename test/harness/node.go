@@ -19,31 +19,31 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Place is where a node runs, if that is not simply this machine.
+// Place is where a node runs, if not simply on this machine.
 type Place struct {
 	// Address that it listens on, host:port. Empty: a free port of 127.0.0.1, which stays reserved for the node.
 	Address string
-	// Command is what its command line begins with, before the program.
+	// Command is a prefix of the command line, before the program.
 	Command []string
-	// Environment gives more variables at each start.
+	// Environment returns additional variables at each start.
 	Environment func() ([]string, error)
 }
 
-// Node is one node, or the witness: a process that can be started and ended again and again over the same data.
+// Node is a node or the witness: a process that can be stopped and restarted with the same data.
 type Node struct {
 	// Name as in its configuration.
 	Name string
 	// Address that it listens on, host:port.
 	Address string
-	// Dir holds its data, its log and, if there is one, its configuration file.
+	// Dir contains its data, its log and, if any, its configuration file.
 	Dir string
 
 	process
-	port     *Port // reserved for it; nil when its address was given
+	port     *Port // reserved port; nil if its address was given
 	conn     *grpc.ClientConn
-	link     *faultproxy.Relay // for what the other node sends to it; nil without Options.Links
-	etcdLink *faultproxy.Relay // for what it sends to etcd; nil without Options.EtcdLinks
-	released bool              // all of these
+	link     *faultproxy.Relay // for connections from the other node; nil without Options.Links
+	etcdLink *faultproxy.Relay // for connections to etcd; nil without Options.EtcdLinks
+	released bool              // release was called
 }
 
 // newNode prepares a node in a directory.
@@ -80,13 +80,13 @@ func newNode(name, dir, binary string, at Place, secure credentials.TransportCre
 // DataDir is the node's data directory.
 func (n *Node) DataDir() string { return filepath.Join(n.Dir, "data") }
 
-// ConfigFile is where its settings are, with Options.ConfigFiles.
+// ConfigFile is the file of its settings, with Options.ConfigFiles.
 func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "node.yaml") }
 
-// Conn is a connection to this very node, whatever its role.
+// Conn is a connection to this node, regardless of its role.
 func (n *Node) Conn() *grpc.ClientConn { return n.conn }
 
-// Status asks the node what it is, once.
+// Status requests the node's status, without retries.
 func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	s, err := pb.NewAdminServiceClient(n.conn).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
@@ -95,7 +95,7 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return s, nil
 }
 
-// release gives back what the node has besides its process. A second call does nothing.
+// release releases the resources of the node except its process. A second call does nothing.
 func (n *Node) release() error {
 	if n.released {
 		return nil

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package harness runs a pair as processes on one machine, with an etcd inside this one, and breaks it: for `lockstep
-// demo`, `dev` and `bench`, and for the tests (test/cluster is a layer over it). Whatever ends this process ends the
-// nodes, too. Package relay, below it, is a link that can be cut.
+// Package harness runs a pair as processes on one machine, with an etcd inside this process, and injects faults. It is
+// used by `lockstep demo`, `dev` and `bench`, and by the tests (test/cluster is a layer above it). The nodes exit when
+// this process exits for any reason. The sub-package relay is a link that can be cut.
 package harness
 
 import (
@@ -28,50 +28,50 @@ import (
 
 // Options of Start.
 type Options struct {
-	// Binary is the lockstep executable; empty: this very program.
+	// Binary is the lockstep executable; empty: this program.
 	Binary string
-	// Dir holds all data: one directory per node, with the log of its process, and one for etcd. It is not removed.
+	// Dir contains all data: one directory per node, with the log of its process, and one for etcd. It is not removed.
 	Dir string
-	// Listen are the addresses of the nodes, host:port; an empty one takes a free port of 127.0.0.1.
+	// Listen are the addresses of the nodes, host:port; an empty one selects a free port of 127.0.0.1.
 	Listen [2]string
 	// Standalone runs one node and no coordinator.
 	Standalone bool
-	// Raft has the nodes and a witness process hold the record, instead of an etcd.
+	// Raft stores the cluster record in a raft quorum of the nodes and a witness process, instead of an etcd.
 	Raft bool
-	// Settings of all nodes by their dotted keys ("wal.keep-bytes"), and NodeSettings further ones of one node by its
-	// name, "a" or "b". An empty value takes away a setting that the pair makes.
+	// Settings of all nodes by their dotted keys ("wal.keep-bytes"), and NodeSettings additional ones of one node by
+	// its name, "a" or "b". An empty value removes a setting that the pair would set.
 	Settings     map[string]string
 	NodeSettings map[string]map[string]string
-	// ConfigFiles has each node read its settings from a file, which the caller may change between two starts.
-	// Otherwise they are flags.
+	// ConfigFiles passes the settings to each node in a file, which the caller may change between two starts. Otherwise
+	// they are flags.
 	ConfigFiles bool
 
-	// Links puts a relay before each node for the traffic of the other node, so that Cut can be used. Clients with
-	// DialOptions and the nodes' own connections pass by it. A killed node is then noticed later: its relay still
-	// accepts connections.
+	// Links adds a relay in front of each node for the traffic of the other node, which enables Cut. Clients with
+	// DialOptions and the connections of Node bypass it. A killed node is detected later, since its relay still accepts
+	// connections.
 	Links bool
-	// EtcdLinks puts a relay between each node and etcd, so that CutFromEtcd, StopEtcd and StartEtcd can be used; not
-	// with Raft. They listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
+	// EtcdLinks adds a relay between each node and etcd, which enables CutFromEtcd, StopEtcd and StartEtcd; not with
+	// Raft. The relays listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
 	EtcdLinks    bool
 	EtcdLinkHost string
-	// EtcdAddress, if not empty, is an etcd that the caller runs, host:port, instead of the pair's own; StopEtcd and
-	// StartEtcd do nothing to it.
+	// EtcdAddress, if not empty, is an external etcd, host:port, used instead of the pair's own. StopEtcd and StartEtcd
+	// have no effect on it.
 	EtcdAddress string
-	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
+	// EtcdNoSync disables the syncs of etcd, for a machine that does not crash.
 	EtcdNoSync bool
-	// WitnessFlags are further ones of the witness, with Raft, such as "--raft-ca=ca.pem".
+	// WitnessFlags are additional flags of the witness, with Raft, such as "--raft-ca=ca.pem".
 	WitnessFlags []string
-	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own are among the settings.
+	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own credentials are in the settings.
 	Credentials credentials.TransportCredentials
-	// AFirst starts node b only when node a serves: where a has data already, it is the one that the pair is to be of.
+	// AFirst starts node b only after node a serves. If a already has data, the pair keeps that data.
 	AFirst bool
-	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
+	// Place, if not nil, returns where a node runs: "a", "b" or "witness", with its directory.
 	Place func(name, dir string) (Place, error)
 }
 
-// Pair is one or two nodes and their etcd, or their witness.
+// Pair is one or two nodes and their etcd or witness.
 type Pair struct {
-	// Nodes, whatever their roles: "a" and "b".
+	// Nodes "a" and "b", in this order regardless of their roles.
 	Nodes []*Node
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
@@ -80,11 +80,11 @@ type Pair struct {
 	lock   io.Closer // of Options.Dir
 	etcd   *etcdServer
 	voters []*Port // of the nodes, with raft
-	beside []*Node // more nodes, from Beside
+	beside []*Node // additional nodes created by Beside
 }
 
-// Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
-// running.
+// Start starts etcd and the nodes. It does not wait until the nodes serve: see WaitReady. On an error it stops
+// everything.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{o: o}
 	defer func() {
@@ -144,10 +144,10 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// ErrInUse is returned when another pair runs in Options.Dir.
+// ErrInUse is returned if another pair runs in Options.Dir.
 var ErrInUse = errors.New("the directory is in use by another process that runs a pair in it")
 
-// ErrAddressInUse is returned when another process listens on one of Options.Listen: that process would answer in place
+// ErrAddressInUse is returned if another process listens on one of Options.Listen. That process would answer in place
 // of the node.
 var ErrAddressInUse = errors.New("the address is in use by another process")
 
@@ -169,8 +169,8 @@ func checkListen(ctx context.Context, address string) error {
 	return nil
 }
 
-// lockDir takes the lock of the pair's directory, so that a second pair in it fails at once: its etcd would wait for
-// the first one's file lock without end.
+// lockDir locks the pair's directory, so that a second pair in it fails immediately. Otherwise its etcd would wait
+// indefinitely for the file lock of the first one.
 func (p *Pair) lockDir() error {
 	if err := os.MkdirAll(p.o.Dir, 0o750); err != nil {
 		return fmt.Errorf("directory of the pair: %w", err)
@@ -186,11 +186,12 @@ func (p *Pair) lockDir() error {
 	return nil
 }
 
-// votersFile has the addresses of the voters, comma-separated: their quorum knows them by these, also after a restart.
+// votersFile contains the comma-separated addresses of the voters. The quorum identifies them by these addresses, also
+// after a restart.
 const votersFile = "voters"
 
-// startWitness reserves the ports of the nodes' voters and starts the witness: where they were before, if they have run
-// in this directory.
+// startWitness reserves the ports of the nodes' voters and starts the witness. If they have run in this directory, it
+// uses the same ports.
 func (p *Pair) startWitness() error {
 	file := filepath.Join(p.o.Dir, votersFile)
 	before := make([]string, 3)
@@ -227,7 +228,7 @@ func (p *Pair) startWitness() error {
 	return w.Start()
 }
 
-// at makes a node in its place.
+// at creates a node in its Place.
 func (p *Pair) at(name, dir, listen string) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
@@ -242,7 +243,7 @@ func (p *Pair) at(name, dir, listen string) (*Node, error) {
 	return newNode(name, dir, p.o.Binary, at, p.o.Credentials)
 }
 
-// newNode makes a node that is not started, with its links.
+// newNode creates a node with its links, without starting it.
 func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
 	n, err := p.at(name, dir, listen)
 	if err != nil {
@@ -280,7 +281,7 @@ func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
 	return n, nil
 }
 
-// coordinator gives the settings of a node that say where the pair's record is.
+// coordinator returns the coordinator settings of a node.
 func (p *Pair) coordinator(n *Node) map[string]string {
 	switch {
 	case p.Witness != nil:
@@ -297,9 +298,9 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 	}
 }
 
-// Beside makes one more node that is not started, with the name and the settings of another one, in a directory of its
-// own beside those of the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is
-// closed with the pair. Not with Options.Links or Raft.
+// Beside creates an additional node without starting it. It has the name and the settings of another one, and a
+// separate directory next to those of the pair. It is for a copy of the other node's data directory; its DataDir does
+// not exist yet. It is closed with the pair. Not with Options.Links or Raft.
 func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
 	if err == nil {
@@ -308,7 +309,7 @@ func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	return n, err
 }
 
-// Processes are the nodes and the witness, if there is one.
+// Processes returns the nodes and the witness, if any.
 func (p *Pair) Processes() []*Node {
 	if p.Witness == nil {
 		return p.Nodes
@@ -316,7 +317,7 @@ func (p *Pair) Processes() []*Node {
 	return append(slices.Clone(p.Nodes), p.Witness)
 }
 
-// all are the nodes, those beside them, and the witness.
+// all returns the nodes, those created by Beside, and the witness.
 func (p *Pair) all() []*Node {
 	all := slices.Concat(p.Nodes, p.beside)
 	if p.Witness != nil {
@@ -325,7 +326,7 @@ func (p *Pair) all() []*Node {
 	return all
 }
 
-// Addresses of the nodes, as clients are to use them.
+// Addresses returns the addresses of the nodes for clients.
 func (p *Pair) Addresses() []string {
 	out := make([]string, len(p.Nodes))
 	for i, n := range p.Nodes {
@@ -334,15 +335,15 @@ func (p *Pair) Addresses() []string {
 	return out
 }
 
-// Voters are the addresses of the three voters, comma-separated, with Options.Raft.
+// Voters returns the comma-separated addresses of the three voters, with Options.Raft.
 func (p *Pair) Voters() string {
 	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address}, ",")
 }
 
-// VoterOf gives the address of a node's own voter, with Options.Raft.
+// VoterOf returns the address of a node's own voter, with Options.Raft.
 func (p *Pair) VoterOf(n *Node) string { return p.voters[slices.Index(p.Nodes, n)].Address() }
 
-// Coordinator says where the pair's record is; empty for a standalone node.
+// Coordinator describes the coordinator; empty for a standalone node.
 func (p *Pair) Coordinator() string {
 	switch {
 	case p.etcd != nil:
@@ -372,11 +373,11 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.Nodes[0]
 }
 
-// Close stops the nodes, which write a checkpoint, and then etcd, and gives everything back but the directory. A second
+// Close stops the nodes, which write a checkpoint, then etcd, and releases everything except the directory. A second
 // call does nothing.
 func (p *Pair) Close() error { return p.close(false) }
 
-// KillAll is Close, and the nodes are killed.
+// KillAll is like Close, but kills the nodes.
 func (p *Pair) KillAll() error { return p.close(true) }
 
 func (p *Pair) close(atOnce bool) error {

@@ -6,11 +6,11 @@ package harness
 
 import "errors"
 
-// errNoPause is returned where a process can only be ended.
+// errNoPause is returned on systems that cannot pause a process.
 var errNoPause = errors.New("this system cannot pause a process")
 
-// Pause is not possible here.
+// Pause is not supported on this system.
 func (p *process) Pause() error { return errNoPause }
 
-// Wake is not possible here.
+// Wake is not supported on this system.
 func (p *process) Wake() error { return errNoPause }

@@ -6,7 +6,7 @@ package harness
 
 import "syscall"
 
-// Pause stops the process with SIGSTOP and waits until it has stopped: its connections stay open and it does nothing.
+// Pause stops the process with SIGSTOP and waits until it has stopped. Its connections stay open.
 func (p *process) Pause() error {
 	if _, err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -14,7 +14,7 @@ func (p *process) Pause() error {
 	return waitStopped(p.PID())
 }
 
-// Wake lets a paused process go on (SIGCONT), in the belief that no time has passed.
+// Wake resumes a paused process (SIGCONT), which is unaware of the elapsed time.
 func (p *process) Wake() error {
 	_, err := p.signal(syscall.SIGCONT)
 	return err

@@ -9,13 +9,13 @@ import (
 	"net"
 )
 
-// Port is a port of 127.0.0.1 that was free a moment ago.
+// Port is a port of 127.0.0.1 that was free when it was reserved.
 type Port struct{ at string }
 
-// ReservePort takes a free port.
+// ReservePort returns a free port.
 func ReservePort() (*Port, error) { return reserve(0) }
 
-// reserve takes a port of 127.0.0.1; 0: a free one.
+// reserve returns a port of 127.0.0.1; 0: a free one.
 func reserve(number int) (*Port, error) {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number)) //nolint:noctx // it does not wait for anything
 	if err != nil {

@@ -10,19 +10,19 @@ import (
 	"syscall"
 )
 
-// Port is a port of 127.0.0.1 that stays ours while no node listens on it: a killed node finds its address free when it
-// comes back, and meanwhile a connection to it is refused, as it is when a process dies. It is a socket that is bound
-// and never listens. A listener may be bound beside it, as both set SO_REUSEADDR, but the system gives the port to no
-// process that asks for a free one.
+// Port is a port of 127.0.0.1 that stays reserved while no node listens on it. A restarted node finds its address free.
+// Until then connections to it are refused, as after the death of a process. It is a socket that is bound and never
+// listens. A listener can bind to the same port, since both set SO_REUSEADDR, but the system does not assign the port
+// to other processes.
 type Port struct {
 	fd     int
 	number int
 }
 
-// ReservePort takes a free port.
+// ReservePort reserves a free port.
 func ReservePort() (*Port, error) { return reserve(0) }
 
-// reserve takes a port of 127.0.0.1; 0: a free one.
+// reserve reserves a port of 127.0.0.1; 0: a free one.
 func reserve(number int) (_ *Port, err error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -58,7 +58,7 @@ func reserve(number int) (_ *Port, err error) {
 // Address is 127.0.0.1:port.
 func (p *Port) Address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
 
-// Close gives the port back.
+// Close releases the port.
 func (p *Port) Close() error {
 	if err := syscall.Close(p.fd); err != nil {
 		return fmt.Errorf("give a port back: %w", err)

@@ -15,26 +15,26 @@ import (
 	"time"
 )
 
-// stopBound is how long a process gets to end after SIGTERM, and after SIGQUIT, before it is killed.
+// stopBound is how long a process may take to exit after SIGTERM, and after SIGQUIT, before it is killed.
 const stopBound = 20 * time.Second
 
-// ErrNotRunning is returned when a process is to be ended or paused that was not started, or was ended before.
+// ErrNotRunning is returned when stopping or pausing a process that is not running.
 var ErrNotRunning = errors.New("it does not run")
 
-// process is a program that can be started and ended again and again.
+// process is a program that can be stopped and restarted.
 type process struct {
 	name        string // for errors
-	log         string // file that gets all that it prints
+	log         string // file for its output
 	command     []string
-	environment func() ([]string, error) // more variables at each start; nil for none
+	environment func() ([]string, error) // additional variables at each start; nil for none
 
-	mu     sync.Mutex    // guards all below
-	cmd    *exec.Cmd     // nil before the first start, and once Kill or Stop has ended it
+	mu     sync.Mutex    // guards all fields below
+	cmd    *exec.Cmd     // nil before the first start, and after Kill or Stop
 	exited chan struct{} // of the last start; closed when the process is reaped
-	err    error         // how it ended
+	err    error         // exit error
 }
 
-// Start starts the process. It does not wait for the node to serve.
+// Start starts the process. It does not wait until the node serves.
 func (p *process) Start() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *process) Start() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	defer func() { _ = log.Close() }()                  // the process has a descriptor of its own
+	defer func() { _ = log.Close() }()                  // the process has its own descriptor
 	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:noctx // a node; it ends by Kill or Stop, not with a context
 	cmd.Env = Environment()
 	if p.environment != nil {
@@ -62,7 +62,7 @@ func (p *process) Start() error {
 	}
 	exited := make(chan struct{})
 	p.cmd, p.exited = cmd, exited
-	go func() { // ends with the process, which Close ends
+	go func() { // ends with the process, which Close stops
 		err := cmd.Wait()
 		p.mu.Lock()
 		p.err = err
@@ -72,12 +72,12 @@ func (p *process) Start() error {
 	return nil
 }
 
-// Environment is that of this process without what configures Lockstep: that is not meant for other nodes.
+// Environment returns the environment of this process without Lockstep variables, which do not apply to other nodes.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LOCKSTEP_") })
 }
 
-// isGone tells whether the process that was started last has ended. mu is held.
+// isGone reports whether the last started process has exited. mu is held.
 func (p *process) isGone() bool {
 	select {
 	case <-p.exited:
@@ -87,7 +87,7 @@ func (p *process) isGone() bool {
 	}
 }
 
-// signal sends s and returns the channel that is closed when the process is gone.
+// signal sends s and returns the channel that is closed when the process has exited.
 func (p *process) signal(s syscall.Signal) (<-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *process) signal(s syscall.Signal) (<-chan struct{}, error) {
 	return p.exited, nil
 }
 
-// ended notes that the process was ended, and returns how.
+// ended records that the process was stopped, and returns its exit error.
 func (p *process) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,19 +108,19 @@ func (p *process) ended() error {
 	return p.err
 }
 
-// Kill ends the process with SIGKILL and waits until it is gone, with all of its sockets.
+// Kill kills the process with SIGKILL and waits until it has exited and its sockets are closed.
 func (p *process) Kill() error {
 	exited, err := p.signal(syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
 	<-exited
-	_ = p.ended() // "signal: killed" is what was asked for
+	_ = p.ended() // ignores the expected "signal: killed"
 	return nil
 }
 
-// Stop asks the process to end (SIGTERM) and returns how it ended. After a generous time it is ended with SIGQUIT,
-// which is an error; what it was doing, goroutine by goroutine, is in LogFile then.
+// Stop sends SIGTERM and returns the exit error. After stopBound it sends SIGQUIT, which is an error; LogFile then
+// contains the goroutine dump.
 func (p *process) Stop() error {
 	exited, err := p.signal(syscall.SIGTERM)
 	if errors.Is(err, ErrNotRunning) {
@@ -141,7 +141,7 @@ func (p *process) Stop() error {
 	}
 }
 
-// terminated tells whether a process ended by the SIGTERM itself: it had not come so far as to handle it.
+// terminated reports whether a process was terminated by SIGTERM itself, before it installed a handler.
 func terminated(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -151,13 +151,13 @@ func terminated(err error) bool {
 	return ok && status.Signaled() && status.Signal() == syscall.SIGTERM
 }
 
-// Dump ends the process with SIGQUIT: what it was doing, goroutine by goroutine, is in LogFile then.
+// Dump terminates the process with SIGQUIT. LogFile then contains the goroutine dump.
 func (p *process) Dump() error {
 	exited, err := p.signal(syscall.SIGQUIT)
 	if err != nil {
 		return errors.Join(err, p.Kill())
 	}
-	_ = p.Wake() // a paused process is to tell, too
+	_ = p.Wake() // a paused process must handle the signal, too
 	timer := time.NewTimer(stopBound)
 	defer timer.Stop()
 	select {
@@ -167,7 +167,7 @@ func (p *process) Dump() error {
 	return p.Kill()
 }
 
-// PID of the process; 0 while it does not run.
+// PID returns the process ID; 0 while the process is not running.
 func (p *process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,28 +177,28 @@ func (p *process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Exited is closed when the process that was started last is gone; nil while none was started.
+// Exited returns a channel that is closed when the last started process has exited; nil before the first start.
 func (p *process) Exited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.exited
 }
 
-// Running tells whether the process was started and not ended by Kill or Stop; it may have ended by itself.
+// Running reports whether the process was started and not stopped by Kill or Stop. It may have exited on its own.
 func (p *process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd != nil
 }
 
-// Ended tells whether the process that was started has ended by itself.
+// Ended reports whether the started process has exited on its own.
 func (p *process) Ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd != nil && p.isGone()
 }
 
-// Failure tells why the process has ended by itself, or nil.
+// Failure returns why the process has exited on its own, or nil.
 func (p *process) Failure() error {
 	if !p.Ended() {
 		return nil
@@ -212,7 +212,7 @@ func (p *process) Failure() error {
 	return fmt.Errorf("%s ended by itself: %w\n--- end of %s:\n%s", p.name, err, p.log, p.LogTail())
 }
 
-// LogFile is where all goes that the process prints.
+// LogFile is the file with the output of the process.
 func (p *process) LogFile() string { return p.log }
 
 // LogTail returns the end of the log.
@@ -231,7 +231,7 @@ func (p *process) LogTail() string {
 	return string(b)
 }
 
-// end ends the process if it runs: with SIGTERM, or at once.
+// end stops the process if it is running: with SIGTERM, or with SIGKILL if atOnce.
 func (p *process) end(atOnce bool) error {
 	switch {
 	case !p.Running():

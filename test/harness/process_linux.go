@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes has the kernel kill a node when this process dies, however it dies, and keeps Ctrl-C in the
-// terminal from the nodes: this process stops them in its own order. The kernel looks at the thread that started the
-// node; Go ends a thread only with a goroutine that is locked to it, and none here is.
+// processAttributes makes the kernel kill a node when this process dies for any reason. It also keeps Ctrl-C in the
+// terminal from the nodes, since this process stops them in its own order. The kernel tracks the thread that started
+// the node. Go ends a thread only with a goroutine that is locked to it, and none is locked here.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
-// waitStopped waits until every thread of our child has stopped: the signal alone only asks for it.
+// waitStopped waits until every thread of the child has stopped, since the signal is asynchronous.
 func waitStopped(pid int) error {
 	for {
 		var info unix.Siginfo

@@ -6,9 +6,9 @@ package harness
 
 import "syscall"
 
-// processAttributes: only Linux can kill a child together with its parent. Elsewhere a node that outlives this process
-// has to be ended by hand.
+// processAttributes returns nil, since only Linux can kill a child together with its parent. On other systems, a node
+// that outlives this process must be stopped manually.
 func processAttributes() *syscall.SysProcAttr { return nil }
 
-// waitStopped does not wait here: for a moment a paused node may still do something.
+// waitStopped does not wait here, so a paused node may run for a moment.
 func waitStopped(int) error { return nil }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newScript is a process that runs a shell script.
+// newScript returns a process that runs a shell script.
 func newScript(t *testing.T, script string) *process {
 	t.Helper()
 	p := &process{
@@ -34,7 +34,7 @@ func says(t *testing.T, p *process, text string) {
 	}, time.Minute, PollInterval)
 }
 
-// TestProcessEndsByItself: that is told, with the end of its log, and it can be started again.
+// A process that exits on its own is reported with the end of its log, and can be restarted.
 func TestProcessEndsByItself(t *testing.T) {
 	p := newScript(t, "echo sorry; exit 3")
 	for range 2 {
@@ -52,7 +52,7 @@ func TestProcessEndsByItself(t *testing.T) {
 	require.NoError(t, p.Failure())
 }
 
-// TestProcessStops: how it ends is told, unless it was the signal itself that ended it.
+// Stop returns the exit error, unless SIGTERM itself terminated the process.
 func TestProcessStops(t *testing.T) {
 	p := newScript(t, "echo begins; while :; do sleep 0.01; done")
 	for _, err := range []error{p.Stop(), p.Kill(), p.Dump(), p.Pause(), p.Wake()} {
@@ -75,7 +75,7 @@ func TestProcessStops(t *testing.T) {
 	require.NoError(t, p.Failure(), "it was to end")
 }
 
-// TestProcessEnvironment: settings of this process are not meant for it, what its place adds is.
+// The process does not inherit the settings of this process, and gets the variables of its Place.
 func TestProcessEnvironment(t *testing.T) {
 	t.Setenv("LOCKSTEP_LISTEN", "127.0.0.1:1")
 	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)
@@ -89,7 +89,7 @@ func TestProcessEnvironment(t *testing.T) {
 	require.ErrorIs(t, p.Start(), broken)
 }
 
-// TestArguments: the settings of a node are flags, or in a file.
+// The settings of a node are passed as flags, or in a file.
 func TestArguments(t *testing.T) {
 	n := &Node{Name: "a", Dir: t.TempDir()}
 	settings := map[string]string{"wal.keep-bytes": "1MiB", "listen": "127.0.0.1:1"}

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// SmallNodes are settings for nodes that share one machine with others, perhaps a nearly full one.
+// SmallNodes returns settings for nodes that share a machine, whose disk may be almost full.
 func SmallNodes() map[string]string {
 	return map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "16MiB", "memory.budget": "128MiB"}
 }
 
-// arguments are what a node with these settings is started with, after the program. The settings of a configuration
-// file can be changed between two starts.
+// arguments returns the command line arguments of a node with these settings. The settings in a configuration file can
+// be changed between two starts.
 func (n *Node) arguments(settings map[string]string, inFile bool) ([]string, error) {
 	if inFile {
 		err := os.WriteFile(n.ConfigFile(), []byte(yaml(settings)), 0o600)
@@ -32,7 +32,7 @@ func (n *Node) arguments(settings map[string]string, inFile bool) ([]string, err
 	return args, nil
 }
 
-// yaml writes dotted keys as nested groups.
+// yaml writes dotted keys as nested maps.
 func yaml(settings map[string]string) string {
 	var b strings.Builder
 	var open []string

@@ -16,13 +16,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// PollInterval is how often a condition of a pair is looked at.
+// PollInterval is the polling interval for conditions of a pair.
 const PollInterval = 5 * time.Millisecond
 
-// statusBound is how long one node gets to answer; a paused one never does.
+// statusBound bounds a status request; a paused node never answers.
 const statusBound = time.Second
 
-// statuses asks all nodes at once; nil for one that does not answer.
+// statuses requests the status of all nodes concurrently; nil for a node that does not answer.
 func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
 	defer cancel()
@@ -39,8 +39,8 @@ func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	return out
 }
 
-// Wait waits until the condition over the statuses of Nodes holds; nil stands for a node that does not answer. what is
-// for the error: "waited for <what>".
+// Wait waits until the condition on the statuses of Nodes holds. The status of a node that does not answer is nil. The
+// error contains what: "waited for <what>".
 func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
@@ -61,7 +61,7 @@ func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatus
 	}
 }
 
-// describe says what the nodes have answered.
+// describe formats the answers of the nodes.
 func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	said := make([]string, len(all))
 	for i, s := range all {
@@ -77,8 +77,8 @@ func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	return strings.Join(said, "; ")
 }
 
-// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node ends by itself. progress,
-// if not nil, is called with what the nodes say whenever they were asked.
+// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node exits on its own.
+// progress, if not nil, is called with each set of answers.
 func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
 	var failed error
 	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {
@@ -106,12 +106,13 @@ func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusRespo
 	return err
 }
 
-// serves tells whether a node in this role acknowledges.
+// serves reports whether a node acknowledges in its role.
 func serves(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// activeOf finds the active node of a pair in sync: the other one is its standby, and both know it. -1 otherwise.
+// activeOf returns the index of the active node of a pair in sync: the other node is its standby, and both report it.
+// -1 otherwise.
 func activeOf(s []*pb.GetStatusResponse) int {
 	return slices.IndexFunc(s, func(active *pb.GetStatusResponse) bool {
 		return active.GetRole() == pb.Role_ROLE_ACTIVE && slices.ContainsFunc(s, func(o *pb.GetStatusResponse) bool {
@@ -120,7 +121,7 @@ func activeOf(s []*pb.GetStatusResponse) int {
 	})
 }
 
-// WaitInSync waits until one node is active, the other one is its standby, and both know it.
+// WaitInSync waits until one node is active, the other one is its standby, and both report it.
 func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
 	err = p.Wait(ctx, "a pair in sync", func(s []*pb.GetStatusResponse) bool {
 		i := activeOf(s)
@@ -132,8 +133,8 @@ func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error
 	return active, standby, err
 }
 
-// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet
-// that it was replaced), it is the one with the higher term.
+// WaitActive waits for a node that reports that it serves clients. If two nodes do, one of them has not yet noticed its
+// replacement; it returns the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	var found *Node
 	err := p.Wait(ctx, "an active node", func(s []*pb.GetStatusResponse) bool {
@@ -157,7 +158,7 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 	})
 }
 
-// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
+// WaitApplied waits until both nodes have applied the same last record. No client may publish in the meantime.
 func (p *Pair) WaitApplied(ctx context.Context) error {
 	return p.Wait(ctx, "both nodes at the same LSN", func(s []*pb.GetStatusResponse) bool {
 		a, b := s[0].GetStore(), s[1].GetStore()
@@ -166,9 +167,9 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 	})
 }
 
-// Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
-// such as giving back the messages of a consumer that has gone, may still come. A read that ends with its connection is
-// begun anew.
+// Digests reads the digests of both nodes at the same record. No client may publish in the meantime, but internal
+// records may still be added, such as the requeue of a disconnected consumer's messages. A read that fails with its
+// connection is retried.
 func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {
@@ -185,7 +186,7 @@ func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	}
 }
 
-// digests reads what each node holds now.
+// digests reads the current digest of each node.
 func (p *Pair) digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	digests := make([]*pb.GetDigestResponse, len(p.Nodes))
 	for i, n := range p.Nodes {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures Lockstep: rates, latencies, and what they cost.
+// Package bench measures Lockstep: rates, latencies and resource usage.
 //
-// result.go is what a measurement tells, meter.go reads the processes. publish.go, consume.go, fanout.go, mixed.go,
-// expire.go, pagesize.go, knobs.go and failover.go load a running node or pair through the client; bound.go relays that
-// store nothing; store.go, queues.go and growth.go the embedded store alone, in one goroutine. peer.go runs another
-// product's benchmark, and compare.go puts both side by side.
+// result.go defines the results, and meter.go reads process usage. publish.go, consume.go, fanout.go, mixed.go,
+// expire.go, pagesize.go, knobs.go and failover.go load a running node or pair through the client. bound.go measures
+// relays that store nothing. store.go, queues.go and growth.go measure the embedded store in one goroutine. peer.go
+// runs another product's benchmark, and compare.go compares both.
 package bench
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Target is what is loaded, and who it is.
+// Target is the system under test.
 type Target struct {
 	// Client of the node or pair.
 	Client *client.Client
@@ -28,15 +28,15 @@ type Target struct {
 	Setup string
 	// Sync is the sync mode, if it is known.
 	Sync string
-	// Processes to measure, by name; this one, "client", is added.
+	// Processes to measure, by name; this process is added as "client".
 	Processes map[string]int
-	// Dir with their data, to measure its disk; may be empty.
+	// Dir contains their data, to measure its disk; may be empty.
 	Dir string
-	// Pair that was started for it; nil when it ran already.
+	// Pair that was started for the measurement; nil if it was already running.
 	Pair *harness.Pair
 }
 
-// latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.
+// maxLatency is the largest recorded latency. Latencies are recorded in microseconds, from 1 µs, with 3 digits.
 const maxLatency = 5 * time.Minute
 
 // NewHistogram returns an empty histogram of latencies.
@@ -46,18 +46,18 @@ func NewHistogram() *hdrhistogram.Histogram {
 
 // Record adds a latency to a histogram.
 func Record(h *hdrhistogram.Histogram, d time.Duration) {
-	// Within these bounds it cannot fail.
+	// It cannot fail within these bounds.
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))
 }
 
-// Body makes a message that does not compress.
+// Body returns an incompressible message body.
 func Body(sizeBytes int) []byte {
 	b := make([]byte, sizeBytes)
-	_, _ = rand.Read(b) // never fails: it would end the process
+	_, _ = rand.Read(b) // never fails: it would exit the process
 	return b
 }
 
-// QueueNames are the queues of one run.
+// QueueNames returns the queues of one benchmark run.
 func QueueNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -66,12 +66,12 @@ func QueueNames(n int) []string {
 	return out
 }
 
-// WithQueues is withConfigured for plain queues.
+// WithQueues is withConfigured for queues with the default configuration.
 func WithQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
 	return withConfigured(ctx, c, names, client.QueueConfig{}, fn)
 }
 
-// withConfigured runs fn with fresh queues, which are deleted after it.
+// withConfigured creates queues, runs fn, and deletes the queues.
 func withConfigured(ctx context.Context, c *client.Client, names []string, config client.QueueConfig,
 	fn func() error,
 ) (err error) {

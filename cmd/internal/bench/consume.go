@@ -15,22 +15,22 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// ConsumeOptions say what to consume.
+// ConsumeOptions configure a consume measurement.
 type ConsumeOptions struct {
 	// SizeBytes of a body.
 	SizeBytes int
-	// Messages in all; they are published before the measurement.
+	// Messages in total; they are published before the measurement.
 	Messages int
 	// Consumers at the same time.
 	Consumers int
-	// Queues that messages and consumers are spread over.
+	// Queues over which messages and consumers are distributed.
 	Queues int
 	// Prefetch of each consumer.
 	Prefetch int
 	Order
 }
 
-// Consume measures how fast queues are drained: every message is received and acknowledged, and at the end all
+// Consume measures the rate at which queues are drained. Every message is received and acknowledged, and at the end all
 // acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.
 func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 	r := Result{
@@ -47,7 +47,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 	return r, err
 }
 
-// DrainQueues has o.Consumers drain the queues, and measures how long that takes and what it costs.
+// DrainQueues drains the queues with o.Consumers, and measures the time and the resource usage.
 func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
 	m, start := NewMeter(t.Processes, t.Dir), time.Now()
 	consumers, end, err := NewConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
@@ -64,7 +64,8 @@ func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOption
 	return nil
 }
 
-// NewConsumers makes n consumers that the queues share, in turn. end closes those that there are, also after an error.
+// NewConsumers creates n consumers, distributed over the queues in turn. end closes the created ones, also after an
+// error.
 func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
 ) (consumers []*client.Consumer, end func() error, err error) {
 	end = func() (err error) {
@@ -83,7 +84,7 @@ func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, pre
 	return consumers, end, nil
 }
 
-// Fill publishes what is to be consumed.
+// Fill publishes the messages to consume.
 func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
 	const window = 4096
 	p := PublishOptions{

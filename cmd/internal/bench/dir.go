@@ -13,16 +13,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// This file gives measurements a directory, and takes it away however they end: gigabytes are in it.
+// Directories for the data of measurements. They contain gigabytes, so they are removed no matter how a measurement
+// ends.
 
-// What a directory of a measurement is called, and the file in it that is locked while it is used.
+// Prefix of the directories, and the file in them that is locked while in use.
 const (
 	DirPrefix = "lockstep-bench-"
-	DirLock   = "in-use" // held by the process that measures; the system lets go of it when that dies
+	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies
 )
 
-// NewDir makes the directory for the data, and what removes it. Directories of measurements that were killed are
-// removed as well.
+// NewDir creates the directory for the data, and returns a function that removes it. It also removes directories of
+// killed measurements.
 func NewDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {
@@ -39,19 +40,19 @@ func NewDir(given string) (dir string, remove func(), err error) {
 		_ = os.RemoveAll(dir)
 		return "", nil, fmt.Errorf("bench: %w", err)
 	}
-	// A reader that goes away (`lockstep bench … | head`) would end the process on the spot. So it only makes printing
-	// fail.
+	// If the reader of the output exits (`lockstep bench … | head`), SIGPIPE would kill the process. Handling the
+	// signal makes only printing fail.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	return dir, func() {
-		_ = os.RemoveAll(dir) // with the lock: another measurement could find a directory without its lock
+		_ = os.RemoveAll(dir) // with the lock held: another measurement could find a directory without its lock
 		_ = lock.Close()
 		signal.Stop(pipes)
 	}, nil
 }
 
-// removeLeftovers removes what measurements left in base that could not clean up. What is in use, not ours, or of a
-// release that did not lock its directories, stays.
+// removeLeftovers removes directories in base of measurements that did not clean up. It keeps directories that are in
+// use, belong to other programs, or were created by a release without locking.
 func removeLeftovers(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

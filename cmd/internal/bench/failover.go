@@ -19,27 +19,27 @@ import (
 const (
 	FaultKill       = "kill"       // SIGKILL of the active
 	FaultFreeze     = "freeze"     // SIGSTOP of the active, until the other node serves
-	FaultCut        = "cut"        // the active's links to the other node and to etcd, until the other node serves
+	FaultCut        = "cut"        // cuts the active's links to the other node and to etcd, until the other node serves
 	FaultSwitchover = "switchover" // planned
 )
 
-// FailoverOptions say what is done to the active, and how often.
+// FailoverOptions configure a failover measurement.
 type FailoverOptions struct {
 	Fault string
 	Times int
 	// Settle is how long the pair serves in sync before each fault.
 	Settle time.Duration
-	// Coordinator is for the result only.
+	// Coordinator is only copied to the result.
 	Coordinator string
 }
 
-// readyBound is how long the pair may take to be in sync again.
+// readyBound bounds the time until the pair is in sync again.
 const readyBound = time.Minute
 
-// publisher publishes one message after the other and remembers when each was acknowledged.
+// publisher publishes one message after the other and records the time of each acknowledgement.
 type publisher struct {
 	mu      sync.Mutex
-	acks    []ack // since they were taken last
+	acks    []ack // since the last call of take
 	arrived chan struct{}
 }
 
@@ -70,12 +70,12 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 	return nil
 }
 
-// ownAddress is the address of the node itself, where a client knows that of a link to it.
+// ownAddress returns the address of the node itself for the address of a link to it.
 func ownAddress(t Target, address string) string {
 	return t.Pair.PastLink(address)
 }
 
-// take gives the acknowledgements since it was called last.
+// take returns the acknowledgements since its last call.
 func (p *publisher) take() []ack {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next waits for an acknowledgement after a time, by another node than not.
+// next waits for an acknowledgement after a time, by a node other than not.
 func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {
@@ -100,9 +100,9 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 	}
 }
 
-// Failover measures how long one publisher that waits for each acknowledgement is held up when the active fails: from
-// the fault to the next acknowledgement by the other node or, for a planned switchover, the longest time between two
-// acknowledgements.
+// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails. It is
+// the time from the fault to the next acknowledgement by the other node. For a planned switchover it is the longest
+// time between two acknowledgements.
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
 	r := Result{
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
@@ -133,13 +133,13 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 	return r, err
 }
 
-// tookFaults fills in what follows from the pauses; a rate means nothing here.
+// tookFaults sets the fields derived from the interruptions. A rate is not meaningful here.
 func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
 	r.Took(d, times, h)
 	r.Rate, r.MB = 0, 0
 }
 
-// failOnce does it once, and returns when the pair is in sync again.
+// failOnce injects one fault, and returns when the pair is in sync again.
 func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d time.Duration, err error) {
 	limit, cancel := context.WithTimeout(ctx, readyBound+o.Settle)
 	defer cancel()
@@ -170,7 +170,7 @@ func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d
 	return at.Sub(since), errors.Join(err, undo())
 }
 
-// strike does the fault to the active node, and gives what undoes it.
+// strike injects the fault into the active node, and returns a function that reverts it.
 func strike(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:
@@ -184,7 +184,7 @@ func strike(t Target, active *harness.Node, fault string) (undo func() error, er
 	}
 }
 
-// switchOver hands the role over and finds the longest pause around it.
+// switchOver performs a switchover and returns the longest interruption around it.
 func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Node) (time.Duration, error) {
 	node, err := t.Client.Node(active.Address)
 	if err != nil {
@@ -205,7 +205,7 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	return longest, nil
 }
 
-// waitAck waits for an acknowledgement by another node, and leaves all of them where they are.
+// waitAck waits for an acknowledgement by another node, without consuming acknowledgements.
 func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 	for {
 		p.mu.Lock()
@@ -224,7 +224,6 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 	}
 }
 
-// ActiveNode finds the node that serves.
 func ActiveNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
 		s, err := n.Status(ctx)

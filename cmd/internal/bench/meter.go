@@ -8,32 +8,32 @@ import (
 	"slices"
 )
 
-// Usage is what one process used.
+// Usage is the resource usage of one process.
 type Usage struct {
 	// Name of the process: "a", "b" or "client".
 	Name string `json:"name"`
-	// CPU time in seconds, of user and system.
+	// CPU time in seconds, user and system.
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
-	// RSSBefore is what RSS was when the measurement began, and PeakRSS the most it has been since (pagesize), or ever
-	// was.
+	// RSSBefore is the RSS at the start of the measurement. PeakRSS is the peak since then (pagesize), or of the
+	// process's lifetime.
 	RSSBefore float64 `json:"rss_before_mb"`
 	PeakRSS   float64 `json:"rss_peak_mb"`
-	// Virtual is the memory that is mapped, in MB, whether it is there or not.
+	// Virtual is the mapped memory in MB, resident or not.
 	Virtual float64 `json:"virtual_mb"`
-	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps
-	// files in large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
+	// Dirtied is the page cache dirtied by the process, in MB, as counted by the system. With large folios, the system
+	// counts a whole folio, up to 2 MiB, for each byte written to it.
 	Dirtied float64 `json:"dirtied_mb"`
-	// Read and Written are what it read from files and wrote to them, in MB, the page cache being none of its business.
+	// Read and Written are the file bytes read and written, in MB, including those served by the page cache.
 	Read    float64 `json:"file_read_mb"`
 	Written float64 `json:"file_written_mb"`
 }
 
-// clientName is this process among the others.
+// clientName is the name of this process.
 const clientName = "client"
 
-// Meter reads what processes used since it was made. Where the system does not tell, all is 0.
+// Meter measures the usage of processes since its creation. All values are 0 if the system does not provide them.
 type Meter struct {
 	pids    map[string]int
 	Begin   map[string]Usage
@@ -41,7 +41,7 @@ type Meter struct {
 	written float64
 }
 
-// NewMeter begins to measure the processes, this one, and the disk that holds dir, if that is not empty.
+// NewMeter starts measuring the processes, this process, and the disk that contains dir, if dir is not empty.
 func NewMeter(processes map[string]int, dir string) *Meter {
 	m := &Meter{pids: maps.Clone(processes), Begin: make(map[string]Usage), dir: dir, written: DeviceWritten(dir)}
 	if m.pids == nil {
@@ -54,17 +54,17 @@ func NewMeter(processes map[string]int, dir string) *Meter {
 	return m
 }
 
-// Self is this process, for resetPeaks.
+// Self returns this process, for resetPeaks.
 func Self() map[string]int { return map[string]int{clientName: os.Getpid()} }
 
-// ResetPeaks makes the peaks of the processes begin now.
+// ResetPeaks resets the peak memory of the processes.
 func ResetPeaks(processes map[string]int) {
 	for _, pid := range processes {
 		resetPeak(pid)
 	}
 }
 
-// diskWritten returns what was written to the disk, by whomever, in MB.
+// diskWritten returns the amount written to the disk by all processes, in MB.
 func (m *Meter) diskWritten() float64 { return DeviceWritten(m.dir) - m.written }
 
 // Used returns the usage of each process, by name.

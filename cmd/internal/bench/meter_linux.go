@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture supported by Go.
 const ticksPerSecond = 100
 
-// readUsage reads what a process has used so far. What cannot be read stays 0.
+// readUsage reads the usage of a process so far. Unreadable values stay 0.
 func readUsage(pid int) Usage {
 	var u Usage
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	if b, err := os.ReadFile(dir + "stat"); err == nil {
-		// The name of the program may hold blanks: what counts comes after its closing parenthesis.
+		// The program name may contain blanks; the relevant fields follow its closing parenthesis.
 		f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 		const user, system = 11, 12 // fields 14 and 15 of the whole line
 		if len(f) > system {
@@ -34,14 +34,15 @@ func readUsage(pid int) Usage {
 	return u
 }
 
-// resetPeak makes the peak of a process's resident memory begin now. Where the system refuses, it is that of its whole
-// life.
+// resetPeak resets the peak resident memory of a process. If the system refuses, it stays the peak of the process's
+// lifetime.
 func resetPeak(pid int) {
 	const resetHighWaterMark = "5"
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
 }
 
-// DeviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.
+// DeviceWritten returns the total amount written to the block device that contains dir, in MB; 0 if it is not on a
+// block device.
 func DeviceWritten(dir string) float64 {
 	var st unix.Stat_t
 	if dir == "" || unix.Stat(dir, &st) != nil {
@@ -59,14 +60,14 @@ func DeviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
-// SyncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted
-// where it was caused.
+// SyncDisk writes the dirty page cache of the filesystem that contains dir to the disk, so that it is attributed to its
+// cause.
 func SyncDisk(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return
 	}
-	_ = unix.Syncfs(int(f.Fd())) // then it is counted later
+	_ = unix.Syncfs(int(f.Fd())) // on failure it is counted later
 	_ = f.Close()                // it was only read
 }
 

@@ -8,20 +8,20 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// Order says what the messages ask for beside the order of their queue.
+// Order configures ordering properties of messages in addition to the order of their queue.
 type Order struct {
-	// Groups that the messages are of, in turn; 0: of none.
+	// Groups over which the messages are distributed in turn; 0: without groups.
 	Groups int
-	// Priorities makes queues with priorities, and gives the messages each of the ten in turn.
+	// Priorities creates queues with priorities. The messages get each of the ten priorities in turn.
 	Priorities bool
-	// Parts: each message has a property that says of which part it is, 0 to Parts-1 in turn; 0: it has none.
+	// Parts is the number of values of a message property, 0 to Parts-1 in turn; 0: without the property.
 	Parts int
 }
 
-// config is that of the queues.
+// config returns the queue configuration.
 func (o *Order) config() client.QueueConfig { return client.QueueConfig{Priorities: o.Priorities} }
 
-// label gives message n its group and its priority.
+// label sets the group and the priority of message n.
 func (o *Order) label(m *client.Message, n int64) {
 	if o.Groups > 0 {
 		m.Group = fmt.Sprint("group-", n%int64(o.Groups))
@@ -34,10 +34,10 @@ func (o *Order) label(m *client.Message, n int64) {
 	}
 }
 
-// partProperty is the property that Order.Parts is about.
+// partProperty is the name of the property for Order.Parts.
 const partProperty = "part"
 
-// PartFilter is the filter that messages of one part match, and partSize how many of messages 1 to n do.
+// PartFilter returns the filter for part i. partSize returns how many of messages 1 to n it matches.
 func (o *Order) PartFilter(i int) string {
 	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// TestParts: each message is of one part, and the filters' parts are all messages together.
+// Each message matches the filter of exactly one part.
 func TestParts(t *testing.T) {
 	o := Order{Parts: 100}
 	const messages = 1234

@@ -19,35 +19,35 @@ import (
 // IsNotFound reports whether the queue does not exist.
 func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
 
-// PublishOptions say what to publish.
+// PublishOptions configure a publish measurement.
 type PublishOptions struct {
 	// SizeBytes of a body.
 	SizeBytes int
-	// Messages in all.
+	// Messages in total.
 	Messages int
-	// Producers at the same time, each a pipeline of its own.
+	// Producers at the same time, each with its own pipeline.
 	Producers int
-	// Publishers are the goroutines that the producers are shared by, in turn; 0 for one each.
+	// Publishers are the goroutines among which the producers are distributed; 0 for one per producer.
 	Publishers int
-	// Window is how many messages of one producer are not answered; 1 is synchronous.
+	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window int
-	// Queues that the producers are spread over.
+	// Queues over which the producers are distributed.
 	Queues int
-	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
+	// Sizes of the messages, one per message, instead of SizeBytes; may be empty.
 	Sizes []int
 	Order
-	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or
-	// shares one.
+	// EachToNext sends message n to queue n modulo the number of queues. Otherwise each publisher uses one queue, which
+	// it may share.
 	EachToNext bool
-	// Duration after which it ends, however many Messages there were; 0: after Messages.
+	// Duration of the measurement, regardless of Messages; 0: until Messages are published.
 	Duration time.Duration
-	// Rate is how many messages are published a second, by all together; 0: as many as can be.
+	// Rate is the total number of messages per second; 0: unlimited.
 	Rate float64
-	// ExpiresAt is when the messages expire; 0: they do not.
+	// ExpiresAt is the expiry time of the messages; zero: they do not expire.
 	ExpiresAt time.Time
 }
 
-// more tells whether message n, from 1, is to be published now; until is the end of Duration.
+// more reports whether message n, from 1, may be published now. until is the end of Duration.
 func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 	if o.Duration > 0 {
 		return now.Before(until)
@@ -55,7 +55,7 @@ func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 	return n <= int64(o.Messages)
 }
 
-// pace returns what waits until the next message is due, and tells when it is sent.
+// pace returns a function that waits until the next message is due, and returns the send time.
 func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
 	if o.Rate <= 0 {
 		return func(context.Context) (time.Time, error) { return time.Now(), nil }
@@ -67,7 +67,7 @@ func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
 	}
 }
 
-// messages makes messages by their number, from 1; those of the same size are the same.
+// messages returns a function that creates messages by number, from 1. Messages of the same size are identical.
 func (o *PublishOptions) messages() func(n int64) client.Message {
 	made := make(map[int]client.Message)
 	return func(n int64) client.Message {
@@ -85,7 +85,6 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 	}
 }
 
-// NewProducers makes producers for a benchmark.
 func NewProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
 	producers := make([]*client.Producer, n)
 	for i := range producers {
@@ -102,7 +101,7 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return PublishInto(ctx, t, o, func(*Result) error { return nil })
 }
 
-// PublishInto publishes to fresh queues; after is called when it is measured, while they are still there.
+// PublishInto publishes to new queues. after is called after the measurement, before the queues are deleted.
 func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
@@ -143,7 +142,7 @@ func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 	return r, err
 }
 
-// PublishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
+// PublishAll publishes o.Messages messages, or for o.Duration. The producers share one counter of message numbers.
 func PublishAll(
 	ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions,
 ) (*hdrhistogram.Histogram, error) {
@@ -225,7 +224,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 		if err != nil {
 			return err
 		}
-		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
+		err = p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // called by a single goroutine
 			Record(h, time.Since(start))
 			if err != nil {
 				select {

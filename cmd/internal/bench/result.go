@@ -11,8 +11,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes
-// are for the time of the measurement, but for the memory, which is as it was at its end.
+// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies. Process figures cover
+// the measurement, except memory, which is read at its end.
 type Result struct {
 	Workload      string `json:"workload"`
 	Phase         string `json:"phase"`
@@ -20,8 +20,8 @@ type Result struct {
 	Sync          string `json:"sync,omitempty"`
 	Round         int    `json:"round"`
 	Burst         int    `json:"burst,omitempty"`
-	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
-	Case          string `json:"case,omitempty"`   // what is compared with a peer
+	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all rounds
+	Case          string `json:"case,omitempty"`   // name of the comparison with a peer
 	SizeBytes     int    `json:"size_bytes"`
 	Queues        int    `json:"queues,omitempty"`
 	Subscriptions int    `json:"subscriptions,omitempty"`
@@ -44,21 +44,21 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
-	// of page.db, in bytes, where the workload looks at it
+	// of page.db, in bytes, if the workload reads it
 	PageSize int     `json:"page_size,omitempty"`
 	Mix      string  `json:"mix,omitempty"`     // messages × bytes; SizeBytes is the mean then
 	FileMB   float64 `json:"file_mb,omitempty"` // page.db of the active node, at the end
 	// written to the disk, with the checkpoint and on all nodes
 	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"`
 	CopyMB      float64 `json:"cp_mb_per_s,omitempty"` // of a plain copy of the same file, with a sync
-	// deliveries of the subscription served least, of those of the one served most
+	// minimum number of deliveries of a subscription as a fraction of the maximum
 	Share float64 `json:"share_min_of_max,omitempty"`
-	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of what Note names
-	// of the CPU time per message, to that of what Note names
+	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of the baseline in Note
+	// of the CPU time per message to that of the baseline in Note
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Note     string  `json:"note,omitempty"`
 
-	// from files, by this process, from the page cache or not
+	// from files, by this process, including the page cache
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
@@ -66,25 +66,25 @@ type Result struct {
 	// of opening the store, or from starting the nodes until they serve
 	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
-	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of the same file read plainly, in the same run
+	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of a plain read of the same file, in the same run
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
 	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
 
-	Knob              string  `json:"knob,omitempty"` // the setting that is swept, and Value its value
+	Knob              string  `json:"knob,omitempty"` // the changed setting, and Value its value
 	Value             string  `json:"value,omitempty"`
 	Checkpoints       int     `json:"checkpoints,omitempty"`
 	CheckpointsPerMin float64 `json:"checkpoints_per_min,omitempty"`
-	VirtualMB         float64 `json:"virtual_mb,omitempty"` // mapped by the node that has most
+	VirtualMB         float64 `json:"virtual_mb,omitempty"` // maximum of the nodes
 	LogMB             float64 `json:"log_mb,omitempty"`     // the active's log on disk, at the end
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
-	PeakRSS     float64 `json:"rss_peak_mb"`     // the most of any one node; see Usage
-	DiskWritten float64 `json:"disk_written_mb"` // to the disk that holds the data, by whomever; 0 if that is not known
+	PeakRSS     float64 `json:"rss_peak_mb"`     // maximum of the nodes; see Usage
+	DiskWritten float64 `json:"disk_written_mb"` // to the disk that contains the data, by all processes; 0 if unknown
 	Processes   []Usage `json:"processes,omitempty"`
 }
 
-// Took fills in what follows from the time, the number of messages and the latencies.
+// Took sets the fields derived from the time, the number of messages and the latencies.
 func (r *Result) Took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
 	r.Messages, r.Seconds = messages, d.Seconds()
 	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
@@ -94,7 +94,7 @@ func (r *Result) Took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 		ms(h.Max())
 }
 
-// Cost fills in what it took.
+// Cost sets the resource usage.
 func (r *Result) Cost(m *Meter) {
 	r.Processes, r.DiskWritten = m.Used(), m.diskWritten()
 	r.CPU, r.RSS, r.PeakRSS, r.VirtualMB = 0, 0, 0, 0
@@ -107,7 +107,7 @@ func (r *Result) Cost(m *Meter) {
 	}
 }
 
-// CPUPerMessage is the CPU time of all processes, in µs; 0 without messages.
+// CPUPerMessage returns the CPU time of all processes per message, in µs; 0 without messages.
 func (r *Result) CPUPerMessage() float64 {
 	if r.Messages == 0 {
 		return 0
@@ -115,8 +115,8 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, of two in the middle the lower, with the spread over all of them.
-// There must be one.
+// Median returns the result with the median rate, with the spread over all rounds. Of two middle results it returns the
+// lower. rounds must not be empty.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
 		switch {
@@ -132,7 +132,7 @@ func Median(rounds []Result) Result {
 	return m
 }
 
-// Remark says in words what only some results have.
+// Remark describes the fields that only some results have.
 func (r *Result) Remark() string {
 	var parts []string
 	add := func(is bool, format string, args ...any) {
@@ -153,7 +153,8 @@ func (r *Result) Remark() string {
 	return strings.Join(parts, "; ")
 }
 
-// Describe names what was measured, with what distinguishes it from other results of the same workload.
+// Describe returns the name of the measurement, including the parameters that distinguish it from other results of the
+// same workload.
 func (r *Result) Describe() string {
 	s := r.Workload + " " + r.Phase
 	switch {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is what the commands of `lockstep` share: the root command with the global flags, clients of the nodes
-// that --addr names, usage errors, and questions at a terminal.
+// Package cli implements the parts shared by all `lockstep` commands. These are the root command with the global flags,
+// clients of the nodes in --addr, usage errors, and confirmation prompts.
 //
-// Each group of commands is a package below this one, with a function Command that takes an Env. Package commands puts
-// them together. To add a command, write it in the package of its group; to add a group, make a package and name it in
-// package commands.
+// Each group of commands is a package below this one, with a function Command that takes an Env. Package commands
+// assembles them. To add a command, write it in the package of its group. To add a group, create a package and list it
+// in package commands.
 package cli
 
 import (
@@ -17,43 +17,43 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// Process is what the process was started with.
+// Process is the environment of the process.
 type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Environ        []string
 	Lookup         func(string) (string, bool)
-	Terminal       func() bool // tells whether a person can be asked; nil: looks at Stdin
+	Terminal       func() bool // reports whether an operator can be prompted; nil: checks Stdin
 	Version        string      // of this program
 }
 
-// Env is what a command runs in: the process, and what the global flags say. The flags are parsed before a command
-// runs, and not before it is made.
+// Env is the environment of a command: the process and the global flags. The flags are parsed before a command runs,
+// but after it was created.
 type Env struct {
 	Process
-	// Print prints the results of the command, in the form that --output says.
+	// Print prints the results of the command in the --output format.
 	Print *out.Printer
-	// Timeout bounds a command that asks one question.
+	// Timeout bounds a command that makes a single request.
 	Timeout time.Duration
 
 	flags      flagValues
-	connection *Connection // once it is known
+	connection *Connection // cached
 	output     string
-	patient    bool // --timeout was given: wait so long, whatever is wrong
-	started    bool // a command began: what fails from now on is no wrong usage
+	patient    bool // --timeout was set: wait that long regardless of the cause
+	started    bool // a command has started: later failures are not usage errors
 }
 
-// Errors that decide over the exit code, or that several commands return.
+// Errors that determine the exit code, or that several commands return.
 var (
-	// ErrUsage is returned when the command line makes no sense; the exit code is 2.
+	// ErrUsage is returned for an invalid command line; the exit code is 2.
 	ErrUsage = errors.New("wrong usage")
-	// ErrNotMeant is returned when a person was asked whether it was meant and did not say so.
+	// ErrNotMeant is returned when the operator did not confirm a prompt.
 	ErrNotMeant = errors.New("nothing was done")
-	// ErrNotConfirmed is returned when a command has only said what it would do.
+	// ErrNotConfirmed is returned when a command only printed its plan.
 	ErrNotConfirmed = errors.New("nothing was done; run it again with --yes to do it")
 )
 
-// Usage makes an error with exit code 2.
+// Usage returns an error with exit code 2.
 func Usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, args...))
 }

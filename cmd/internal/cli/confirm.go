@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// This file asks before something is thrown away. Only an operator at a terminal is asked: scripts go on working.
+// Confirmation before data is deleted. Only an operator at a terminal is prompted, so that scripts keep working.
 
-// AddYes adds the flag that answers the question beforehand.
+// AddYes adds the flag that confirms in advance.
 func AddYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVar(yes, "yes", false, "do not ask on a terminal whether it is meant")
 }
 
-// Asks tells whether an operator is there to be asked.
+// Asks reports whether an operator can be prompted.
 func (env *Env) Asks() bool {
 	if env.Terminal != nil {
 		return env.Terminal()
@@ -32,7 +32,8 @@ func (env *Env) Asks() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks whether what the text says is meant. It returns an error if not, and nil where no operator can be asked.
+// Confirm asks the operator to confirm. It returns an error without confirmation, and nil if no operator can be
+// prompted.
 func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...any) error {
 	if yes || !env.Asks() {
 		return nil
@@ -55,7 +56,8 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 	return ErrNotMeant
 }
 
-// ConfirmMessages asks if messages of a queue would go. subscription is empty for all of them.
+// ConfirmMessages asks for confirmation if messages of a queue would be deleted. An empty subscription means all of
+// them.
 func (env *Env) ConfirmMessages(
 	ctx context.Context, c *client.Client, yes bool, queue, subscription, what string,
 ) error {

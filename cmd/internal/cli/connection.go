@@ -12,25 +12,25 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
 )
 
-// Environment variables with a token.
+// Environment variables that contain a token.
 const (
 	EnvToken     = "LOCKSTEP_TOKEN"
 	EnvTokenFile = "LOCKSTEP_TOKEN_FILE" //nolint:gosec // the name of a variable, not a secret
 )
 
-// Connection is how the nodes are reached, and who calls.
+// Connection is the addresses and credentials used to reach the nodes.
 type Connection struct {
-	// Addresses of the nodes, as they were given: comma-separated.
+	// Addresses of the nodes as given, comma-separated.
 	Addresses string
-	// CA, Certificate and Key are files in PEM.
+	// CA, Certificate and Key are PEM files.
 	CA, Certificate, Key string
-	// Token, or a file that has it.
+	// Token, or the file that contains it.
 	Token, TokenFile string
-	// Profile that it is from; empty: none.
+	// Profile that supplied the values; empty: none.
 	Profile string
 }
 
-// flagValues are the global flags about the connection.
+// flagValues are the global connection flags.
 type flagValues struct {
 	Connection
 
@@ -42,9 +42,8 @@ func (env *Env) Profiles() (*profiles.File, error) {
 	return profiles.Load(profiles.Path(env.Lookup))
 }
 
-// Connection is what flags, environment and profile say together: a flag counts before the environment, and that
-// before the profile. The current profile is for its own nodes: where other addresses are given it is not used, unless
-// it is named.
+// Connection combines flags, environment and profile, in this order of precedence. The current profile applies only to
+// its own nodes: if other addresses are given, it is ignored unless it is named.
 func (env *Env) Connection() (Connection, error) {
 	if env.connection != nil {
 		return *env.connection, nil
@@ -66,8 +65,8 @@ func (env *Env) Connection() (Connection, error) {
 	return c, nil
 }
 
-// Given is what flags and environment say, and the profile that is named, if one is: not the current one. It is for a
-// command that makes a profile.
+// Given returns the values of flags, environment and the named profile, if any. It ignores the current profile. It is
+// for commands that create a profile.
 func (env *Env) Given() (Connection, error) {
 	c := env.given()
 	if env.flags.Profile != "" {
@@ -81,7 +80,7 @@ func (env *Env) Given() (Connection, error) {
 	return c, nil
 }
 
-// given is what flags and environment say.
+// given returns the values of flags and environment.
 func (env *Env) given() Connection {
 	c := Connection{}
 	for _, o := range []struct {
@@ -108,7 +107,7 @@ func (env *Env) given() Connection {
 	return c
 }
 
-// addProfile fills in what is not given: from the profile of that name, or from the current one.
+// addProfile fills in missing values from the named profile, or from the current one.
 func (env *Env) addProfile(c *Connection, name string) error {
 	file, err := env.Profiles()
 	if err != nil {
@@ -141,7 +140,7 @@ func (env *Env) addProfile(c *Connection, name string) error {
 	return nil
 }
 
-// List is the addresses one by one.
+// List returns the addresses as a list.
 func (c *Connection) List() ([]string, error) {
 	var list []string
 	for s := range strings.SplitSeq(c.Addresses, ",") {
@@ -155,7 +154,7 @@ func (c *Connection) List() ([]string, error) {
 	return list, nil
 }
 
-// Options of a client for the connection.
+// Options returns the client options for the connection.
 func (c *Connection) Options() (client.Options, error) {
 	addrs, err := c.List()
 	return client.Options{
@@ -164,7 +163,8 @@ func (c *Connection) Options() (client.Options, error) {
 	}, err
 }
 
-// connectionFlags gives root the flags of who calls. None of them shows what the environment has: that may be secret.
+// connectionFlags adds the credential flags to root. None of them shows the environment's value as its default, since
+// it may be secret.
 func connectionFlags(env *Env, root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ParsePageSize reads a page size of a flag, such as 16KiB or 16384; empty gives 0.
+// ParsePageSize parses a page size, such as 16KiB or 16384; empty returns 0.
 func ParsePageSize(flag, text string) (uint32, error) {
 	if text == "" {
 		return 0, nil
@@ -23,13 +23,13 @@ func ParsePageSize(flag, text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// AddFullSpeed adds the flag of what is otherwise done with pauses.
+// AddFullSpeed adds the flag that disables throttling.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
 		"without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
 }
 
-// WantsRaft reads the flag --coordinator.
+// WantsRaft parses the flag --coordinator and reports whether it selects raft.
 func WantsRaft(coordinator string) (bool, error) {
 	switch coordinator {
 	case "etcd":

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// KnownSubcommand refuses an argument of a group: it was meant to be one of its commands.
+// KnownSubcommand rejects an argument of a group, since it can only be an unknown command.
 func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -24,12 +24,11 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	return Usage("%s", text)
 }
 
-// NeedsSubcommand is run by a group that was called without a command.
+// NeedsSubcommand is run by a group without a command.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
 	return Usage("%s needs a command: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
 }
 
-// subcommands returns the names of the commands of a group.
 func subcommands(cmd *cobra.Command) (names []string) {
 	for _, below := range cmd.Commands() {
 		if below.IsAvailableCommand() {

@@ -13,8 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// hint is hint, checks whether a process that ends connections speaks TLS at all, and names the variable to rename
-// where the environment still has one that was this command's until release 0.1 and is a node's setting now.
+// hint adds two checks to the function hint. It checks whether a process that closes connections speaks TLS. It names
+// the variable to rename if the environment still has one that configured this command until release 0.1 and is a node
+// setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {
@@ -35,7 +36,7 @@ func (env *Env) hint(ctx context.Context, err error) string {
 	return next
 }
 
-// hint names the command that helps with an error; empty where none does, or where the error itself names it.
+// hint returns advice for an error; empty if there is no advice, or if the error contains it.
 func hint(err error) string {
 	text := err.Error()
 	says := func(parts ...string) bool {

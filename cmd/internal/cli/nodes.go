@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
 )
 
-// ErrNoAnswer is returned when none of the nodes that a command asks answers.
+// ErrNoAnswer is returned when no node answers.
 var ErrNoAnswer = errors.New("no node answers; are the addresses right (--addr, " + EnvAddr + ")?")
 
-// The same where a node is there, and the two ends disagree about TLS.
+// Variants of ErrNoAnswer: a process answers, but the two ends disagree about TLS.
 var (
 	errNodeSpeaksTLS = errors.New("no node answers: one is there, and speaks TLS, which this command was not told to")
 	errNodeIsPlain   = errors.New("no node answers: one is there, without TLS, which this command was told to speak")
@@ -28,7 +28,7 @@ var (
 	errOtherPort     = errors.New("no node answers: the address is not that of a node's port for clients (listen, 7420)")
 )
 
-// NoAnswer is ErrNoAnswer, or says what is wrong where it is not the addresses.
+// NoAnswer returns ErrNoAnswer, or a more specific error if the addresses are correct.
 func NoAnswer(ctx context.Context, s nodes.Status) error {
 	for _, n := range s.Nodes {
 		if nodes.Refuses(n.Err) {
@@ -53,8 +53,8 @@ func NoAnswer(ctx context.Context, s nodes.Status) error {
 	return ErrNoAnswer
 }
 
-// speaksTLS reports whether a process answers a handshake of TLS as one of TLS. Another protocol answers with bytes
-// that are no record of TLS, or ends the connection. No answer in time counts as TLS.
+// speaksTLS reports whether a process answers a TLS handshake. Another protocol answers with bytes that are not a TLS
+// record, or closes the connection. No answer within the timeout counts as TLS.
 func speaksTLS(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func speaksTLS(ctx context.Context, address string) bool {
 // probeTimeout bounds the handshake of speaksTLS.
 const probeTimeout = 2 * time.Second
 
-// Addresses are the nodes to talk to.
+// Addresses returns the addresses of the nodes.
 func (env *Env) Addresses() ([]string, error) {
 	c, err := env.Connection()
 	if err != nil {
@@ -107,7 +107,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 	return errors.Join(fn(ctx, c), c.Close())
 }
 
-// NodeAt is the node at an address that was named on the command line.
+// NodeAt returns the node at an address from the command line.
 func NodeAt(c *client.Client, address string) (*client.Node, error) {
 	n, err := c.Node(address)
 	if errors.Is(err, client.ErrInvalid) {
@@ -116,7 +116,7 @@ func NodeAt(c *client.Client, address string) (*client.Node, error) {
 	return n, err
 }
 
-// WithTimeout runs fn with a client and a context that ends after --timeout: for commands that are one question.
+// WithTimeout runs fn with a client and a context that ends after --timeout, for commands that make a single request.
 func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
@@ -142,7 +142,7 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.N
 	})
 }
 
-// AskNodes asks all nodes at the same time what they are.
+// AskNodes requests the status of all nodes concurrently.
 func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) nodes.Status {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -151,7 +151,7 @@ func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Dur
 	return nodes.AskAll(ctx, c, addrs, timeout)
 }
 
-// NodeNamer finds the names of nodes by their ids.
+// NodeNamer returns a function that maps node IDs to names.
 func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
 	s := env.AskNodes(ctx, c, min(env.Timeout, time.Second))
 	return s.NodeName

@@ -11,21 +11,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What the global flags are if they are not given.
+// Defaults of the global flags.
 const (
 	DefaultAddr    = "127.0.0.1:7420,127.0.0.1:7421"
 	DefaultTimeout = 10 * time.Second
 )
 
-// Environment variables that take the place of global flags.
+// Environment variables that replace global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
-	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the setting tls.ca of a node
+	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the node setting tls.ca
 	envTLSCert = "LOCKSTEP_CLIENT_TLS_CERT"
 	envTLSKey  = "LOCKSTEP_CLIENT_TLS_KEY"
 )
 
-// Root is the command `lockstep` with the global flags, which fill env, and the commands below it.
+// Root returns the root command with the given subcommands. Its global flags fill env.
 func Root(env *Env, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
@@ -56,7 +56,7 @@ Start with one of:
 func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if err := cmd.ValidateFlagGroups(); err != nil { // cobra does it only after this
+		if err := cmd.ValidateFlagGroups(); err != nil { // cobra validates them only after this hook
 			return fmt.Errorf("%w: %w", ErrUsage, err)
 		}
 		if env.Print, err = out.New(env.Stdout, env.output); err != nil {
@@ -69,7 +69,7 @@ func Globals(env *Env, root *cobra.Command) {
 	globalFlags(env, root)
 }
 
-// globalFlags gives root the flags of all commands; they fill env.
+// globalFlags adds the flags of all commands to root; they fill env.
 func globalFlags(env *Env, root *cobra.Command) {
 	addr := DefaultAddr
 	if v, ok := env.Lookup(EnvAddr); ok && v != "" {

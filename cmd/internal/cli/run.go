@@ -19,11 +19,11 @@ const (
 	ExitOK    = 0
 	ExitError = 1
 	ExitUsage = 2
-	// ExitUnknown: what was asked for may have been done or not. See client.ErrOutcomeUnknown.
+	// ExitUnknown: the outcome of the request is unknown. See client.ErrOutcomeUnknown.
 	ExitUnknown = 3
 )
 
-// Run runs one command line below root, which was made for env, and returns the exit code.
+// Run runs one command line with root, which was created for env, and returns the exit code.
 func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	root.SetIn(env.Stdin)
@@ -34,11 +34,11 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 	case err == nil:
 		return ExitOK
 	case !env.started, errors.Is(err, ErrUsage), errors.Is(err, config.ErrInvalid):
-		// Cobra found it, before any command began: an unknown command or flag, or a wrong number of arguments.
+		// Reported by cobra before a command started: an unknown command or flag, or a wrong number of arguments.
 		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
 		fmt.Fprintf(env.Stderr, "Try `%s --help`.\n", cmd.CommandPath())
 		return ExitUsage
-	case errors.Is(err, syscall.EPIPE): // the reader of the output is gone
+	case errors.Is(err, syscall.EPIPE): // the reader of the output has closed it
 		return ExitError
 	case ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown):
 		fmt.Fprintln(env.Stderr, "lockstep: interrupted")

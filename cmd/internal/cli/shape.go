@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ShapeFlags gives the flags of a command and of those below it their form: durations take days ("7d"), and the help
-// shows boolean flags without [=true|false]. A wrong number of arguments is refused with the usage of the command.
+// ShapeFlags adjusts the flags of a command and its subcommands. Durations accept days ("7d"), and the help shows
+// boolean flags without [=true|false]. A wrong number of arguments is a usage error.
 func ShapeFlags(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
@@ -40,20 +40,20 @@ func ShapeFlags(cmd *cobra.Command) {
 func shape(f *pflag.Flag) {
 	switch f.Value.(type) {
 	case *days, *plain:
-		return // a persistent flag is seen more than once
+		return // persistent flags are visited more than once
 	}
 	switch f.Value.Type() {
 	case "duration":
 		f.Value = &days{f.Value}
 		if f.DefValue == "0s" {
-			f.DefValue = "0" // which pflag does not show, as for its own durations
+			f.DefValue = "0" // pflag omits "0", as for its own durations
 		}
 	case "bool":
 		f.Value = &plain{f.Value}
 	}
 }
 
-// days is the value of a flag that takes days, too.
+// days is a duration flag value that accepts days.
 type days struct{ pflag.Value }
 
 // Set implements pflag.Value.
@@ -61,5 +61,5 @@ func (d *days) Set(text string) error {
 	return d.Value.Set(units.ExpandDays(text)) //nolint:wrapcheck // pflag adds the flag's name
 }
 
-// plain is the value of a boolean flag that is not shown as [=true|false]: without the method IsBoolFlag.
+// plain is a boolean flag value without the method IsBoolFlag, so that the help does not show [=true|false].
 type plain struct{ pflag.Value }

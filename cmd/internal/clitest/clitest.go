@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clitest runs commands of `lockstep` in tests, against nodes that are real processes.
+// Package clitest runs `lockstep` commands in tests, with nodes that are real processes.
 package clitest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asProgram makes the test binary be the lockstep command: pair runs nodes by starting its own executable again.
+// asProgram makes the test binary act as the lockstep command, since the harness starts nodes with its own executable.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Program runs one command line of a program and returns the exit code.
@@ -49,21 +49,21 @@ func MainOf(m *testing.M, program Program) {
 	os.Exit(m.Run())
 }
 
-// fuzzes tells whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
+// fuzzes reports whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
 func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 
-// CLI runs commands against some nodes.
+// CLI runs commands with a set of nodes.
 type CLI struct {
 	T *testing.T
-	// Addr is what --addr is, by way of the environment; empty: not set.
+	// Addr is the value of the address environment variable, in place of --addr; empty: not set.
 	Addr string
-	// Env are further variables of the environment.
+	// Env are additional environment variables.
 	Env map[string]string
 	// Program is what runs; nil: lockstep.
 	Program Program
 }
 
-// Run runs one command line and returns what it printed, and its exit code.
+// Run runs one command line and returns its output and exit code.
 func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
@@ -77,7 +77,7 @@ func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int)
 	return out.String(), err.String(), code
 }
 
-// Process is one that is told the addresses.
+// Process returns a process with the addresses in its environment.
 func (c CLI) Process(stdin io.Reader, stdout, stderr io.Writer) cli.Process {
 	return cli.Process{
 		Stdin: stdin, Stdout: stdout, Stderr: stderr,
@@ -129,7 +129,7 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 }
 
-// Answering runs a command at a terminal where an operator types.
+// Answering runs a command on a terminal with an operator's input.
 func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
@@ -141,7 +141,7 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 	return out.String(), err.String(), code
 }
 
-// FillForScan puts messages into a queue that pages of 2 KiB do not suit.
+// FillForScan fills a queue with messages for which pages of 2 KiB are unsuitable.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
 	cl, err := client.Open(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
@@ -163,7 +163,7 @@ func FillForScan(t *testing.T, c CLI, messages int) {
 	require.NoError(t, p.Flush(t.Context()))
 }
 
-// InSync waits until both nodes of a pair hold everything, and returns the active and the other one.
+// InSync waits until both nodes of a pair are in sync, and returns the active and the other one.
 func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "in sync: a and b") }, 20*time.Second,
@@ -177,14 +177,14 @@ func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node
 	return active, standby
 }
 
-// WatchedWriter calls Seen when it was written what is wanted.
+// WatchedWriter calls Seen when the wanted text was written.
 type WatchedWriter struct {
 	Text strings.Builder
 	Want string
 	Seen func()
 }
 
-// Write keeps what is written.
+// Write implements io.Writer.
 func (w *WatchedWriter) Write(b []byte) (int, error) {
 	w.Text.Write(b)
 	if strings.Contains(string(b), w.Want) {
@@ -193,7 +193,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress is the node that says it is active. Just after a switchover the new one still waits for its standby.
+// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover the new one
+// still waits for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -209,7 +210,7 @@ func ActiveAddress(t *testing.T, c CLI) (address string) {
 	return address
 }
 
-// Logged is what a node has said so far.
+// Logged returns the log of a node so far.
 func Logged(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())

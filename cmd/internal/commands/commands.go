@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package commands puts the groups of commands together to the command `lockstep`.
+// Package commands assembles the command groups into the command `lockstep`.
 package commands
 
 import (
@@ -42,7 +42,7 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
 }
 
-// Root is the command `lockstep` with all commands.
+// Root returns the root command with all commands.
 func Root(env *cli.Env) *cobra.Command {
 	root := cli.Root(
 		env,

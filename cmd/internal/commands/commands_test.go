@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestUsage: what makes no sense has exit code 2 and says where to look.
+// An invalid command line has exit code 2 and refers to the help.
 func TestUsage(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, args := range [][]string{
@@ -78,7 +78,7 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// TestNobodyThere: the error names the addresses and how to change them.
+// If no node answers, the error contains the addresses and how to change them.
 func TestNobodyThere(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
@@ -108,7 +108,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestGivenOnlyTheStandby: the commands follow what the standby says.
+// With only the standby's address, commands follow its redirect to the active.
 func TestGivenOnlyTheStandby(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	_, standby := clitest.InSync(t, p, c)
@@ -120,7 +120,7 @@ func TestGivenOnlyTheStandby(t *testing.T) {
 	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is active now")
 }
 
-// TestCommands: the life of some queues on one node, and then its files.
+// TestCommands runs the life cycle of queues on one node, and the offline commands on its files.
 func TestCommands(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 
@@ -193,7 +193,8 @@ func TestCommands(t *testing.T) {
 	offlineCommands(t, c, filepath.Join(p.Nodes[0].Dir, "data"), online)
 }
 
-// offlineCommands look into the files of a stopped node that said online about its content.
+// offlineCommands checks the commands for the files of a stopped node against online, the content reported by the
+// running node.
 func offlineCommands(t *testing.T, c clitest.CLI, dir string, online map[string]any) {
 	t.Helper()
 	require.Contains(t, c.OK("store", "check", dir), "is sound: 3 messages")
@@ -236,7 +237,7 @@ func itoa(n int) string {
 	return string(b)
 }
 
-// TestPairCommands: what only a pair can do.
+// TestPairCommands runs commands that require a pair.
 func TestPairCommands(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	c.OK("publish", "orders", "one", "--create")
@@ -253,7 +254,7 @@ func TestPairCommands(t *testing.T) {
 	require.NoError(t, p.Find(after).Start())
 }
 
-// TestDidYouMean: a mistyped command is answered with the one that is most like it, in groups as at the top.
+// A mistyped command returns the most similar one as a suggestion, in groups and at the top level.
 func TestDidYouMean(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for meant, args := range map[string][]string{

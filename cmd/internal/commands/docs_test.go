@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocsNameCommands: each command that the documents name is there.
+// Each command named in the documentation exists.
 func TestDocsNameCommands(t *testing.T) {
 	const top = "../../.."
 	names := []string{filepath.Join(top, "README.md"), filepath.Join(top, "deploy", "node.yaml")}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFlagForms: every duration takes days, and no boolean flag is shown with its values.
+// Every duration flag accepts days, and no boolean flag is shown with its values.
 func TestFlagForms(t *testing.T) {
 	durations := 0
 	var each func(cmd *cobra.Command)
@@ -23,7 +23,7 @@ func TestFlagForms(t *testing.T) {
 				durations++
 				require.NoError(t, f.Value.Set("7d"), "%s --%s", cmd.CommandPath(), f.Name)
 				d, err := time.ParseDuration(f.Value.String())
-				if err == nil { // a setting of a node keeps the text for config.Load
+				if err == nil { // node settings keep their text for config.Load
 					require.Equal(t, 7*24*time.Hour, d, "%s --%s", cmd.CommandPath(), f.Name)
 				}
 			}

@@ -20,8 +20,7 @@ func newRoot() *cobra.Command {
 	return commands.Root(&cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}})
 }
 
-// TestHelp: every command says what it is in one line and in more, and describes its flags; each that can be run has
-// examples of itself.
+// Every command has a short and a long description and described flags. Each runnable command has examples of itself.
 func TestHelp(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -47,7 +46,7 @@ func TestHelp(t *testing.T) {
 	require.Contains(t, clitest.CLI{T: t}.OK("--help"), "lockstep demo")
 }
 
-// TestExamplesParse: the commands and flags of each example are there, and take the arguments that it gives them.
+// The commands and flags of each example exist, and accept the given arguments.
 func TestExamplesParse(t *testing.T) {
 	seen := 0
 	var walk func(cmd *cobra.Command)
@@ -66,7 +65,7 @@ func TestExamplesParse(t *testing.T) {
 	require.Greater(t, seen, 100)
 }
 
-// parses tells whether a command line makes sense up to where the command would begin.
+// parses returns an error if a command line is invalid. It does not run the command.
 func parses(args []string) error {
 	cmd, rest, err := newRoot().Find(args)
 	if err != nil {
@@ -93,7 +92,7 @@ func parses(args []string) error {
 	return cmd.ValidateFlagGroups()
 }
 
-// commandsIn finds the calls of lockstep in a line of a shell, without what is before and after them.
+// commandsIn returns the lockstep commands in a shell command line.
 func commandsIn(t *testing.T, line string) (all [][]string) {
 	t.Helper()
 	var words []string
@@ -115,7 +114,7 @@ func commandsIn(t *testing.T, line string) (all [][]string) {
 		case word == "lockstep" && !inside && before != "-u": // sudo -u lockstep
 			inside = true
 		case strings.HasPrefix(word, "<"), strings.HasPrefix(word, ">"), strings.HasPrefix(word, "2>"):
-			end() // a file, which is no argument
+			end() // a file, which is not an argument
 		case inside:
 			words = append(words, word)
 		}
@@ -125,8 +124,8 @@ func commandsIn(t *testing.T, line string) (all [][]string) {
 	return all
 }
 
-// shellWords splits a line as a shell does, as far as examples go; operators are words of their own. What is in $(…) is
-// one word.
+// shellWords splits a line like a shell, with the features used in examples. Operators are separate words. The content
+// of $(…) is one word.
 func shellWords(line string) (words []string) {
 	var word strings.Builder
 	begun, quote, depth := false, rune(0), 0
@@ -168,7 +167,7 @@ func shellWords(line string) (words []string) {
 	return words
 }
 
-// TestShellWords: the reader of examples sees what is wrong with them.
+// The parser of the examples detects errors in them.
 func TestShellWords(t *testing.T) {
 	for line, want := range map[string][][]string{
 		"lockstep status":                                   {{"status"}},

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// fails runs a command that must fail, and gives the last line of what it says: the command that helps.
+// fails runs a command that must fail, and returns the last line of the error: the suggested command.
 func fails(t *testing.T, c clitest.CLI, args ...string) string {
 	t.Helper()
 	_, stderr, code := c.Run("", args...)
@@ -30,7 +30,7 @@ func fails(t *testing.T, c clitest.CLI, args ...string) string {
 	return lines[len(lines)-1]
 }
 
-// TestNextCommand: what fails most often says which command helps, and that command is there.
+// The most frequent errors suggest an existing command.
 func TestNextCommand(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "orders")
@@ -74,14 +74,14 @@ func TestNextCommand(t *testing.T) {
 	}
 }
 
-// named tells whether a text begins with a command.
+// named returns an error if a text does not start with a command.
 func named(text string) error {
 	words := strings.Fields(text)
 	_, _, err := newRoot().Find(words[:min(len(words), 2)])
 	return err
 }
 
-// TestNextCommandOfAccess: those whom the node does not know, or does not let do it.
+// Errors for unauthenticated and unauthorized callers suggest a command.
 func TestNextCommandOfAccess(t *testing.T) {
 	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
 	start := func(secure bool) clitest.CLI {
@@ -116,12 +116,12 @@ func TestNextCommandOfAccess(t *testing.T) {
 	for name, want := range map[string]struct {
 		c     clitest.CLI
 		flags []string
-		// what the last line names, and what status says of it
+		// the command in the last line, and the text in the output of status
 		next, says string
 	}{
 		"no TLS to TLS":   {secured, nil, "--tls-ca ca.pem", "speaks TLS, which this command was not told to"},
 		"other authority": {secured, []string{"--tls-ca", other.File}, "lockstep cert show", "the other's certificate"},
-		"no certificate":  {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be cut off before
+		"no certificate":  {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be closed before
 		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}, "leave --tls-ca", "without TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 )
 
-// TestShapesForPrograms: the names and types that each command prints with --output json are what they were. The tests
-// named TestJSON of the groups hold the values.
+// The names and types in the --output json output of each command are unchanged. The tests named TestJSON of the groups
+// check the values.
 func TestShapesForPrograms(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	var text strings.Builder

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// The command line shows a certificate if it is given one, by flags or by the environment.
+// The command line presents a client certificate that is set by flags or by the environment.
 func TestCommandsOverTLS(t *testing.T) {
 	ca := certs.New(t, "ours")
 	cfg := config.Default()
@@ -51,7 +51,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	require.Contains(t, stderr, "cert and key go together")
 }
 
-// What `cert init` makes is enough for a node and the command line, without another name or file.
+// The certificates created by `cert init` are sufficient for a node and the command line, without other names or files.
 func TestMadeCertificates(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
 	clitest.CLI{T: t}.OK("cert", "init", dir)
@@ -83,7 +83,7 @@ func TestMadeCertificates(t *testing.T) {
 	require.Contains(t, c.OK("cert", "show", c.Addr), "CN=node-a")
 }
 
-// A node or a witness that other machines reach wants TLS, or to be told that it is meant.
+// A node or a witness that listens on a non-local address requires TLS, or an explicit setting to run without it.
 func TestInsecure(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, args := range [][]string{

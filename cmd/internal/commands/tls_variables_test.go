@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestTLSVariables: a variable of the environment configures the commands or a node, never both.
+// An environment variable configures either the commands or a node, never both.
 func TestTLSVariables(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	missing := filepath.Join(t.TempDir(), "missing.pem")

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// answers gives every connection the same bytes, and ends it.
+// answers sends the same bytes on every connection, and closes it.
 func answers(t *testing.T, with string) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +33,7 @@ func answers(t *testing.T, with string) clitest.CLI {
 				defer func() { _ = c.Close() }()
 				if _, err := c.Read(make([]byte, 24)); err == nil {
 					_, _ = c.Write([]byte(with))
-					_, _ = c.Read(make([]byte, 1<<10)) // until the client ends it
+					_, _ = c.Read(make([]byte, 1<<10)) // until the client closes it
 				}
 			}()
 		}
@@ -41,7 +41,7 @@ func answers(t *testing.T, with string) clitest.CLI {
 	return clitest.CLI{T: t, Addr: ln.Addr().String()}
 }
 
-// TestOtherPort: a port of another protocol is named as such, and TLS is not suspected.
+// The error for a port with another protocol names that cause, and not TLS.
 func TestOtherPort(t *testing.T) {
 	for name, with := range map[string]string{
 		"AMQP":    "AMQP\x03\x01\x00\x00",
@@ -57,11 +57,11 @@ func TestOtherPort(t *testing.T) {
 	}
 }
 
-// guarded is a node that lets no caller read its status, or one whose voters use TLS.
+// guarded is a node that denies access to its status, or one whose voters use TLS.
 type guarded struct {
 	pb.UnimplementedAdminServiceServer
 
-	status *pb.GetStatusResponse // nil: refused
+	status *pb.GetStatusResponse // nil: access denied
 }
 
 func (g *guarded) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
@@ -71,7 +71,7 @@ func (g *guarded) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatu
 	return g.status, nil
 }
 
-// serveAs runs a node that is played.
+// serveAs runs a fake node.
 func serveAs(t *testing.T, g *guarded) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,7 +83,7 @@ func serveAs(t *testing.T, g *guarded) clitest.CLI {
 	return clitest.CLI{T: t, Addr: ln.Addr().String()}
 }
 
-// TestStatusRefused: a node that refuses is not called unreachable.
+// A node that denies access is not reported as unreachable.
 func TestStatusRefused(t *testing.T) {
 	stdout, stderr, code := serveAs(t, &guarded{}).Run("", "status")
 	require.Equal(t, cli.ExitError, code)
@@ -92,7 +92,7 @@ func TestStatusRefused(t *testing.T) {
 	require.Contains(t, stderr, "lockstep access whoami")
 }
 
-// TestVotersWithTLS: without the files of the voters the command says which ones it needs.
+// Without the TLS files of the voters, the error names the required flags.
 func TestVotersWithTLS(t *testing.T) {
 	c := serveAs(t, &guarded{status: &pb.GetStatusResponse{
 		Pair:         &pb.PairStatus{Coordinator: "raft", CoordinatorAddresses: []string{"127.0.0.1:1"}},

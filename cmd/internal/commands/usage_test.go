@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestUsageErrors: an error of usage names the command, its arguments, and the commands of a group.
+// A usage error contains the command, its arguments, and the commands of a group.
 func TestUsageErrors(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	for args, want := range map[string][]string{
@@ -34,7 +34,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestNextCommandAtAnotherProtocol: a port that ends connections without speaking TLS is not taken for a node with TLS.
+// A port that closes connections without speaking TLS is not reported as a node with TLS.
 func TestNextCommandAtAnotherProtocol(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestNextCommandAtAnotherProtocol(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_, _ = conn.Read(make([]byte, 1<<16)) // all that the client has sent: no reset
+			_, _ = conn.Read(make([]byte, 1<<16)) // reads everything that the client has sent, to avoid a reset
 			_ = conn.Close()
 		}
 	}()

@@ -34,7 +34,7 @@ nodes are in lockstep status --output json.`,
 	}
 }
 
-// versionOfBuild is what the Go tool knows, for a build that the linker told nothing.
+// versionOfBuild returns the version embedded by the Go tool, for a build without a linker flag.
 func versionOfBuild() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version

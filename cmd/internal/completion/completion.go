@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package completion tells a shell what an argument or flag of a command can be: the names of queues, subscriptions,
-// jobs, nodes and so on, as the nodes have them now. What an argument is, is taken from the usage line of the command,
-// so a new command with QUEUE in it is completed as well.
+// Package completion completes arguments and flags in shells: names of queues, subscriptions, jobs, nodes and so on, as
+// the nodes currently report them. The kind of an argument is derived from the usage line of the command, so a new
+// command with QUEUE in it is completed automatically.
 //
-// A shell waits for it, so it takes a second at most; where no node answers, or the caller may not see the names, there
-// are none, and nothing is said.
+// A shell waits for the result, so it takes at most a second. If no node answers, or the caller may not list the names,
+// the result is empty, without an error.
 package completion
 
 import (
@@ -21,27 +21,27 @@ import (
 )
 
 const (
-	// limit is how long a shell waits.
+	// limit bounds the time that a shell waits.
 	limit = 900 * time.Millisecond
-	// most is how many names are given; who reads can type more of one.
+	// most is the maximum number of names. The user can type a longer prefix to see others.
 	most = 200
 )
 
-// asked is what a kind of names is found with.
+// asked is the input of a kind's lookup.
 type asked struct {
 	env    *cli.Env
-	client *client.Client // nil for names that are on this machine
-	queue  string         // the queue that was named before, for its subscriptions
+	client *client.Client // nil for local names
+	queue  string         // the preceding queue argument, for its subscriptions
 	prefix string
 }
 
 // kind finds names of one kind.
 type kind struct {
-	local bool // it asks no node
+	local bool // it queries no node
 	find  func(context.Context, *asked) ([]string, error)
 }
 
-// Add makes all commands below root complete what they take.
+// Add adds completion to all commands below root.
 func Add(env *cli.Env, root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		Add(env, cmd)
@@ -64,7 +64,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 		if f.kind == "" || root.Flags().Lookup(f.name) == nil && root.PersistentFlags().Lookup(f.name) == nil {
 			continue
 		}
-		// A command that completes this flag by itself keeps that.
+		// Completion functions registered by the command itself take precedence.
 		_ = root.RegisterFlagCompletionFunc(f.name, func(cmd *cobra.Command, args []string, prefix string) (
 			[]string, cobra.ShellCompDirective,
 		) {
@@ -77,7 +77,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 	}
 }
 
-// flagTo is what --to means: of switchover a node, of what is done to a queue another queue.
+// flagTo returns the kind of --to: a node for switchover, a queue for operations on a queue.
 func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
@@ -95,14 +95,14 @@ func flagFrom(cmd *cobra.Command) string {
 	return ""
 }
 
-// ofUsage gives the kind of each argument of a command by its usage line; empty for one that is not completed.
+// ofUsage derives the kind of each argument of a command from its usage line; empty for arguments without completion.
 func ofUsage(cmd *cobra.Command) (args []string) {
 	group := ""
 	if cmd.HasParent() {
 		group = cmd.Parent().Name()
 	}
 	if group == "settings" && cmd.Parent().Parent().Name() == "store" {
-		return nil // those of store settings are others
+		return nil // store settings have different names
 	}
 	for i, word := range strings.Fields(cmd.Use)[1:] {
 		word = strings.TrimRight(strings.Trim(word, "[]"), ".…]")
@@ -131,7 +131,7 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 	return args
 }
 
-// arguments completes the arguments of these kinds.
+// arguments completes arguments of these kinds.
 func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(kinds) || kinds[len(args)] == "" {
@@ -145,7 +145,7 @@ func arguments(env *cli.Env, kinds []string) cobra.CompletionFunc {
 	}
 }
 
-// names finds the names of a kind that begin with a prefix.
+// names returns the names of a kind that start with a prefix.
 func names(ctx context.Context, env *cli.Env, which, queue, prefix string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 )
 
-// complete asks what a shell asks, for the last of the words.
+// complete returns the completions for the last of the words, as requested by a shell.
 func complete(t *testing.T, c clitest.CLI, words ...string) []string {
 	t.Helper()
 	stdout, stderr, code := c.Run("", append([]string{"__complete"}, words...)...)
@@ -35,7 +35,7 @@ func complete(t *testing.T, c clitest.CLI, words ...string) []string {
 	return all
 }
 
-// TestLiveNames: names are those that the nodes have now, in each place where a name is taken.
+// Completion returns the names that the nodes currently report, for each kind of argument.
 func TestLiveNames(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	clitest.InSync(t, p, c)
@@ -77,7 +77,7 @@ func TestLiveNames(t *testing.T) {
 		}
 		require.ElementsMatch(t, strings.Fields(want), got, line)
 	}
-	// The standby alone is enough, and one node that is gone does not matter.
+	// The standby alone is sufficient, and one unreachable node has no effect.
 	addresses := strings.Split(c.Addr, ",")
 	for _, address := range addresses {
 		c.Addr = address
@@ -90,7 +90,7 @@ func TestLiveNames(t *testing.T) {
 	inBash(t, addresses[0])
 }
 
-// inBash completes in a real shell, if there is one.
+// inBash completes in a real shell, if it is installed.
 func inBash(t *testing.T, address string) {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
@@ -102,7 +102,7 @@ func inBash(t *testing.T, address string) {
 	require.NoError(t, err)
 	bin := t.TempDir()
 	require.NoError(t, os.Symlink(program, filepath.Join(bin, "lockstep")))
-	// What bash-completion gives to scripts, so that it need not be installed.
+	// A replacement for bash-completion, so that it need not be installed.
 	script := `
 _get_comp_words_by_ref() {
   cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD
@@ -116,12 +116,12 @@ printf '%s\n' "${COMPREPLY[@]}"
 `
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "-c", script)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), cli.EnvAddr+"="+address)
-	out, err := cmd.Output() // compopt complains on the other one, because no completion is under way
+	out, err := cmd.Output() // compopt fails in the other one, since no completion is in progress
 	require.NoError(t, err, string(out))
 	require.Equal(t, "billing", strings.TrimSpace(string(out)))
 }
 
-// TestOtherShells: the scripts are there.
+// The scripts for the other shells are generated.
 func TestOtherShells(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
@@ -129,7 +129,8 @@ func TestOtherShells(t *testing.T) {
 	}
 }
 
-// TestSilence: where no node answers, or one says nothing at all, there are no names and no errors, within a second.
+// If no node answers, or one accepts the connection without answering, the result is empty without an error, within a
+// second.
 func TestSilence(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -155,7 +156,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestManyQueues: no more names than can be read.
+// The number of names is limited.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
@@ -169,7 +170,7 @@ func TestManyQueues(t *testing.T) {
 	require.Len(t, complete(t, c, "publish", "queue-24"), 10)
 }
 
-// TestEveryName: each command that takes the name of something that is there completes it.
+// Each command that takes the name of an existing object completes it.
 func TestEveryName(t *testing.T) {
 	root := commands.Root(&cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}})
 	seen := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// kinds of names.
+// kinds returns the kinds of names.
 func kinds() map[string]kind {
 	return map[string]kind{
 		"queue":        {find: queues},
@@ -78,7 +78,7 @@ func jobs(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames asks the nodes in turn: one of them may be gone.
+// nodeNames queries the nodes one after the other, since one may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	addresses, err := a.env.Addresses()
 	if err != nil {
@@ -116,7 +116,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// rules picks names out of all rules, which only an operator sees.
+// rules returns names picked from all access rules, which only an operator may list.
 func rules(pick func(*pb.ListAccessResponse) []string) func(context.Context, *asked) ([]string, error) {
 	return func(ctx context.Context, a *asked) ([]string, error) {
 		r, err := a.client.ListAccess(ctx)

@@ -15,43 +15,43 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ChainOptions of Chain.
+// ChainOptions are the options of Chain.
 type ChainOptions struct {
-	// Options of the pair and the load; Duration is not used: it takes as long as the kills do.
+	// Options of the pair and the load. Duration is ignored: the demo lasts until all kills are done.
 	Options
-	// Kills of the active.
+	// Kills is the number of kills of the active.
 	Kills int
 }
 
-// ChainVerdict is what the demo of transactions found.
+// ChainVerdict is the result of the transaction demo.
 type ChainVerdict struct {
-	// Published is how many messages were acknowledged in the first queue.
+	// Published is the number of messages acknowledged in the first queue.
 	Published int `json:"published"`
-	// Processed is how often one of them was processed, whether that was committed or not.
+	// Processed is the number of processed messages, whether the transaction was committed or not.
 	Processed int `json:"processed"`
-	// Refused is how many commits were refused because the message had been processed before.
+	// Refused is the number of commits rejected because the message had already been processed.
 	Refused int `json:"refused"`
-	// Stored is how many messages the second queue holds.
+	// Stored is the number of messages in the second queue.
 	Stored int `json:"stored"`
-	// Missing are not in the second queue, Doubled are in it more than once.
+	// Missing is the number of messages that are not in the second queue; Doubled are in it more than once.
 	Missing int `json:"missing"`
 	Doubled int `json:"doubled"`
-	// Left is how many messages the first queue still holds.
+	// Left is the number of messages left in the first queue.
 	Left uint64 `json:"left"`
 	// Kills of the active node.
 	Kills int `json:"kills"`
-	// LostWorkers is how many clients gave up in the middle of their work, on purpose.
+	// LostWorkers is the number of clients that were stopped intentionally during their work.
 	LostWorkers int `json:"lost_workers"`
-	// DigestsEqual tells whether both stores hold the same at the same log position.
+	// DigestsEqual reports whether both stores have the same content at the same log position.
 	DigestsEqual bool `json:"digests_equal"`
-	// Coordinator that held the pair's record.
+	// Coordinator that stored the cluster record.
 	Coordinator string `json:"coordinator"`
-	// Digests of the two stores, and the log position that they were taken at.
+	// Digests of the two stores, and their log position.
 	Digests [2]string `json:"-"`
 	LSN     uint64    `json:"-"`
 }
 
-// Passed tells whether each message that was published to the first queue is in the second one exactly once.
+// Passed reports whether each message published to the first queue is in the second one exactly once.
 func (v ChainVerdict) Passed() bool {
 	return v.Published > 0 && v.Missing == 0 && v.Doubled == 0 && v.Left == 0 && v.Stored == v.Published && v.DigestsEqual
 }
@@ -59,12 +59,12 @@ func (v ChainVerdict) Passed() bool {
 const (
 	chainIn, chainOut = "orders", "invoices"
 	chainWorkers      = 3
-	// workerLife is for how long a worker lives: then it is lost, with what it holds, and another one begins.
+	// workerLife is the lifetime of a worker. It then stops without settling its messages, and another one starts.
 	workerLife = 900 * time.Millisecond
 	drainBound = 60 * time.Second
 )
 
-// chain is one demo of transactions under way.
+// chain is a running transaction demo.
 type chain struct {
 	run
 	o         ChainOptions
@@ -75,7 +75,7 @@ type chain struct {
 	kills     atomic.Int64
 }
 
-// Chain runs the demo of a chain of two queues. The verdict counts only if there is no error.
+// Chain runs the demo of a chain of two queues. The verdict is valid only if the error is nil.
 func Chain(ctx context.Context, o ChainOptions) (_ ChainVerdict, err error) {
 	c := &chain{run: run{Options: o.Options, ledger: newLedger()}, o: o}
 	o.Screen.Event("starting %s and two nodes in %s", o.third(), o.Dir)
@@ -112,13 +112,13 @@ func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
 	return client.Open(ctx, client.Options{Addresses: c.pair.Addresses()})
 }
 
-// line is what the screen shows meanwhile.
+// line returns the progress for the screen.
 func (c *chain) line() string {
 	return fmt.Sprintf("%d orders published, %d processed, %d of them a second time and refused; %d kills",
 		c.published.Load(), c.processed.Load(), c.refused.Load(), c.kills.Load())
 }
 
-// script has workers process what is published, and kills the active again and again.
+// script runs workers that process the published messages, and kills the active repeatedly.
 func (c *chain) script(ctx context.Context) (err error) {
 	c.Screen.Event("publishing %d orders per second; %d workers take each order and publish an invoice in one transaction",
 		c.Rate, chainWorkers)
@@ -147,7 +147,7 @@ func (c *chain) script(ctx context.Context) (err error) {
 	return c.drain(ctx)
 }
 
-// publish publishes orders until its context ends; each is repeated until it is acknowledged.
+// publish publishes orders until its context ends. Each is retried until it is acknowledged.
 func (c *chain) publish(until, ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
 	defer ticker.Stop()
@@ -166,7 +166,7 @@ func (c *chain) publish(until, ctx context.Context) error {
 	return nil
 }
 
-// work processes orders with one client after another, each of which is lost in the middle of what it does.
+// work processes orders with one client after another. Each is stopped in the middle of its work.
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)
@@ -181,13 +181,13 @@ func (c *chain) work(ctx context.Context) error {
 	return nil
 }
 
-// workOnce is one worker. No error: its time is over.
+// workOnce runs one worker. It returns nil at the end of the worker's lifetime.
 func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 	life, end := context.WithTimeout(ctx, workerLife)
 	defer end()
 	defer func() {
 		if life.Err() != nil {
-			err = nil // what is in doubt is left to others
+			err = nil // other workers process messages with an unknown outcome
 		}
 		err = errors.Join(err, cl.Close())
 	}()
@@ -212,7 +212,7 @@ func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 	}
 }
 
-// killOnce ends the active node with SIGKILL, and starts it again.
+// killOnce kills the active node with SIGKILL, and restarts it.
 func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
 	bound, cancel := context.WithTimeout(ctx, failoverBound)
 	defer cancel()
@@ -230,7 +230,7 @@ func (c *chain) killOnce(ctx context.Context, failed <-chan error) error {
 	}
 	c.kills.Add(1)
 	c.Screen.Event("killed node %s, the active one (%d of %d)", victim.Name, c.kills.Load(), c.o.Kills)
-	for c.published.Load() < before+2 { // the other one has taken over
+	for c.published.Load() < before+2 { // until the other node has taken over
 		select {
 		case err := <-failed:
 			return errors.Join(errors.New("the load ended too early"), err)

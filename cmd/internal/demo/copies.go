@@ -11,21 +11,21 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/rolling"
 )
 
-// sampleEvery is how often the nodes are asked how many copies there are.
+// sampleEvery is the interval at which the nodes report the number of copies.
 const sampleEvery = 20 * time.Millisecond
 
-// copies adds up the time in which the active acknowledged with fewer than two copies: when it says that fewer than two
-// nodes are in sync. Between two samples it was as the later one says.
+// copies measures the time in which the active acknowledged with fewer than two copies: it reports fewer than two nodes
+// in sync. The state between two samples is that of the later one.
 type copies struct {
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	last     time.Time
 	excepted bool          // since a kill, until the pair is in sync again
-	ended    time.Time     // when that was over last: a sample that was begun before may tell of what was before
-	planned  time.Duration // with fewer than two copies, in time that is not excepted
-	killed   time.Duration // the same in time that is
+	ended    time.Time     // end of the last excepted period: an earlier sample may show the state before it
+	planned  time.Duration // with fewer than two copies, outside excepted periods
+	killed   time.Duration // the same, during excepted periods
 	samples  int
 	snapshot rolling.Snapshot
-	changed  chan struct{} // closed and replaced with each sample
+	changed  chan struct{} // closed and replaced on each sample
 }
 
 func newCopies() *copies { return &copies{last: time.Now(), changed: make(chan struct{})} }
@@ -46,10 +46,10 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	}
 }
 
-// observe takes a sample into account that was taken in no time.
+// observe adds a sample that was taken instantaneously.
 func (s *copies) observe(snap rolling.Snapshot) { s.observeSince(snap.At, snap) }
 
-// observeSince takes a sample into account: the nodes were asked from a time on.
+// observeSince adds a sample; began is when the nodes were queried.
 func (s *copies) observeSince(began time.Time, snap rolling.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
@@ -62,7 +62,7 @@ func (s *copies) observeSince(began time.Time, snap rolling.Snapshot) {
 	since := snap.At.Sub(s.last)
 	s.last, s.snapshot = snap.At, snap
 	s.samples++
-	// While no node is active nothing is acknowledged.
+	// Without an active node nothing is acknowledged.
 	if snap.Active != "" && inSync < 2 {
 		if s.excepted || began.Before(s.ended) {
 			s.killed += since
@@ -74,7 +74,7 @@ func (s *copies) observeSince(began time.Time, snap rolling.Snapshot) {
 	s.changed = make(chan struct{})
 }
 
-// except begins, or ends, the time that is counted apart.
+// except starts or ends an excepted period.
 func (s *copies) except(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +84,14 @@ func (s *copies) except(on bool) {
 	}
 }
 
-// now returns the last sample, and a channel that is closed with the next one.
+// now returns the last sample, and a channel that is closed on the next one.
 func (s *copies) now() (rolling.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.snapshot, s.changed
 }
 
-// totals of the time with fewer than two copies.
+// totals returns the time with fewer than two copies.
 func (s *copies) totals() (planned, killed time.Duration, samples int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

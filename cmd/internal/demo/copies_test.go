@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestCopies: only the time counts in which an active acknowledges alone, and that of a kill is counted apart.
+// Only the time in which an active acknowledges alone counts, and the time after a kill is counted separately.
 func TestCopies(t *testing.T) {
 	s := newCopies()
 	at := s.last
@@ -33,7 +33,7 @@ func TestCopies(t *testing.T) {
 	sample("a:1", 1)
 	sample("a:1", 1)
 	s.except(false)
-	// The nodes were asked before that, and the answer came after it.
+	// The nodes were queried before that, and the answer arrived after it.
 	late := &pb.GetStatusResponse{Pair: &pb.PairStatus{Nodes: []*pb.NodeStatus{{InSync: true}, {}}}}
 	at = at.Add(10 * time.Millisecond)
 	s.observeSince(s.ended.Add(-time.Millisecond),
@@ -45,9 +45,9 @@ func TestCopies(t *testing.T) {
 	require.Equal(t, 7, samples)
 }
 
-// TestPauses: what takes long because of a kill is not counted with the rest.
+// A publish that is slow because of a kill is counted separately.
 func TestPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // time passes only where it says so
+	synctest.Test(t, func(t *testing.T) { // with a fake clock
 		l := newLedger()
 		began := time.Now()
 		pass := func(d time.Duration) { <-time.After(d) }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo kills the active node of a pair in the middle of a stream of messages, has it come back, and proves that
-// nothing that was acknowledged was lost or doubled.
+// Package demo kills and restarts the active node of a pair under load, and verifies that no acknowledged message was
+// lost or duplicated.
 //
-// demo.go is the script, workload.go publishes and consumes, ledger.go records what they are told, screen.go shows it.
-// The verdict is that of package audit, by which the tests of whole pairs go, too.
+// demo.go contains the script, workload.go publishes and consumes, ledger.go records the results of both, and screen.go
+// displays them. Package audit computes the verdict, as for the tests of whole pairs.
 package demo
 
 import (
@@ -24,11 +24,11 @@ import (
 
 // Options of Run.
 type Options struct {
-	// Raft has the nodes and a witness hold the record, instead of an etcd.
+	// Raft stores the cluster record in a raft quorum of the nodes and a witness, instead of an etcd.
 	Raft bool
-	// Dir for all data; it must exist, and be empty.
+	// Dir for all data; it must exist and be empty.
 	Dir string
-	// Seed decides over the content of the messages and the moment of the kill.
+	// Seed determines the content of the messages and the time of the kill.
 	Seed uint64
 	// Duration of publishing.
 	Duration time.Duration
@@ -36,54 +36,52 @@ type Options struct {
 	Rate int
 	// Settings of the nodes, as in harness.Options.
 	Settings map[string]string
-	// NodeSettings are further ones of one node, by its name, as in harness.Options.
+	// NodeSettings are additional settings of one node, by its name, as in harness.Options.
 	NodeSettings map[string]map[string]string
-	// Screen shows what happens.
+	// Screen displays the events.
 	Screen *Screen
-	// Keep, if not nil, is called after the verdict, while the pair still runs.
+	// Keep, if not nil, is called after the verdict, while the pair is still running.
 	Keep func(ctx context.Context, p *harness.Pair)
 }
 
-// Verdict is what the demo found.
+// Verdict is the result of the demo.
 type Verdict struct {
-	// Published is how many messages were handed to the client.
+	// Published is the number of messages passed to the client.
 	Published int `json:"published"`
-	// Acknowledged is how many of them the pair answered for.
+	// Acknowledged is the number of messages that the pair acknowledged.
 	Acknowledged int `json:"acknowledged"`
-	// Delivered is how many different messages the consumer received.
+	// Delivered is the number of distinct messages that the consumer received.
 	Delivered int `json:"delivered"`
-	// Lost is how often a message was acknowledged and is not stored at the end, or not under the sequence that was
-	// acknowledged, or was not delivered under it.
+	// Lost counts acknowledged messages that are not stored at the end, or that are not stored or were not delivered
+	// with the acknowledged sequence.
 	Lost int `json:"lost"`
-	// Duplicated is how often a message was stored twice, or was delivered after its acknowledgement by the consumer
-	// had been confirmed.
+	// Duplicated counts messages that were stored twice, or delivered after the acknowledgement by the consumer was
+	// confirmed.
 	Duplicated int `json:"duplicated"`
-	// OutOfOrder is how often a message is stored, or was delivered for the first time, before one that was published
-	// earlier.
+	// OutOfOrder counts messages that are stored, or were first delivered, before a message published earlier.
 	OutOfOrder int `json:"out_of_order"`
-	// Violations are all rules of the audit that were broken, in words: those that are counted above, and any other.
+	// Violations are all violated rules of the audit, including those counted above.
 	Violations []historycheck.Violation `json:"violations,omitempty"`
-	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
+	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node, in ms.
 	FailoverMS float64 `json:"failover_ms"`
-	// DigestsEqual tells whether both stores hold the same at the same log position.
+	// DigestsEqual reports whether both stores have the same content at the same log position.
 	DigestsEqual bool `json:"digests_equal"`
-	// Coordinator that held the pair's record.
+	// Coordinator that stored the cluster record.
 	Coordinator string `json:"coordinator"`
 
-	// Redelivered is how many deliveries were repeated because their acknowledgement had not been confirmed: at least
-	// once.
+	// Redelivered is the number of redeliveries because an acknowledgement was not confirmed (at-least-once delivery).
 	Redelivered int `json:"-"`
 	// CatchUp is the time from the restart of the killed node until it was in sync.
 	CatchUp time.Duration `json:"-"`
-	// Digests of the two stores, and the log position that they were taken at.
+	// Digests of the two stores.
 	Digests [2]string `json:"-"`
-	// LSN that the digests were taken at.
+	// LSN of the digests.
 	LSN uint64 `json:"-"`
 	// Seed that was used.
 	Seed uint64 `json:"-"`
 }
 
-// coordinator is the kind that holds the record.
+// coordinator returns the kind of the coordinator.
 func (o *Options) coordinator() string {
 	if o.Raft {
 		return "raft"
@@ -91,7 +89,7 @@ func (o *Options) coordinator() string {
 	return "etcd"
 }
 
-// third is what runs besides the nodes.
+// third returns the process that runs in addition to the nodes.
 func (o *Options) third() string {
 	if o.Raft {
 		return "a witness"
@@ -99,15 +97,16 @@ func (o *Options) third() string {
 	return "etcd"
 }
 
-// Passed tells whether nothing acknowledged was lost or doubled, the order was kept, and both stores hold the same.
+// Passed reports whether no acknowledged message was lost or duplicated, the order was kept, and both stores have the
+// same content.
 func (v Verdict) Passed() bool {
 	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
 }
 
-// add counts a broken rule.
+// add counts a violation.
 func (v *Verdict) add(broken historycheck.Violation) {
 	v.Violations = append(v.Violations, broken)
-	switch broken.Rule { // the others are shown in words only
+	switch broken.Rule { // the other rules are not counted, only listed
 	case historycheck.RuleLost, historycheck.RuleMoved, historycheck.RuleUndelivered, historycheck.RuleUncommitted:
 		v.Lost++
 	case historycheck.RuleDoubled, historycheck.RuleRedelivered:
@@ -118,7 +117,7 @@ func (v *Verdict) add(broken historycheck.Violation) {
 	}
 }
 
-// Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
+// Timeouts of the demo. They are generous: slow steps are displayed, and only steps that never end fail.
 const (
 	startBound    = 60 * time.Second
 	failoverBound = 60 * time.Second
@@ -128,7 +127,7 @@ const (
 	auditSub      = "audit"
 )
 
-// run is one demo under way.
+// run is a running demo.
 type run struct {
 	Options
 	pair    *harness.Pair
@@ -137,7 +136,7 @@ type run struct {
 	verdict Verdict
 }
 
-// Run runs the demo. The verdict counts only if there is no error.
+// Run runs the demo. The verdict is valid only if the error is nil.
 func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: o.coordinator(), Seed: o.Seed}}
 	o.Screen.Event("starting %s and two nodes in %s (seed %d)", o.third(), o.Dir, o.Seed)
@@ -170,7 +169,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	return r.verdict, nil
 }
 
-// openClient opens a client whose streams are in the history.
+// openClient opens a client whose streams are recorded in the history.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
@@ -217,15 +216,15 @@ func (r *run) script(ctx context.Context) error {
 	return r.judge(settle)
 }
 
-// createQueue makes the queue, with a subscription that no consumer reads: because of it the queue holds everything
-// until the end.
+// createQueue creates the queue, with an additional subscription without consumers, so that the queue retains all
+// messages until the end.
 func (r *run) createQueue(ctx context.Context) error {
 	_, _, err := r.client.CreateQueue(ctx, queueName,
 		client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
 	return err
 }
 
-// judge reads the queue from its beginning, and holds it and what was delivered against what was acknowledged.
+// judge reads the whole queue, and compares its content and the deliveries with the acknowledgements.
 func (r *run) judge(ctx context.Context) error {
 	r.Screen.Event("reading the queue once more, from its beginning")
 	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
@@ -243,7 +242,7 @@ func (r *run) judge(ctx context.Context) error {
 	return nil
 }
 
-// kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.
+// kill kills the active node with SIGKILL and waits for the first publish acknowledged by the other node.
 func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
@@ -275,7 +274,7 @@ func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	return victim, nil
 }
 
-// restart starts the killed node and shows how it catches up.
+// restart restarts the killed node and displays its catch-up.
 func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) error {
 	begun := time.Now()
 	if err := killed.Start(); err != nil {
@@ -290,7 +289,7 @@ func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) er
 	return w.failure()
 }
 
-// waitInSync waits until one node is active and the other in sync, and shows the way there.
+// waitInSync waits until one node is active and the other in sync, and displays the progress.
 func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -307,7 +306,7 @@ func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	})
 }
 
-// describe says what a node is, in a few words; nothing when it did not answer.
+// describe returns a short description of a node's status; empty if it did not answer.
 func describe(s *pb.GetStatusResponse) string {
 	switch s.GetRole() {
 	case pb.Role_ROLE_UNSPECIFIED:
@@ -338,7 +337,7 @@ func describe(s *pb.GetStatusResponse) string {
 	}
 }
 
-// compare takes the digests of both stores at the same log position.
+// compare reads the digests of both stores at the same log position.
 func (r *run) compare(ctx context.Context) error {
 	r.Screen.Event("comparing the content of the two stores")
 	d, err := r.pair.Digests(ctx)

@@ -12,17 +12,17 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// ledger records what the demo's publisher and consumer are told, for the audit at the end, and counts for the screen
-// meanwhile. Times count from the beginning of the history.
+// ledger records the results of the demo's publisher and consumer for the final audit, and counts them for the screen.
+// Times are relative to the start of the history.
 type ledger struct {
 	history *historycheck.History
 
-	mu           sync.Mutex // guards all below
-	records      []record   // one per message, by the number that the publisher gave it
+	mu           sync.Mutex // guards all fields below
+	records      []record   // one per message, by the number assigned by the publisher
 	acknowledged int
 	delivered    int
 	redelivered  int
-	active       string // address that acknowledged last
+	active       string // address of the last acknowledging node
 
 	killed   string // address of the killed node
 	killedAt time.Time
@@ -30,12 +30,12 @@ type ledger struct {
 
 	disturbed   bool          // since the kill, until the pair is in sync again
 	calm        time.Duration // end of the last disturbance
-	longest     time.Duration // that a publish took
+	longest     time.Duration // longest time of a publish
 	longestAt   time.Time     // when it was acknowledged
-	longestKill time.Duration // the same of those that a disturbance fell into
+	longestKill time.Duration // the same for publishes during a disturbance
 }
 
-// record is what is known about one message.
+// record is the state of one message.
 type record struct {
 	sent                    time.Duration
 	acknowledged, delivered bool
@@ -43,7 +43,7 @@ type record struct {
 
 func newLedger() *ledger { return &ledger{history: historycheck.NewHistory()} }
 
-// next begins the record of another message and returns its number.
+// next adds a message and returns its number.
 func (l *ledger) next() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,10 +51,10 @@ func (l *ledger) next() int {
 	return len(l.records) - 1
 }
 
-// idOf names message n in the history, where counts begin with 1.
+// idOf returns the ID of message n in the history, where counts start at 1.
 func idOf(n int) historycheck.ID { return historycheck.ID{Producer: 1, N: uint64(n) + 1} }
 
-// acknowledge notes the answer to a publish.
+// acknowledge records the response to a publish.
 func (l *ledger) acknowledge(n int, r client.Receipt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,8 +79,8 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 	}
 }
 
-// expectTakeover starts the clock. The channel gets the time to the first acknowledgement by another node than killed;
-// answers of that one which are still on their way do not count.
+// expectTakeover starts the measurement of a takeover. The channel receives the time to the first acknowledgement by a
+// node other than killed; late responses of the killed node do not count.
 func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,22 +89,22 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	return taken
 }
 
-// settled notes that the pair is in sync again after a kill.
+// settled records that the pair is in sync again after a kill.
 func (l *ledger) settled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.disturbed, l.calm = false, l.history.Now()
 }
 
-// pauses returns how long the slowest publish took and when it was answered, and how long the slowest of those that the
-// kill fell into.
+// pauses returns the duration of the slowest publish and when it was acknowledged, and the duration of the slowest one
+// during a kill.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.longest, l.longestAt, l.longestKill
 }
 
-// deliver notes a delivery, which the consumer acknowledges next.
+// deliver records a delivery, which the consumer acknowledges next.
 func (l *ledger) deliver(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -129,7 +129,7 @@ func (l *ledger) deliver(m client.Stored) error {
 	return nil
 }
 
-// confirm notes that the consumer's acknowledgements are committed.
+// confirm records that the consumer's acknowledgements are committed.
 func (l *ledger) confirm(sequences []uint64) {
 	for _, s := range sequences {
 		l.history.AddAck(historycheck.Ack{
@@ -138,7 +138,7 @@ func (l *ledger) confirm(sequences []uint64) {
 	}
 }
 
-// audit notes what the queue holds at the end, message by message.
+// audit records a message that the queue contains at the end.
 func (l *ledger) audit(m client.Stored) error {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -148,7 +148,7 @@ func (l *ledger) audit(m client.Stored) error {
 	return nil
 }
 
-// left is how many acknowledged messages are not yet delivered.
+// left returns the number of acknowledged messages that are not yet delivered.
 func (l *ledger) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +161,7 @@ func (l *ledger) left() int {
 	return left
 }
 
-// judge fills the verdict in, after audit and digests.
+// judge computes the verdict after audit and digests.
 func (l *ledger) judge(v *Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,7 +183,7 @@ func (l *ledger) judge(v *Verdict) {
 	}
 }
 
-// line is the progress for the screen.
+// line returns the progress for the screen.
 func (l *ledger) line() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +197,7 @@ const (
 	maxBodyBytes = 1024
 )
 
-// makeBody makes the body of message n, with content that only this message has.
+// makeBody returns the unique body of message n.
 func makeBody(seed uint64, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed, uint64(n)+1))
 	return historycheck.Body(idOf(n), minBodyBytes+rng.IntN(maxBodyBytes-minBodyBytes))

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// stored makes message n as it is under a sequence.
+// stored returns message n with a sequence.
 func stored(n int, sequence uint64) client.Stored {
 	return client.Stored{Sequence: sequence, Message: client.Message{Body: makeBody(1, n)}}
 }
 
-// books is a ledger of six messages, of which the pair has acknowledged five, under their number plus one.
+// books is a ledger of six messages. The pair has acknowledged five, each with a sequence of its number plus one.
 func books(t *testing.T) *ledger {
 	t.Helper()
 	l := newLedger()
@@ -30,12 +30,12 @@ func books(t *testing.T) *ledger {
 	return l
 }
 
-// TestLedger: the demo's verdict must be able to fail.
+// The demo's verdict detects each kind of violation.
 func TestLedger(t *testing.T) {
 	good := Verdict{Published: 6, Acknowledged: 5, Delivered: 5}
 	for _, test := range []struct {
 		name               string
-		delivered, audited []client.Stored // besides the five
+		delivered, audited []client.Stored // in addition to the five
 		before             func(l *ledger)
 		want               func(v *Verdict)
 		broken             []historycheck.Rule
@@ -72,8 +72,7 @@ func TestLedger(t *testing.T) {
 			want:   func(v *Verdict) { v.Published, v.Delivered, v.OutOfOrder = 7, 7, 2 },
 			broken: []historycheck.Rule{historycheck.RuleOrder, historycheck.RuleOrder}, // of the queue, and of the stream
 		},
-		// An active that was replaced acknowledges message 5 alone, under the sequence that the new one gives to
-		// message 4.
+		// A replaced active acknowledges message 5 alone, with the sequence that the new active assigns to message 4.
 		{
 			name: "its sequence was used again", before: func(l *ledger) {
 				l.acknowledge(5, client.Receipt{Sequence: 5, LSN: 6, Address: "b"})
@@ -112,17 +111,17 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerMisses: what was acknowledged and is not delivered, or not stored, or elsewhere, is lost.
+// Acknowledged messages that are not delivered, not stored, or stored with another sequence count as lost.
 func TestLedgerMisses(t *testing.T) {
 	l := books(t)
 	require.NoError(t, l.deliver(stored(0, 1)))
 	require.NoError(t, l.audit(stored(0, 1)))
 	require.NoError(t, l.audit(stored(2, 3))) // not delivered
 	require.NoError(t, l.deliver(stored(3, 8)))
-	require.NoError(t, l.audit(stored(3, 8))) // stored elsewhere
+	require.NoError(t, l.audit(stored(3, 8))) // stored with another sequence
 	require.NoError(t, l.deliver(stored(4, 5)))
 	require.NoError(t, l.audit(stored(4, 5)))
-	require.Equal(t, 2, l.left()) // message 1 is not even stored
+	require.Equal(t, 2, l.left()) // message 1 is not stored either
 	var v Verdict
 	l.judge(&v)
 	require.Equal(t, 3, v.Lost, "%v", v.Violations)
@@ -136,7 +135,7 @@ func TestLedgerMisses(t *testing.T) {
 	require.ErrorContains(t, l.deliver(stored(6, 1)), "never published")
 }
 
-// TestTakeover: answers of the killed node that were still under way do not stop the clock.
+// Late responses of the killed node do not end the measurement.
 func TestTakeover(t *testing.T) {
 	l := newLedger()
 	l.next()

@@ -21,78 +21,78 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ResizeOptions of Resize.
+// ResizeOptions are the options of Resize.
 type ResizeOptions struct {
-	// Options of the pair and the load; Duration is not used: it takes as long as the plan does.
+	// Options of the pair and the load. Duration is ignored: the demo lasts until the plan is done.
 	Options
-	// FillBytes that lie in the queues before the scan.
+	// FillBytes stored in the queues before the scan.
 	FillBytes int64
-	// PageSize to resize to, in bytes; 0: what the scan recommends.
+	// PageSize to resize to, in bytes; 0: the recommendation of the scan.
 	PageSize uint32
-	// NoKill leaves the active alive.
+	// NoKill disables the kill of the active.
 	NoKill bool
-	// ShowScan, if not nil, shows the result of the scan.
+	// ShowScan, if not nil, displays the result of the scan.
 	ShowScan func(node string, r *pb.ScanResult)
 }
 
-// ResizeVerdict is what the demo of a resize found. The Verdict is about the messages that were published and consumed
-// meanwhile, Stock about those that lay in the queues.
+// ResizeVerdict is the result of the resize demo. Verdict covers the messages published and consumed during the plan,
+// Stock those stored before it.
 type ResizeVerdict struct {
 	Verdict
-	// StockMessages and StockBytes lay in the queues.
+	// StockMessages and StockBytes were stored in the queues.
 	StockMessages int   `json:"stock_messages"`
 	StockBytes    int64 `json:"stock_bytes"`
-	// StockLost are missing or not as they were published, StockDuplicated are there twice.
+	// StockLost are missing or changed, StockDuplicated are stored twice.
 	StockLost       int `json:"stock_lost"`
 	StockDuplicated int `json:"stock_duplicated"`
-	// Plan is how the plan ended: "done".
+	// Plan is the final state of the plan: "done".
 	Plan string `json:"plan"`
-	// PlanSeconds is how long it took, with the failover and the restart of the killed node.
+	// PlanSeconds is its duration, including the failover and the restart of the killed node.
 	PlanSeconds float64 `json:"plan_s"`
-	// PlanRetries is how often a step was begun again.
+	// PlanRetries is the number of retried steps.
 	PlanRetries uint32 `json:"plan_retries"`
 	// Recommended by the scan, in bytes.
 	Recommended uint32 `json:"page_size_recommended"`
 	// PageSizes of nodes a and b, before and after, in bytes.
 	PageSizesBefore [2]uint32 `json:"page_sizes_before"`
 	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
-	// KilledAtPercent is how far the standby's rewrite was when the active was killed.
+	// KilledAtPercent is the progress of the standby's rewrite when the active was killed.
 	KilledAtPercent float64 `json:"killed_at_percent"`
-	// PauseMS is how long the slowest publish took outside of the kill, KillPauseMS the slowest from the kill until the
-	// pair was in sync again, in ms.
+	// PauseMS is the duration of the slowest publish outside of the kill. KillPauseMS is the slowest from the kill
+	// until the pair was in sync again. Both in ms.
 	PauseMS     float64 `json:"pause_ms"`
 	KillPauseMS float64 `json:"kill_pause_ms"`
-	// OneCopyMS is for how long the active acknowledged with fewer than two copies, outside of the time from the kill
-	// until the pair was in sync again; KillOneCopyMS is for how long in that time. From samples, in ms.
+	// OneCopyMS is the time in which the active acknowledged with fewer than two copies. It excludes the time from the
+	// kill until the pair was in sync again, which KillOneCopyMS measures. Both are measured by sampling, in ms.
 	OneCopyMS     float64 `json:"fewer_than_two_copies_ms"`
 	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
-	// Samples that these are from.
+	// Samples is the number of samples.
 	Samples int `json:"samples"`
 
-	// PauseAt is when the slowest publish ended, on the clock of the screen.
+	// PauseAt is when the slowest publish ended, relative to the start of the screen.
 	PauseAt time.Duration `json:"-"`
 
 	target uint32
 }
 
-// Passed tells whether nothing was lost or doubled, both nodes have the new page size, and there were two copies all
-// the time.
+// Passed reports whether no message was lost or duplicated, both nodes have the new page size, and there were always
+// two copies.
 func (v ResizeVerdict) Passed() bool {
 	return v.Verdict.Passed() && v.StockLost == 0 && v.StockDuplicated == 0 && v.Plan == "done" &&
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0
 }
 
-// Bounds of what the demo of a resize waits for.
+// Timeouts and parameters of the resize demo.
 const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
-	fallback  = 16 << 10 // page size when the scan recommends the present one
-	// leastRewrite is how long a rewrite takes at least if the active is to be killed in the middle of it, however fast
-	// the disk.
+	fallback  = 16 << 10 // page size if the scan recommends the current one
+	// leastRewrite is the minimum duration of a rewrite, regardless of the disk's speed, so that the active can be
+	// killed during it.
 	leastRewrite = 3 * time.Second
 )
 
-// resize is one demo of a resize under way.
+// resize is a running resize demo.
 type resize struct {
 	run
 	o       ResizeOptions
@@ -103,7 +103,7 @@ type resize struct {
 	verdict ResizeVerdict
 }
 
-// Resize runs the demo of a rolling resize under load. The verdict counts only if there is no error.
+// Resize runs the demo of a rolling resize under load. The verdict is valid only if the error is nil.
 func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	r := &resize{
 		run: run{Options: o.Options, ledger: newLedger()}, o: o, copies: newCopies(),
@@ -148,7 +148,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	return r.verdict, nil
 }
 
-// fill puts the stock into the queues.
+// fill publishes the stock.
 func (r *resize) fill(ctx context.Context) error {
 	if err := r.createQueue(ctx); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (r *resize) script(ctx context.Context) error {
 	return r.findings(settle)
 }
 
-// findings fills the verdict in.
+// findings computes the verdict.
 func (r *resize) findings(ctx context.Context) (err error) {
 	v := &r.verdict
 	pause, at, killPause := r.ledger.pauses()
@@ -223,7 +223,7 @@ func (r *resize) findings(ctx context.Context) (err error) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// pageSizes of nodes a and b.
+// pageSizes returns the page sizes of nodes a and b.
 func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	for i, n := range r.pair.Nodes {
 		s, err := n.Status(ctx)
@@ -235,7 +235,7 @@ func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	return sizes, nil
 }
 
-// standby finds the node that is not the active one.
+// standby returns the node that is not active.
 func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
@@ -248,7 +248,7 @@ func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	return r.pair.Other(n), nil
 }
 
-// scan asks the standby what page size suits its messages.
+// scan requests a page size recommendation from the standby.
 func (r *resize) scan(ctx context.Context) error {
 	standby, err := r.standby(ctx)
 	if err != nil {
@@ -287,29 +287,29 @@ func step(p *pb.Progress) progress.Step {
 	}
 }
 
-// Set, End and Line show the plan on the screen: *resize is a rolling.Show.
+// Set displays the progress of a bar. With End and Line, resize implements rolling.Show.
 func (r *resize) Set(b *progress.Bar, s progress.Step) {
 	b.Set(s)
 	r.plain(b)
 }
 
-// End shows how a bar ended.
+// End displays the result of a bar.
 func (r *resize) End(b *progress.Bar, format string, args ...any) {
 	b.End(fmt.Sprintf(format, args...))
 	r.plain(b)
 }
 
-// Line shows an event.
+// Line displays an event.
 func (r *resize) Line(format string, args ...any) { r.Screen.Event(format, args...) }
 
-// plain shows a bar now and then where there is no terminal.
+// plain prints a bar periodically if the output is not a terminal.
 func (r *resize) plain(b *progress.Bar) {
 	if line, due := b.Due(); due && !r.Screen.Terminal() {
 		r.Screen.Event("%s", line)
 	}
 }
 
-// plan has the pair resize its page files, and kills the active once while the standby does.
+// plan runs a resize plan, and kills the active once during the standby's rewrite.
 func (r *resize) plan(ctx context.Context, w *workload) error {
 	ctx, cancel := context.WithTimeout(ctx, planBound)
 	defer cancel()
@@ -343,11 +343,11 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	}
 	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = rolling.State(p.GetState()),
 		time.Since(start).Seconds(), p.GetRetries()
-	// A little longer, so that what comes after the last switchover counts, too.
+	// A little longer, to include the effects of the last switchover.
 	return w.run(ctx, 500*time.Millisecond)
 }
 
-// killInTheMiddle kills the active while the standby rewrites its page file, and starts it again.
+// killInTheMiddle kills the active while the standby rewrites its page file, and restarts it.
 func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) error {
 	rng := rand.New(rand.NewPCG(r.Seed, 1))
 	percent := 15 + 40*rng.Float64()
@@ -392,7 +392,7 @@ func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) e
 	return nil
 }
 
-// follow shows the plan until it is as wanted, and returns it.
+// follow displays the plan until it reaches the wanted state, and returns it.
 func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func(*pb.Plan) bool) (*pb.Plan, error) {
 	for {
 		snap, changed := r.copies.now()

@@ -10,34 +10,35 @@ import (
 	"time"
 )
 
-// Screen shows events, each on a line with the time since the start, and below them, on a terminal, lines that change.
+// Screen prints events, each on a line with the elapsed time. On a terminal, it redraws progress lines below them.
 type Screen struct {
 	w        io.Writer
 	terminal bool
 	start    time.Time
 
-	mu      sync.Mutex // guards all below, and writing
+	mu      sync.Mutex // guards all fields below, and writing
 	line    func() string
-	drawn   int           // lines that line gave last
-	stop    chan struct{} // ends the goroutine that redraws; nil when there is none
+	drawn   int           // number of lines drawn last
+	stop    chan struct{} // stops the redrawing goroutine; nil if it is not running
 	stopped chan struct{}
 }
 
-// NewScreen makes a screen. terminal tells whether w understands control sequences.
+// NewScreen creates a screen. terminal reports whether w supports control sequences.
 func NewScreen(w io.Writer, terminal bool) *Screen {
 	return &Screen{w: w, terminal: terminal, start: time.Now()}
 }
 
-// margin is below the times of the events.
+// margin is the width of the times of the events.
 const margin = "         "
 
-// Terminal tells whether there are lines that change.
+// Terminal reports whether progress lines are displayed.
 func (s *Screen) Terminal() bool { return s.terminal }
 
-// Time is how long after the start t is, as it is shown beside events.
+// Time returns the time of t relative to the start, as printed with events.
 func (s *Screen) Time(t time.Time) time.Duration { return t.Sub(s.start) }
 
-// erase takes the changing lines away; the cursor is behind the last one. The caller holds mu.
+// erase returns the control sequence that erases the progress lines; the cursor is after the last one. The caller holds
+// mu.
 func (s *Screen) erase() string {
 	lines := s.drawn
 	s.drawn = 0
@@ -50,14 +51,14 @@ func (s *Screen) erase() string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b[J", lines-1)
 }
 
-// draw makes the changing lines. The caller holds mu.
+// draw returns the progress lines. The caller holds mu.
 func (s *Screen) draw() string {
 	text := s.line()
 	s.drawn = strings.Count(text, "\n") + 1
 	return margin + strings.ReplaceAll(text, "\n", "\n"+margin)
 }
 
-// Event shows a line.
+// Event prints a line.
 func (s *Screen) Event(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,11 +66,11 @@ func (s *Screen) Event(format string, args ...any) {
 	if s.line != nil {
 		text = s.erase() + text + s.draw()
 	}
-	_, _ = io.WriteString(s.w, text) // a screen that is gone is no reason to stop
+	_, _ = io.WriteString(s.w, text) // a closed terminal is not a reason to stop
 }
 
-// Progress shows what line returns, one line or more, again and again, until it is called with nil. Without a terminal
-// it does nothing.
+// Progress redraws the lines returned by line periodically, until it is called with nil. Without a terminal it does
+// nothing.
 func (s *Screen) Progress(line func() string) {
 	if !s.terminal {
 		return
@@ -95,7 +96,7 @@ func (s *Screen) Progress(line func() string) {
 	go s.redraw(s.stop, s.stopped)
 }
 
-// redraw shows the line until stop is closed.
+// redraw redraws until stop is closed.
 func (s *Screen) redraw(stop, stopped chan struct{}) {
 	defer close(stopped)
 	ticker := time.NewTicker(100 * time.Millisecond)

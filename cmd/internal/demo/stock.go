@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// stockQueues are filled before the resize, and read again after it.
+// stockQueues are filled before the resize, and read after it.
 const stockQueues = 4
 
-// stock is what lies in the queues while their page file is rewritten.
+// stock is the content of the queues during the rewrite.
 type stock struct {
 	seed     uint64
 	messages [stockQueues]int // in each queue, with sequences from 1
@@ -26,7 +26,7 @@ type stock struct {
 
 func stockName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// stockBody makes a message, with content that only this message has: each queue has its own kind, as most have.
+// stockBody returns the unique body of a message. Each queue has its own kind of bodies, as in most applications.
 func stockBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
 	size := 0
@@ -34,7 +34,7 @@ func stockBody(seed uint64, queue, n int) []byte {
 	case 0:
 		size = 15_000
 	case 1:
-		size = 4200 + rng.IntN(300) // just more than two pages of 2 KiB
+		size = 4200 + rng.IntN(300) // slightly more than two pages of 2 KiB
 	case 2:
 		size = 256 << rng.IntN(3)
 	default:
@@ -49,7 +49,7 @@ func stockBody(seed uint64, queue, n int) []byte {
 	return b[:size]
 }
 
-// fill puts bytes of messages into the queues.
+// fill publishes messages with a total size to the queues.
 func (s *stock) fill(ctx context.Context, c *client.Client, total int64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -110,7 +110,7 @@ func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, tota
 	}
 }
 
-// count of all messages.
+// count returns the number of all messages.
 func (s *stock) count() int {
 	n := 0
 	for _, m := range s.messages {
@@ -119,7 +119,7 @@ func (s *stock) count() int {
 	return n
 }
 
-// check reads all queues again: what is missing or not as it was published is lost, what is there twice is duplicated.
+// check reads all queues again. Missing and changed messages are lost; messages stored twice are duplicated.
 func (s *stock) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
 	for q, messages := range s.messages {
 		seen := make([]bool, messages)

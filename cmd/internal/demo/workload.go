@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// confirmEvery is how many deliveries the consumer acknowledges before it waits for the confirmation.
+// confirmEvery is the number of deliveries that the consumer acknowledges before it waits for confirmation.
 const confirmEvery = 256
 
 // workload publishes and consumes until it is stopped.
@@ -21,7 +21,7 @@ type workload struct {
 	seed     uint64
 	producer *client.Producer
 	consumer *client.Consumer
-	failed   chan error // capacity 1: the first thing that went wrong
+	failed   chan error // capacity 1: the first error
 
 	stopPublishing func()
 	stopConsuming  context.CancelFunc
@@ -56,7 +56,7 @@ func (w *workload) report(err error) {
 	}
 }
 
-// run lets it go on for a while.
+// run waits for d, or until the workload fails.
 func (w *workload) run(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,7 +70,7 @@ func (w *workload) run(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// failure tells what went wrong, if anything did.
+// failure returns the first error, if any.
 func (w *workload) failure() error {
 	select {
 	case err := <-w.failed:
@@ -80,8 +80,8 @@ func (w *workload) failure() error {
 	}
 }
 
-// publish sends messages at an even rate until stop is closed; a message that was begun is sent all the same. After a
-// time without an active node it catches up.
+// publish sends messages at a constant rate until stop is closed. A message that was started is completed. After a
+// period without an active node it catches up.
 func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) error {
 	const tick = time.Millisecond
 	ticker := time.NewTicker(tick)
@@ -148,7 +148,7 @@ func (w *workload) consume(ctx context.Context) error {
 	}
 }
 
-// finish ends publishing, waits until all is answered and delivered, and ends consuming.
+// finish stops publishing, waits until all messages are acknowledged and delivered, and stops consuming.
 func (w *workload) finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
@@ -157,7 +157,7 @@ func (w *workload) finish(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
-	// When nothing comes any more, what is missing is lost; the verdict will say so.
+	// After this time without deliveries, missing messages are lost and fail the verdict.
 	const silence = 5 * time.Second
 	last, since := -1, time.Now()
 	for {
@@ -176,8 +176,7 @@ func (w *workload) finish(ctx context.Context) error {
 			return fmt.Errorf("%d messages are still to be delivered: %w", left, ctx.Err())
 		}
 	}
-	// A little longer, so that a message that is delivered too often has the time to show; one that is stored too often
-	// is found by judge.
+	// Wait a little longer for duplicate deliveries. judge detects messages that are stored twice.
 	if err := w.run(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}
@@ -189,7 +188,7 @@ func (w *workload) finish(ctx context.Context) error {
 	return errors.Join(w.failure(), w.consumer.Close(), w.producer.Close())
 }
 
-// stop ends everything at once.
+// stop stops everything immediately.
 func (w *workload) stop() {
 	w.stopPublishing()
 	w.stopConsuming()

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	asks     = 5                      // to each endpoint
-	slowEtcd = 100 * time.Millisecond // a role is taken over by one write
+	asks     = 5                      // per endpoint
+	slowEtcd = 100 * time.Millisecond // a role takeover requires one write
 )
 
-// checkEtcd asks each endpoint, and the cluster for its members and the pair's record.
+// checkEtcd queries each endpoint, and requests the members and the cluster record from the cluster.
 func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type != config.CoordinatorEtcd {
 		return nil
@@ -65,7 +65,7 @@ func checkEtcd(ctx context.Context, in *inspector) []Finding {
 	return append(append(all, membersOf(ctx, client, len(e.Endpoints))), in.recordIn(ctx, client))
 }
 
-// askEndpoint measures how long one endpoint takes to answer.
+// askEndpoint measures the response time of one endpoint.
 func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) Finding {
 	var times []time.Duration
 	var st *clientv3.StatusResponse
@@ -73,7 +73,7 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	if !hasScheme {
 		place = endpoint
 	}
-	if err := reach(ctx, place); err != nil { // etcd's client only says that there was no answer
+	if err := reach(ctx, place); err != nil { // etcd's client only reports a timeout
 		return Finding{
 			Verdict: Problem, Measured: shortest(err),
 			Means: "it cannot be reached: with too few of them no node can take over",
@@ -116,7 +116,7 @@ func askEndpoint(ctx context.Context, client *clientv3.Client, endpoint string) 
 	return f
 }
 
-// membersOf tells how large the quorum is.
+// membersOf returns the size of the quorum.
 func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Finding {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -143,7 +143,7 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	return f
 }
 
-// recordIn reads the record of the pair, if there is one.
+// recordIn reads the cluster record, if it exists.
 func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Finding {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -171,7 +171,7 @@ func (in *inspector) recordIn(ctx context.Context, client *clientv3.Client) Find
 	return f
 }
 
-// checkVoters asks the quorum of a pair whose coordinator is raft.
+// checkVoters queries the quorum of a pair with the raft coordinator.
 func checkVoters(ctx context.Context, in *inspector) []Finding {
 	r := &in.cfg.Coordinator.Raft
 	if in.cfg.Coordinator.Type != config.CoordinatorRaft {
@@ -230,7 +230,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	return append(all, f)
 }
 
-// shortest is what an error says at its end, on one line.
+// shortest returns the last part of an error, on one line.
 func shortest(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(text, "refused") {

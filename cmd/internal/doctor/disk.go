@@ -16,16 +16,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// What disks are measured by.
+// Parameters of the disk checks.
 const (
 	syncs        = 300
-	syncsBeside  = 30 // where a node runs: it should not notice
+	syncsBeside  = 30 // with a running node, which should not be affected
 	syncBytes    = 4096
-	slowSync     = 20 * time.Millisecond // of every other sync
+	slowSync     = 20 * time.Millisecond // median
 	verySlowSync = 200 * time.Millisecond
 )
 
-// nearest is the directory, or the nearest one above it that is there.
+// nearest returns the directory, or its nearest existing parent.
 func nearest(dir string) (place string, made bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -38,7 +38,7 @@ func nearest(dir string) (place string, made bool) {
 	}
 }
 
-// checkSpace compares what is free with what the node will want.
+// checkSpace compares the free space with the expected needs of the node.
 func checkSpace(_ context.Context, in *inspector) []Finding {
 	u, err := vfs.OS().Usage(in.place)
 	if err != nil {
@@ -61,7 +61,7 @@ func checkSpace(_ context.Context, in *inspector) []Finding {
 		out.Bytes(wanted)), "")
 }
 
-// checkDirectory looks whether this user can use the data directory, and others cannot.
+// checkDirectory checks that this user can use the data directory, and other users cannot.
 func checkDirectory(_ context.Context, in *inspector) []Finding {
 	dir := in.cfg.Data.Dir
 	if !in.made {
@@ -97,7 +97,7 @@ func checkDirectory(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// tryFile makes a file and removes it.
+// tryFile creates a file and removes it.
 func tryFile(dir string) error {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -110,7 +110,7 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkSync measures how long it takes until a small write is on the disk: each commit waits for one on each node.
+// checkSync measures the latency of small synced writes: each commit waits for one on each node.
 func checkSync(ctx context.Context, in *inspector) []Finding {
 	count := syncs
 	if in.owner != 0 {
@@ -143,14 +143,14 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 		1/p50.Seconds()), "")
 }
 
-// measureSyncs writes and syncs, and returns the times in rising order.
+// measureSyncs writes and syncs, and returns the times in ascending order.
 func measureSyncs(ctx context.Context, dir string, count int) (times []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
 		return nil, fmt.Errorf("make a file: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	// As the log does: in a file that has its size already.
+	// Like the log, it writes to a preallocated file.
 	if _, err = f.Write(make([]byte, count*syncBytes)); err == nil {
 		err = f.Sync()
 	}

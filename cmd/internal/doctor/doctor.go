@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor checks a machine and the settings of a node before the node is put to work: what would stop it, slow
-// it down, or cost data later. It changes nothing but a small file in the data directory's filesystem, which it
-// removes, and takes no lock: a node that runs on that directory is not disturbed.
+// Package doctor checks a machine and the settings of a node before the node is used. It finds problems that would
+// prevent its start, slow it down, or cause data loss later. It writes only a small file in the data directory's
+// filesystem, which it removes, and takes no locks. A node running on that directory is not disturbed.
 package doctor
 
 import (
@@ -16,28 +16,28 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Verdict says how a check ended.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
 const (
-	// OK is as it should be.
+	// OK means that no problem was found.
 	OK Verdict = "ok"
-	// Warning works, and may become a problem.
+	// Warning means that it works, but may become a problem.
 	Warning Verdict = "warning"
-	// Problem keeps the node from starting or being safe.
+	// Problem prevents the start or the safe operation of the node.
 	Problem Verdict = "problem"
-	// NotChecked could not be looked at; Means says why.
+	// NotChecked means that the check was not possible; Means contains the reason.
 	NotChecked Verdict = "not checked"
 )
 
-// Finding is what one check has found.
+// Finding is the result of one check.
 type Finding struct {
-	// Check is its name; Subject is what it looked at, if there are several.
+	// Check is its name. Subject is the checked object, if there are several.
 	Check   string  `json:"check"`
 	Subject string  `json:"subject,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Measured is what was seen, Means what that means, and Do what to do about it.
+	// Measured is the observed value, Means its meaning, and Do the recommended action.
 	Measured string `json:"measured,omitempty"`
 	Means    string `json:"means,omitempty"`
 	Do       string `json:"do,omitempty"`
@@ -47,40 +47,40 @@ type Finding struct {
 type Options struct {
 	// Config of the node.
 	Config config.Config
-	// Peer is the address of the other node, host:port; empty: as the pair's record says.
+	// Peer is the address of the other node, host:port; empty: from the cluster record.
 	Peer string
 	// Version of this program.
 	Version string
 }
 
-// limits of what is waited for.
+// timeouts of the checks.
 const (
 	askLimit  = 3 * time.Second
 	syncLimit = 3 * time.Second
 )
 
-// inspector is what the checks share.
+// inspector is the shared state of the checks.
 type inspector struct {
 	o   Options
 	cfg config.Config
 	now time.Time
 
-	place string // the data directory, or the nearest directory above it that is there
-	made  bool   // the data directory is there
-	owner int    // process that holds the data directory; 0: none, or not known
+	place string // the data directory, or its nearest existing parent
+	made  bool   // the data directory exists
+	owner int    // process that has locked the data directory; 0: none, or unknown
 
-	mu          sync.Mutex       // guards what follows
-	record      *failover.Record // as etcd has it; nil: none, or not known
-	recordAsked bool             // etcd was asked for it
+	mu          sync.Mutex       // guards the fields below
+	record      *failover.Record // as stored in etcd; nil: none, or unknown
+	recordAsked bool             // it was requested from etcd
 }
 
-// check is one of them, by its name.
+// check is a check with its name.
 type check struct {
 	name string
 	run  func(context.Context, *inspector) []Finding
 }
 
-// checks in the order in which they are told. Those of a later stage use what earlier ones found.
+// checks returns the checks in the order of their output. Those of a later stage use results of earlier ones.
 func checks() [][]check {
 	return [][]check{
 		{
@@ -102,7 +102,7 @@ func checks() [][]check {
 	}
 }
 
-// Run does all checks, those of a stage at the same time.
+// Run runs all checks, those of a stage concurrently.
 func Run(ctx context.Context, o Options) []Finding {
 	in := &inspector{o: o, cfg: o.Config, now: time.Now()}
 	in.place, in.made = nearest(o.Config.Data.Dir)
@@ -127,7 +127,7 @@ func Run(ctx context.Context, o Options) []Finding {
 	return all
 }
 
-// Worst is the gravest verdict of all.
+// Worst returns the most severe verdict.
 func Worst(all []Finding) Verdict {
 	worst := OK
 	for _, f := range all {
@@ -138,7 +138,7 @@ func Worst(all []Finding) Verdict {
 	return worst
 }
 
-// one makes the finding of a check that has one.
+// one returns the finding of a check with a single finding.
 func one(v Verdict, measured, means, do string) []Finding {
 	return []Finding{{Verdict: v, Measured: measured, Means: means, Do: do}}
 }
@@ -147,7 +147,7 @@ func notChecked(format string, args ...any) []Finding {
 	return []Finding{{Verdict: NotChecked, Means: fmt.Sprintf(format, args...)}}
 }
 
-// keepRecord remembers the record of the pair for later stages.
+// keepRecord stores the cluster record for later stages.
 func (in *inspector) keepRecord(r *failover.Record) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

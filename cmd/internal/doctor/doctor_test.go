@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// inspect makes an inspector for a configuration that is changed from one that has nothing to complain about.
+// inspect returns an inspector for a valid configuration after change.
 func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	t.Helper()
 	cfg := config.Default()
@@ -33,7 +33,7 @@ func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	return in
 }
 
-// told holds a finding against what is expected of it: each but an ok one says what it means, and a problem what to do.
+// told checks a finding. Each finding except an OK one has a meaning, and a problem has a recommended action.
 func told(t *testing.T, f Finding, v Verdict, words ...string) {
 	t.Helper()
 	text := fmt.Sprintf("%+v", f)
@@ -58,7 +58,7 @@ func TestDirectory(t *testing.T) {
 	told(t, check(), Warning, "chmod 750")
 	require.NoError(t, os.Chmod(dir, 0o777))
 	told(t, check(), Problem, "others", "chmod 750")
-	require.NoError(t, os.Chmod(dir, 0o750)) // as a node makes it
+	require.NoError(t, os.Chmod(dir, 0o750)) // the mode used by a node
 	told(t, check(), OK)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestDirectory(t *testing.T) {
 		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))
 	})
 	told(t, check(), Problem, "is a file")
-	if _, err := os.Stat("/proc/self"); err == nil { // where nobody can make a file
+	if _, err := os.Stat("/proc/self"); err == nil { // where no file can be created
 		in = inspect(t, func(c *config.Config) { c.Data.Dir = "/proc/self" })
 		told(t, check(), Problem, "/proc/self")
 		told(t, checkSync(t.Context(), in)[0], Problem)
@@ -213,9 +213,9 @@ func TestCertificates(t *testing.T) {
 		require.NoError(t, os.Chmod(goodKey, mode))
 		told(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
 	}
-	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as a package has it
+	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as installed by a package
 	told(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
-	// A client's certificate is not enough for a node.
+	// A client certificate is not sufficient for a node.
 	template := *year
 	pair := ours.Client(t, "client", func(c *x509.Certificate) { c.NotAfter = template.NotAfter })
 	var err error
@@ -236,7 +236,7 @@ func TestEtcd(t *testing.T) {
 	server, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
 	defer func() { _ = server.Close() }()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
 	in := inspect(t, func(c *config.Config) {
@@ -258,7 +258,7 @@ func TestEtcd(t *testing.T) {
 	require.Empty(t, checkEtcd(t.Context(), in))
 }
 
-// TestEveryCheck: on this machine each check ends with a verdict, and says what it has seen.
+// On this machine each check returns a verdict and the observed value.
 func TestEveryCheck(t *testing.T) {
 	in := inspect(t, func(*config.Config) {})
 	all := Run(t.Context(), Options{Config: in.cfg})

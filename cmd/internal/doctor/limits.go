@@ -14,16 +14,16 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// filesBesides is how many files a node has open besides connections.
+// filesBesides is the number of open files of a node in addition to connections.
 const filesBesides = 256
 
-// checkMemory compares memory.budget with what the process may have.
+// checkMemory compares memory.budget with the memory available to the process.
 func checkMemory(_ context.Context, in *inspector) []Finding {
 	machine, group := memoryLimits()
 	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
 }
 
-// memoryFinding judges a budget by the limits that are known; 0: not known.
+// memoryFinding checks a budget against the known limits; 0: unknown.
 func memoryFinding(budget, machine, group uint64) []Finding {
 	limit, of := machine, "the machine"
 	if group > 0 && (machine == 0 || group < machine) {
@@ -60,7 +60,7 @@ func checkOpenFiles(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// checkPorts looks whether the node can listen where it is told to.
+// checkPorts checks whether the node can listen on its configured addresses.
 func checkPorts(ctx context.Context, in *inspector) []Finding {
 	var all []Finding
 	for _, key := range []string{"listen", "metrics.listen", "coordinator.raft.listen", "console.listen"} {
@@ -75,7 +75,7 @@ func checkPorts(ctx context.Context, in *inspector) []Finding {
 	return all
 }
 
-// port looks at one address. It binds it for an instant only when no process listens on that port.
+// port checks one address. It binds it briefly, and only if no process listens on that port.
 func (in *inspector) port(ctx context.Context, address string) Finding {
 	host, text, err := net.SplitHostPort(address)
 	port, errPort := strconv.Atoi(text)

@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// What the kernel says of its clock: see adjtimex(2).
+// Clock states of the kernel: see adjtimex(2).
 const (
 	clockError   = 5    // TIME_ERROR: not synchronized
 	clockUnsync  = 0x40 // STA_UNSYNC
 	clockMaximum = 1_000_000
 )
 
-// dataSync waits until what was written to a file is on the disk.
+// dataSync waits until the data of a file is on the disk.
 func dataSync(f *os.File) error {
 	if err := unix.Fdatasync(int(f.Fd())); err != nil {
 		return fmt.Errorf("fdatasync: %w", err)
@@ -34,7 +34,7 @@ func dataSync(f *os.File) error {
 	return nil
 }
 
-// checkClock asks the kernel whether something keeps its clock right.
+// checkClock checks whether the kernel's clock is synchronized.
 func checkClock(context.Context, *inspector) []Finding {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
@@ -53,7 +53,7 @@ func checkClock(context.Context, *inspector) []Finding {
 	return one(OK, "synchronized, "+measured, "", "")
 }
 
-// filesystems that are known by their magic numbers.
+// filesystems returns names by magic number.
 func filesystems() map[int64]string {
 	return map[int64]string{
 		unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs",
@@ -64,7 +64,7 @@ func filesystems() map[int64]string {
 	}
 }
 
-// checkFilesystem looks at what the data directory is on.
+// checkFilesystem checks the filesystem of the data directory.
 func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	var st unix.Statfs_t
 	if err := unix.Statfs(in.place, &st); err != nil {
@@ -99,7 +99,7 @@ func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// directWrites tries whether files there can be opened past the page cache.
+// directWrites reports whether files in dir can be opened with direct I/O.
 func directWrites(dir string) bool {
 	f, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
@@ -117,7 +117,7 @@ func directWrites(dir string) bool {
 	return true
 }
 
-// lockOwner is the process that has a file locked, without touching the lock; 0: none, or not known.
+// lockOwner returns the process that has locked a file, without accessing the lock; 0: none, or unknown.
 func lockOwner(name string) int {
 	var st syscall.Stat_t
 	if err := syscall.Stat(name, &st); err != nil {
@@ -141,7 +141,7 @@ func lockOwner(name string) int {
 	return 0
 }
 
-// portOwner is the process that listens on a port; 0: not known. listening tells whether one does.
+// portOwner returns the process that listens on a port; 0: unknown. listening reports whether a process does.
 func portOwner(port int) (pid int, listening bool) {
 	const listen = "0A"
 	inodes := map[string]bool{}
@@ -164,7 +164,7 @@ func portOwner(port int) (pid int, listening bool) {
 	if len(inodes) == 0 {
 		return 0, false
 	}
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // those of others cannot be read
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // those of other users are not readable
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && inodes[target] {
 			pid, _ = strconv.Atoi(strings.Split(link, "/")[2])
@@ -174,7 +174,7 @@ func portOwner(port int) (pid int, listening bool) {
 	return 0, true
 }
 
-// nameOfProcess is what a process calls itself.
+// nameOfProcess returns the name of a process.
 func nameOfProcess(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
@@ -183,7 +183,8 @@ func nameOfProcess(pid int) string {
 	return strings.TrimSpace(string(b))
 }
 
-// memoryLimits are what the machine and the control group of this process allow, in bytes; 0: not known, or no limit.
+// memoryLimits returns the memory of the machine and the limit of this process's control group, in bytes; 0: unknown or
+// unlimited.
 func memoryLimits() (machine, group uint64) {
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -194,15 +195,15 @@ func memoryLimits() (machine, group uint64) {
 		}
 	}
 	if text := groupFile("memory.max", "memory/memory.limit_in_bytes"); text != "" && text != "max" {
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // more is "no limit" in version 1
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // larger is "no limit" in version 1
 			group = n
 		}
 	}
 	return machine, group
 }
 
-// groupFile reads a file of this process's control group: of version 2 in its own group or at the root that a container
-// sees, or of version 1; empty if there is none.
+// groupFile reads a file of this process's control group; empty if it does not exist. In version 2 it is in the
+// process's own group, or at the root as seen in a container.
 func groupFile(second, first string) string {
 	const root = "/sys/fs/cgroup"
 	var names []string
@@ -221,7 +222,7 @@ func groupFile(second, first string) string {
 	return ""
 }
 
-// checkProcessors tells how many the node may use.
+// checkProcessors reports the number of available processors.
 func checkProcessors(context.Context, *inspector) []Finding {
 	n := runtime.NumCPU()
 	measured := out.Plural(n, "processor")
@@ -238,7 +239,7 @@ func checkProcessors(context.Context, *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// checkKernel looks at what slows a node down or has it killed.
+// checkKernel checks kernel settings that slow a node down or cause it to be killed.
 func checkKernel(context.Context, *inspector) []Finding {
 	var all []Finding
 	add := func(subject string, v Verdict, measured, means, do string) {
@@ -292,7 +293,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	return all
 }
 
-// chosenOf is the word in brackets: always [madvise] never.
+// chosenOf returns the word in brackets: always [madvise] never.
 func chosenOf(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, _ := strings.Cut(after, "]")
@@ -317,11 +318,11 @@ func swapBytes() (total uint64) {
 	return total
 }
 
-// openFiles is how many files this process may have open.
+// openFiles returns the maximum number of open files of this process.
 func openFiles() (uint64, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, fmt.Errorf("getrlimit: %w", err)
 	}
-	return limit.Max, nil // the Go runtime raises the soft one to it
+	return limit.Max, nil // the Go runtime raises the soft limit to it
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// offClock is how far the clocks of two nodes may be apart.
+// offClock is the maximum clock difference between two nodes.
 const offClock = 500 * time.Millisecond
 
-// checkPair compares the data directory with the pair's record.
+// checkPair compares the data directory with the cluster record.
 func checkPair(_ context.Context, in *inspector) []Finding {
 	id, err := store.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,12 +64,12 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	return one(OK, measured, "", "")
 }
 
-// strangers counts the nodes of a pair that are not this one.
+// strangers counts the nodes of a pair other than this one.
 func strangers(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
-// checkPeer asks the other node: whether it can be reached as this one will, and whether they fit together.
+// checkPeer checks whether the other node is reachable with this node's credentials, and whether both are compatible.
 func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type == config.CoordinatorNone {
 		return nil
@@ -86,7 +86,7 @@ func checkPeer(ctx context.Context, in *inspector) []Finding {
 	return []Finding{f}
 }
 
-// peerAddress is where the other node is: as it was given, or as the record says.
+// peerAddress returns the address of the other node: the given one, or that in the cluster record.
 func (in *inspector) peerAddress() (address, name string) {
 	record, _ := in.pairRecord()
 	if in.o.Peer != "" || record == nil {
@@ -106,7 +106,7 @@ func (in *inspector) peerAddress() (address, name string) {
 	return "", ""
 }
 
-// askPeer asks one node for its status, with this node's certificate.
+// askPeer requests the status of one node, with this node's certificate.
 func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	files := in.cfg.TLS.Files()
 	c, err := client.Open(ctx, client.Options{
@@ -123,7 +123,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	}
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	_, _ = n.Status(limited) // the connection is made
+	_, _ = n.Status(limited) // establishes the connection
 	start := time.Now()
 	st, err := n.Status(limited)
 	took := time.Since(start)
@@ -146,7 +146,7 @@ func (in *inspector) askPeer(ctx context.Context, address string) Finding {
 	return in.judgePeer(st, start, took)
 }
 
-// judgePeer compares what the other node says with this one.
+// judgePeer compares the status of the other node with this one.
 func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took time.Duration) Finding {
 	f := Finding{Verdict: OK, Measured: fmt.Sprintf("%s, %s, answers in %v", st.GetNode().GetName(), st.GetVersion(),
 		took.Round(10*time.Microsecond))}
@@ -179,7 +179,7 @@ func (in *inspector) judgePeer(st *pb.GetStatusResponse, start time.Time, took t
 	return f
 }
 
-// reach tells whether something listens at an address.
+// reach returns an error if no process listens on an address.
 func reach(ctx context.Context, address string) error {
 	d := net.Dialer{Timeout: askLimit}
 	conn, err := d.DialContext(ctx, "tcp", address)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestFullTmpfs: a filesystem in memory, and then a full one.
+// An in-memory filesystem is reported, and a full one as well.
 func TestFullTmpfs(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m,mode=700"); err != nil {
@@ -34,7 +34,7 @@ func TestFullTmpfs(t *testing.T) {
 	require.Len(t, left, 1, "it leaves nothing behind")
 }
 
-// TestLockOwner: who holds a lock is known without touching it.
+// The holder of a lock is found without accessing the lock.
 func TestLockOwner(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	require.Zero(t, lockOwner(name))

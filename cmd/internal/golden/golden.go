@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package golden holds what commands print for programs against files below testdata: names and shapes of the output
-// of --output json are used by scripts, and must not change by accident. With UPDATE_GOLDEN=1 the files are written.
+// Package golden compares the output of commands with files below testdata. Scripts depend on the names and types in
+// the output of --output json, so they must not change accidentally. UPDATE_GOLDEN=1 updates the files.
 package golden
 
 import (
@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// JSON compares v, as it is printed for programs, with a file below testdata.
+// JSON compares the JSON encoding of v with a file below testdata.
 func JSON(t *testing.T, name string, v any) {
 	t.Helper()
 	var b bytes.Buffer
@@ -45,8 +45,8 @@ func Text(t *testing.T, name, text string) {
 	require.Equal(t, string(want), text, file)
 }
 
-// Shape writes a JSON document with the names of its fields, in their order, and their types instead of the values. Of
-// a list it writes the first element.
+// Shape returns the field names of a JSON document, in their order, with types instead of values. For a list it returns
+// the first element.
 func Shape(t *testing.T, document string) string {
 	t.Helper()
 	dec := json.NewDecoder(strings.NewReader(document))
@@ -85,14 +85,14 @@ func shape(t *testing.T, dec *json.Decoder) string {
 	}
 }
 
-// Fill sets each field of a message, and of the messages in it, to a value that its name decides over, so that a field
-// that is added changes nothing in the others.
+// Fill sets each field of a message, recursively, to a value derived from the field's name. A new field therefore does
+// not change the other values.
 func Fill[M proto.Message](m M) M {
 	fillMessage(m.ProtoReflect(), 0)
 	return m
 }
 
-// deepest is how far messages that contain themselves are filled.
+// deepest is the maximum depth for recursive messages.
 const deepest = 6
 
 func fillMessage(m protoreflect.Message, depth int) {
@@ -123,7 +123,7 @@ func fillMessage(m protoreflect.Message, depth int) {
 	}
 }
 
-// number is a small one, the same for the same name.
+// number returns a small number derived from the name.
 func number(name string) uint32 { return 1 + crc32.ChecksumIEEE([]byte(name))%1000 }
 
 func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
@@ -148,8 +148,7 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// FillStruct is Fill for a struct that v points to. Functions, channels, interfaces and unexported fields are left
-// alone.
+// FillStruct is Fill for the struct that v points to. It skips functions, channels, interfaces and unexported fields.
 func FillStruct(v any) { fillValue(reflect.ValueOf(v).Elem(), "") }
 
 func fillValue(v reflect.Value, name string) {
@@ -178,7 +177,7 @@ func fillValue(v reflect.Value, name string) {
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(key, value)
 	case reflect.Interface:
-		if v.NumMethod() == 0 { // of any type
+		if v.NumMethod() == 0 { // an empty interface
 			v.Set(reflect.ValueOf(int64(number(name))))
 		}
 	default:

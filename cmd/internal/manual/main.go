@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manual writes what a package has beside the program, from its commands: a manual page of each in
-// DIR/man1, and completions for bash, zsh and fish in DIR. The bytes depend on the commands, VERSION and
-// SOURCE_DATE_EPOCH only. Usage:
+// Command manual generates files that are packaged with the program. It writes a manual page of each command to
+// DIR/man1, and completions for bash, zsh and fish to DIR. The output depends only on the commands, VERSION and
+// SOURCE_DATE_EPOCH. Usage:
 //
 //	go run ./cmd/internal/manual DIR VERSION
 package main
@@ -46,7 +46,8 @@ func run(args []string, epoch string) error {
 		return fmt.Errorf("make the directory of the pages: %w", err)
 	}
 
-	// Nothing of this machine may be in the pages: the commands see no environment, and defaults are of no TMPDIR.
+	// The pages must not depend on this machine: the commands get an empty environment, and TMPDIR is unset for the
+	// defaults.
 	if err := os.Unsetenv("TMPDIR"); err != nil {
 		return fmt.Errorf("forget TMPDIR: %w", err)
 	}
@@ -80,8 +81,8 @@ func completions(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// prepare makes the long texts of a command and those below it what the generator, which reads Markdown, takes for the
-// same: indented lines are examples and keep their lines, and what looks like a tag of HTML is text.
+// prepare converts the long texts of a command and its subcommands to Markdown for the generator. Indented lines are
+// examples and keep their line breaks, and HTML-like tags are escaped.
 func prepare(cmd *cobra.Command) {
 	cmd.Long = markdown(cmd.Long)
 	cmd.Short = markdown(cmd.Short)

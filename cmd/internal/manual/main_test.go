@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 )
 
-// Each command that --help lists has a page, and the same commands give the same bytes on every machine.
+// Each command listed by --help has a page, and the output is identical on every machine.
 func TestManual(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	require.NoError(t, run([]string{first, "v1.2.3"}, "1767225600"))
@@ -51,7 +51,7 @@ func TestManualRefuses(t *testing.T) {
 	require.ErrorContains(t, run([]string{"/dev/null/x", "v1"}, "0"), "make the directory")
 }
 
-// read returns the files below dir by their paths in it.
+// read returns the files below dir by their relative paths.
 func read(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)

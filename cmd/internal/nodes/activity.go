@@ -26,19 +26,19 @@ func newActivity(a *pb.Activity) *Activity {
 	return j
 }
 
-// Rates are what the active node does, between two answers of the same process.
+// Rates are the rates of the active node, between two answers of the same process.
 type Rates struct {
 	Published    float64 `json:"published_per_second"`
 	Delivered    float64 `json:"delivered_per_second"`
 	Acknowledged float64 `json:"acknowledged_per_second"`
 	Transactions float64 `json:"transactions_per_second"`
-	// How long batches took to be committed on every node that must have them; 0 if there were none.
+	// Commit latency of batches on all required nodes; 0 without batches.
 	CommitP50MS float64 `json:"commit_p50_ms"`
 	CommitP99MS float64 `json:"commit_p99_ms"`
 }
 
-// RatesBetween are those of the node that is active in both; nil if there is none, after a change of roles, a restart,
-// or when the same answer is there twice.
+// RatesBetween returns the rates of the node that is active in both. It returns nil if there is no such node, after a
+// role change or a restart, and if both contain the same answer.
 func RatesBetween(before, now *Status) *Rates {
 	if before == nil || now == nil {
 		return nil
@@ -60,7 +60,7 @@ func RatesBetween(before, now *Status) *Rates {
 	return nil
 }
 
-// since are the rates from before to a, which is so many seconds later.
+// since returns the rates from before to a, which are the given seconds apart.
 func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	per := func(now, then uint64) float64 {
 		if now < then {
@@ -86,7 +86,7 @@ func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	return r
 }
 
-// Percentile is the upper end of the bucket that has it; 0 if there is nothing in them.
+// Percentile returns the upper bound of the bucket that contains it; 0 if the buckets are empty.
 func Percentile(buckets []Latency, share float64) float64 {
 	all := uint64(0)
 	for _, b := range buckets {
@@ -102,5 +102,5 @@ func Percentile(buckets []Latency, share float64) float64 {
 	return 0
 }
 
-// AnsweredAt is the clock of the node when it answered; zero for one that does not tell it.
+// AnsweredAt returns the clock of the node when it answered; zero if the node does not report it.
 func (n *Node) AnsweredAt() time.Time { return n.now }

@@ -11,11 +11,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Condition is something that is the case now and that an operator may have to know.
+// Condition is a current condition that may be relevant for an operator.
 type Condition struct {
 	Condition string    `json:"condition"`
 	Severity  string    `json:"severity"`
-	Node      string    `json:"node,omitempty"` // that it is about; empty for the pair
+	Node      string    `json:"node,omitempty"` // node that it is about; empty for the pair
 	Since     time.Time `json:"since"`
 	Details   string    `json:"details,omitempty"`
 	Means     string    `json:"means"`
@@ -24,7 +24,7 @@ type Condition struct {
 	rank pb.Severity
 }
 
-// toldConditions are those that a node told. One of a release that knows none has alarms.
+// toldConditions returns the conditions reported by a node. A node of a release without conditions reports alarms.
 func toldConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	if r.GetNow() != nil {
 		return r.GetConditions()
@@ -39,8 +39,8 @@ func toldConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	return out
 }
 
-// addConditions puts together what the nodes told, each condition once. What one node says of another one counts only
-// if that one does not answer, and of the pair only what those say that know its newest record.
+// addConditions merges the reported conditions, each once. A node's conditions about another node count only if that
+// one does not answer. Conditions of the pair count only from nodes that have its newest record.
 func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	s.Conditions = []Condition{}
 	newest := uint64(0)
@@ -66,7 +66,7 @@ func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	})
 }
 
-// answers tells whether the node of an id has answered.
+// answers reports whether the node with an ID has answered.
 func (s *Status) answers(id string) bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.NodeID == id && n.Error == "" })
 }

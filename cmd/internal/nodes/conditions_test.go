@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Each condition is shown once: from the node that it is about, if that answers, and of the pair from those that know
-// its record.
+// Each condition is shown once. A condition of a node comes from that node, if it answers. A condition of the pair
+// comes from the nodes that have its newest record.
 func TestStatusConditions(t *testing.T) {
 	since := timestamppb.New(time.Unix(1_700_000_000, 0))
 	told := func(kind, node string, severity pb.Severity, details string) *pb.Condition {
@@ -48,7 +48,7 @@ func TestStatusConditions(t *testing.T) {
 		`"since":"2023-11-14T22:13:20Z","means":"That means.","do":"Do this."}`)
 }
 
-// A release that knows no conditions has alarms.
+// A release without conditions reports alarms.
 func TestStatusConditionsOfOlderRelease(t *testing.T) {
 	got := toldConditions(&pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "1", Name: "a"}, Alarms: []*pb.Alarm{{Kind: "damaged-log", Message: "record 7"}},

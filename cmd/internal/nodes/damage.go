@@ -4,7 +4,7 @@ package nodes
 
 import pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 
-// Damage counts what a node read, found damaged and repaired.
+// Damage counts data that a node read, found corrupt and repaired.
 type Damage struct {
 	ScrubbedPages    uint64 `json:"scrubbed_pages"`
 	ScrubbedLogBytes uint64 `json:"scrubbed_log_bytes"`
@@ -19,7 +19,7 @@ type Damage struct {
 	Index            string `json:"index,omitempty"`
 }
 
-// NewDamage makes it of what a node says.
+// NewDamage converts the counters reported by a node.
 func NewDamage(d *pb.DamageStatus) Damage {
 	return Damage{
 		ScrubbedPages: d.GetScrubbedPages(), ScrubbedLogBytes: d.GetScrubbedLogBytes(), Scrubs: d.GetScrubs(),

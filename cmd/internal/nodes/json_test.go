@@ -10,7 +10,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestJSON: the status for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	r := golden.Fill(&pb.GetStatusResponse{})
 	plan := rolling.NewPlan(r.GetPlan(), func(id string) string { return "name of " + id })

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNamesOfAbsentNodes: a plan names a node that does not answer by the name that the other one knows.
+// A plan refers to a node that does not answer by the name that the other node reports.
 func TestNamesOfAbsentNodes(t *testing.T) {
 	s := Status{
 		Nodes: []Node{{Name: "a", NodeID: "1"}, {Error: "refused"}},
@@ -21,7 +21,8 @@ func TestNamesOfAbsentNodes(t *testing.T) {
 	require.Equal(t, "b", rolling.NewPlan(&pb.Plan{Node: "2"}, s.NodeName).Node)
 }
 
-// TestMaintainingRole: people see that a standby rewrites; programs get the role that counts, and what is done, apart.
+// The status table shows that a standby rewrites its page file. The JSON output contains the actual role and the
+// operation separately.
 func TestMaintainingRole(t *testing.T) {
 	for operation, want := range map[string]string{
 		"": "standby", "scan": "standby", "backup": "standby",

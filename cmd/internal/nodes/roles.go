@@ -8,7 +8,7 @@ const (
 	Active  = "active"
 )
 
-// BaseRole makes no difference between an active with and without a standby.
+// BaseRole returns the same role for an active with and without a standby.
 func BaseRole(role string) string {
 	if role == "active-alone" {
 		return Active

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes asks the nodes of a pair what they are, and puts together what they say: the newest record of the pair,
-// its plan, and each condition once. Its types have the form of `lockstep status --output json`.
+// Package nodes requests the status of the nodes of a pair, and combines the answers: the newest cluster record, the
+// plan, and each condition once. Its types have the format of `lockstep status --output json`.
 package nodes
 
 import (
@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Status is the status of all nodes for programs.
+// Status is the status of all nodes, for programs.
 type Status struct {
 	Pair  *Pair         `json:"pair,omitempty"`
 	Nodes []Node        `json:"nodes"`
@@ -27,12 +27,12 @@ type Status struct {
 	// Conditions of the pair and of both nodes, each once, the most serious first.
 	Conditions []Condition `json:"conditions"`
 
-	// PlanText is the same in words, while it is under way.
+	// PlanText describes the plan while it is in progress.
 	PlanText string            `json:"-"`
-	names    map[string]string // of the nodes of the pair, by their ids, also of those that do not answer
+	names    map[string]string // node names by ID, including nodes that do not answer
 }
 
-// Pair is the pair's record.
+// Pair is the cluster record.
 type Pair struct {
 	PairID               string    `json:"pair_id"`
 	Config               uint64    `json:"config"`
@@ -42,9 +42,9 @@ type Pair struct {
 	MinInSync            uint32    `json:"min_in_sync"`
 	Coordinator          string    `json:"coordinator"`
 	CoordinatorReachable bool      `json:"coordinator_reachable"`
-	Paused               string    `json:"paused,omitempty"` // since when and why
+	Paused               string    `json:"paused,omitempty"` // time and reason
 	Forced               *Forced   `json:"forced,omitempty"`
-	FailbackAt           time.Time `json:"failback_at,omitzero"` // when the active hands over to the preferred node
+	FailbackAt           time.Time `json:"failback_at,omitzero"` // when the active switches over to the preferred node
 }
 
 // Forced is the last forced failover.
@@ -101,14 +101,14 @@ type Node struct {
 	// Certificates that the node uses; empty without TLS.
 	Certificates []Certificate `json:"certificates"`
 
-	// Err is why it did not answer, if it did not.
+	// Err is why it did not answer; nil if it did.
 	Err error `json:"-"`
 
-	conditions []*pb.Condition // what this node told
+	conditions []*pb.Condition // reported by this node
 	now        time.Time       // its clock when it answered
 }
 
-// Activity is what a node does and uses. What only rises counts since the process was started.
+// Activity is the activity and resource usage of a node. Counters start at the start of the process.
 type Activity struct {
 	Published         uint64    `json:"published"`
 	PublishedBytes    uint64    `json:"published_bytes"`
@@ -122,36 +122,36 @@ type Activity struct {
 	Commits           []Latency `json:"commits"`
 }
 
-// Latency counts batches that took as long as that to be committed.
+// Latency is a histogram bucket of commit latencies.
 type Latency struct {
 	UpToMS float64 `json:"up_to_ms"`
 	Count  uint64  `json:"count"`
 }
 
-// Alarm is something that an operator should look at.
+// Alarm is a problem that an operator should check.
 type Alarm struct {
 	Kind    string    `json:"kind"`
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
 }
 
-// Left is what a node keeps and does not use: it may be removed.
+// Left is a file that a node keeps and does not use: it may be removed.
 type Left struct {
 	Path  string `json:"path"`
 	Kind  string `json:"kind"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// Certificate is a file with certificates that a node uses.
+// Certificate is a certificate file that a node uses.
 type Certificate struct {
 	Use       string    `json:"use"` // "node", "etcd", "raft" or "metrics"
 	File      string    `json:"file"`
-	Authority bool      `json:"authority"` // it has those that others are checked against
+	Authority bool      `json:"authority"` // it contains the CA certificates
 	Subject   string    `json:"subject"`
 	Ends      time.Time `json:"ends"`
 }
 
-// Maintenance is what a node does to its page file now.
+// Maintenance is the current operation of a node on its page file.
 type Maintenance struct {
 	Operation  string    `json:"operation"`
 	Since      time.Time `json:"since"`
@@ -160,8 +160,8 @@ type Maintenance struct {
 	TotalBytes uint64    `json:"total_bytes"`
 }
 
-// ShownRole is the role as people are to see it: a standby that rewrites its page file stays in sync, but has to drop
-// the rewrite and apply what came in meanwhile before it can take over.
+// ShownRole returns the role for display. A standby that rewrites its page file stays in sync. Before a takeover it
+// must cancel the rewrite and apply the records received in the meantime.
 func (n *Node) ShownRole() string {
 	if n.Maintenance != nil && n.Maintenance.Operation == "rewrite" {
 		return "maintaining (" + n.Role + ")"
@@ -169,7 +169,7 @@ func (n *Node) ShownRole() string {
 	return n.Role
 }
 
-// Unanswered is what takes the place of the role of a node that did not say what it is.
+// Unanswered returns the text displayed in place of the role of a node without an answer.
 func (n *Node) Unanswered() string {
 	if Refuses(n.Err) {
 		return "refuses"
@@ -177,7 +177,7 @@ func (n *Node) Unanswered() string {
 	return "unreachable"
 }
 
-// Refuses reports whether an error is a node's answer that the caller may not ask it.
+// Refuses reports whether an error means that the node denied the caller access.
 func Refuses(err error) bool {
 	return errors.Is(err, client.ErrDenied) || errors.Is(err, client.ErrUnauthenticated)
 }
@@ -193,7 +193,7 @@ func (m Maintenance) String() string {
 	return s
 }
 
-// Answered counts the nodes that did.
+// Answered returns the number of nodes that answered.
 func (s Status) Answered() int {
 	n := 0
 	for _, node := range s.Nodes {
@@ -204,14 +204,14 @@ func (s Status) Answered() int {
 	return n
 }
 
-// Answer is what one node said, or why it did not.
+// Answer is the answer of one node, or the error.
 type Answer struct {
 	Address  string
 	Response *pb.GetStatusResponse
 	Err      error
 }
 
-// AskAll asks all nodes at the same time what they are.
+// AskAll requests the status of all nodes concurrently.
 func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -227,7 +227,7 @@ func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.
 	return Combine(answers)
 }
 
-// Combine puts together what the nodes said.
+// Combine combines the answers of the nodes.
 func Combine(answers []Answer) Status {
 	s := Status{Nodes: make([]Node, len(answers)), names: make(map[string]string)}
 	pairs := make([]*pb.PairStatus, len(answers))
@@ -249,9 +249,9 @@ func Combine(answers []Answer) Status {
 	var failback time.Time
 	for _, p := range pairs {
 		if p.GetFailbackAt() != nil {
-			failback = p.GetFailbackAt().AsTime() // only the active knows
+			failback = p.GetFailbackAt().AsTime() // only the active has it
 		}
-		// The newest record that a node knows.
+		// The newest record that a node has.
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
 			s.Pair = newPair(p)
 		}
@@ -262,7 +262,7 @@ func Combine(answers []Answer) Status {
 	return s
 }
 
-// addPlan takes the plan from the active node, or from the one that knows it.
+// addPlan uses the plan of the active node, or of a node that has it.
 func (s *Status) addPlan(plans []*pb.Plan) {
 	var plan *pb.Plan
 	for i, p := range plans {
@@ -280,7 +280,7 @@ func (s *Status) addPlan(plans []*pb.Plan) {
 	}
 }
 
-// NodeName finds the name of a node by its id.
+// NodeName returns the name of a node by its ID.
 func (s *Status) NodeName(id string) string {
 	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
 		return s.Nodes[i].Name
@@ -291,7 +291,7 @@ func (s *Status) NodeName(id string) string {
 	return id
 }
 
-// Ask asks one node what it is.
+// Ask requests the status of one node.
 func Ask(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
 	n, err := c.Node(addr)
 	if err != nil {
@@ -300,7 +300,7 @@ func Ask(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusRespo
 	return n.Status(ctx)
 }
 
-// shortError gives the last part of an error, which says what the system says.
+// shortError returns the last part of an error, which is the system's message.
 func shortError(err error) string {
 	s := err.Error()
 	switch {
@@ -394,7 +394,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 	return j
 }
 
-// Fingerprint differs when there is something new to show.
+// Fingerprint changes if the displayed status changes.
 func (s Status) Fingerprint() string {
 	text := fmt.Sprintf("%+v %s %+v", s.Pair, s.PlanText, s.Conditions)
 	for _, n := range s.Nodes {
@@ -404,7 +404,7 @@ func (s Status) Fingerprint() string {
 	return text
 }
 
-// String is what a person has to know of it.
+// String describes the forced failover for an operator.
 func (f *Forced) String() string {
 	text := fmt.Sprintf("at %s by %s; what the other node had acknowledged after LSN %d may be lost, and is kept in "+
 		"a file when that one comes back",

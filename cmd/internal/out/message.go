@@ -13,19 +13,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Position names a log record.
+// Position is the position of a log record.
 type Position struct {
 	Term  uint64 `json:"term"`
 	LSN   uint64 `json:"lsn"`
 	Chain string `json:"chain"`
 }
 
-// NewPosition makes it of a position.
+// NewPosition converts a position.
 func NewPosition(p lsn.Position) Position {
 	return Position{Term: p.Term, LSN: p.LSN, Chain: fmt.Sprintf("%08x", p.Chain)}
 }
 
-// Message is a message for programs.
+// Message is a message, for programs.
 type Message struct {
 	Queue         string      `json:"queue"`
 	Sequence      uint64      `json:"sequence"`
@@ -35,7 +35,7 @@ type Message struct {
 	Content
 }
 
-// DeadLetter is where a message comes from that was moved to a dead-letter queue, and why.
+// DeadLetter is the origin of a message that was moved to a dead-letter queue, and the reason.
 type DeadLetter struct {
 	Queue        string    `json:"queue"`
 	Subscription string    `json:"subscription"`
@@ -45,7 +45,7 @@ type DeadLetter struct {
 	MovedAt      time.Time `json:"moved_at"`
 }
 
-// Content is what the publisher gave.
+// Content is the content set by the publisher.
 type Content struct {
 	Properties    map[string]string `json:"properties,omitempty"`
 	MessageID     string            `json:"message_id,omitempty"`
@@ -57,7 +57,8 @@ type Content struct {
 	Priority      *uint8            `json:"priority,omitempty"`
 	ExpiresAt     time.Time         `json:"expires_at,omitzero"`
 	DeliverAt     time.Time         `json:"deliver_at,omitzero"`
-	// TypedProperties are true, false, numbers and, for bytes, {"base64": …}. What is no number of JSON is a text.
+	// TypedProperties are booleans, numbers and, for bytes, {"base64": …}. Numbers without a JSON representation are
+	// strings.
 	TypedProperties map[string]any `json:"typed_properties,omitempty"`
 
 	// Body, if it is valid UTF-8; else BodyBase64.
@@ -65,7 +66,7 @@ type Content struct {
 	BodyBase64 string  `json:"body_base64,omitempty"`
 }
 
-// NewMessage makes it of a message that was read. body: with its body.
+// NewMessage converts a stored message. body: include its body.
 func NewMessage(queue string, m client.Stored, body bool) Message {
 	j := Message{
 		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount,
@@ -98,7 +99,7 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 	return j
 }
 
-// utc leaves the zero time as it is, which is left out.
+// utc keeps the zero time unchanged, so that it is omitted.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -106,7 +107,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// typed makes a value one that JSON can say.
+// typed converts a value to one that JSON can represent.
 func typed(v any) any {
 	switch v := v.(type) {
 	case []byte:

@@ -15,13 +15,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Printer prints to one writer in one format. Not safe for concurrent use.
+// Printer prints to one writer in one format. It is not safe for concurrent use.
 type Printer struct {
 	w    io.Writer
 	json bool
 }
 
-// New makes a printer. format is "table" or "json".
+// New creates a printer. format is "table" or "json".
 func New(w io.Writer, format string) (*Printer, error) {
 	switch format {
 	case "table":
@@ -32,10 +32,10 @@ func New(w io.Writer, format string) (*Printer, error) {
 	return nil, fmt.Errorf("--output %q is neither table nor json", format)
 }
 
-// JSON tells whether programs are to read the output.
+// JSON reports whether the format is JSON.
 func (p *Printer) JSON() bool { return p.json }
 
-// Object prints v as one line of JSON. What is not for programs is not printed at all.
+// Object prints v as one line of JSON. In the table format it prints nothing.
 func (p *Printer) Object(v any) error {
 	if !p.json {
 		return nil
@@ -48,7 +48,7 @@ func (p *Printer) Object(v any) error {
 	return nil
 }
 
-// Sentence prints a line for people; nothing when programs read.
+// Sentence prints a line of text. In the JSON format it prints nothing.
 func (p *Printer) Sentence(format string, args ...any) error {
 	if p.json {
 		return nil
@@ -56,7 +56,7 @@ func (p *Printer) Sentence(format string, args ...any) error {
 	return p.write(fmt.Sprintf(format, args...) + "\n")
 }
 
-// Raw prints bytes as they are.
+// Raw prints bytes unchanged.
 func (p *Printer) Raw(b []byte) error {
 	if _, err := p.w.Write(b); err != nil {
 		return fmt.Errorf("print: %w", err)
@@ -66,7 +66,7 @@ func (p *Printer) Raw(b []byte) error {
 
 func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
 
-// Table prints rows for people. Numbers are aligned to the right, and columns whose header begins with ">".
+// Table prints a table. Numbers and columns whose header starts with ">" are aligned to the right.
 func (p *Printer) Table(header []string, rows [][]any) error {
 	if p.json {
 		return nil
@@ -98,7 +98,7 @@ func (p *Printer) Table(header []string, rows [][]any) error {
 	return p.write(trimLines(t.Render()))
 }
 
-// Pairs prints names and values below each other for people.
+// Pairs prints names and values, one pair per line.
 func (p *Printer) Pairs(rows [][2]string) error {
 	if p.json {
 		return nil
@@ -114,7 +114,7 @@ func (p *Printer) Pairs(rows [][2]string) error {
 	return p.write(b.String())
 }
 
-// trimLines takes the blanks off the ends of lines.
+// trimLines removes trailing blanks from lines.
 func trimLines(s string) string {
 	lines := strings.Split(s, "\n")
 	for i := range lines {
@@ -123,10 +123,10 @@ func trimLines(s string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// Count writes a number with separators: 1,234,567.
+// Count formats a number with separators: 1,234,567.
 func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string { return units.Count(n) }
 
-// Plural writes a number of things: "1 message", "2 messages", "0 messages". The plural is the thing with an s.
+// Plural formats a number of things: "1 message", "2 messages", "0 messages". The plural is formed with an s.
 func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -134,10 +134,10 @@ func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
 	return Count(n) + " " + thing
 }
 
-// Bytes writes a size: 512 B, 1.5 KiB, 2.0 GiB.
+// Bytes formats a size: 512 B, 1.5 KiB, 2.0 GiB.
 func Bytes[T ~int | ~int64 | ~uint64](n T) string { return units.Bytes(n) }
 
-// YesNo writes a bool.
+// YesNo formats a bool.
 func YesNo(b bool) string {
 	if b {
 		return "yes"

@@ -47,7 +47,7 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "16.0 EiB", out.Bytes(uint64(1<<64-1)))
 }
 
-// TestStoredProperties: a dead letter says in short where it comes from, before its properties.
+// A dead letter is displayed with its origin before its properties.
 func TestStoredProperties(t *testing.T) {
 	s := client.Stored{Message: client.Message{Subject: "order"}}
 	require.Equal(t, "subject: order", out.StoredProperties(&s))

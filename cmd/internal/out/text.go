@@ -14,14 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// maxBodyText is how much of a body a table shows, in characters.
+// maxBodyText is the maximum length of a body in a table, in characters.
 const maxBodyText = 60
 
-// Body shows the beginning of a body on one line.
+// Body returns the start of a body on one line.
 func Body(body []byte) string {
 	head := body[:min(len(body), 4*maxBodyText)]
 	for len(head) < len(body) && len(head) > 0 && !utf8.RuneStart(body[len(head)]) {
-		head = head[:len(head)-1] // do not cut a character in two
+		head = head[:len(head)-1] // do not split a character
 	}
 	if !utf8.Valid(head) {
 		return "(binary)"
@@ -40,7 +40,7 @@ func Body(body []byte) string {
 	return s
 }
 
-// StoredProperties is Properties with, before it, where a dead letter comes from.
+// StoredProperties is Properties, preceded by the origin of a dead letter.
 func StoredProperties(s *client.Stored) string {
 	d := s.DeadLetter
 	if d == nil {
@@ -66,7 +66,7 @@ func priority(p *uint8) string {
 	return fmt.Sprint(*p)
 }
 
-// moment is empty for a time that is not set.
+// moment is empty for the zero time.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -74,8 +74,8 @@ func moment(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// Properties shows what a message has beside its body: the standard fields, and then the properties in the order of
-// their keys.
+// Properties formats a message without its body: the standard fields, and then the properties in the order of their
+// keys.
 func Properties(m *client.Message) string {
 	var parts []string
 	for _, field := range [...]struct{ name, text string }{

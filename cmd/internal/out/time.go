@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// LocalTime writes a time for people: in the local time zone, "-" for none.
+// LocalTime formats a time in the local time zone; "-" for the zero time.
 func LocalTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -19,16 +19,16 @@ func LocalTime(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// IsTerminal tells whether w is a terminal.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Milliseconds with three digits after the point, for programs.
+// Milliseconds returns d in milliseconds, with microsecond precision.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Span writes a duration as flags take it: 30s, 1h30m; nothing for 0.
+// Span formats a duration as accepted by flags: 30s, 1h30m; empty for 0.
 func Span(d time.Duration) string {
 	if d == 0 {
 		return ""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package process has what the long-running processes of this program share: their logger, what they do about SIGHUP,
-// and the memory budget.
+// Package process implements the common parts of the long-running processes of this program: logger, SIGHUP handling
+// and memory limit.
 package process
 
 import (
@@ -19,7 +19,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger makes the logger of a node: text for people, or one JSON object per line; and what changes its level.
+// NewLogger creates the logger of a node, with text or one JSON object per line. It also returns a function that
+// changes its level.
 func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
 	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -52,8 +53,8 @@ func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// OnHangup calls reload for each SIGHUP until stop is called, and keeps the signal from ending this process: operators
-// expect what can be read again to be read again, and closing terminals send it, too.
+// OnHangup calls reload for each SIGHUP until stop is called, and keeps the signal from terminating this process.
+// Operators expect SIGHUP to reload the configuration, and closing terminals send it, too.
 func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

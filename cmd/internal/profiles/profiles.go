@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package profiles keeps how pairs are reached, and by whom, in a file of the user.
+// Package profiles stores addresses and credentials of pairs in a file of the user.
 package profiles
 
 import (
@@ -21,35 +21,35 @@ import (
 
 // Environment variables.
 const (
-	// EnvFile names the file, in place of lockstep/config.yaml in the user's directory for configuration.
+	// EnvFile names the file, in place of lockstep/config.yaml in the user's configuration directory.
 	EnvFile = "LOCKSTEP_PROFILES"
 	// EnvProfile names the profile to use.
 	EnvProfile = "LOCKSTEP_PROFILE"
 )
 
 var (
-	// ErrNoProfile is returned when there is no profile of that name.
+	// ErrNoProfile is returned if no profile has that name.
 	ErrNoProfile = errors.New("no such profile")
-	// ErrFile is returned when the file cannot be used.
+	// ErrFile is returned if the file cannot be used.
 	ErrFile = errors.New("profiles")
 )
 
-// Profile is one way to a pair.
+// Profile is the addresses and credentials of a pair.
 type Profile struct {
 	// Addresses of the nodes, host:port.
 	Addresses []string `yaml:"addresses"`
-	// CA, Certificate and Key are files in PEM.
+	// CA, Certificate and Key are PEM files.
 	CA          string `yaml:"ca,omitempty"`
 	Certificate string `yaml:"certificate,omitempty"`
 	Key         string `yaml:"key,omitempty"`
-	// Token is shown to the nodes; TokenFile has it instead.
+	// Token for the nodes, or TokenFile, which contains it.
 	Token     string `yaml:"token,omitempty"`
 	TokenFile string `yaml:"token_file,omitempty"`
 }
 
 // File is all profiles of a user.
 type File struct {
-	// Current is the name of the one that is used; empty: none.
+	// Current is the name of the current profile; empty: none.
 	Current string `yaml:"current,omitempty"`
 	// Profiles by their names.
 	Profiles map[string]Profile `yaml:"profiles"`
@@ -57,7 +57,7 @@ type File struct {
 	path string
 }
 
-// Path finds where the file is, from the environment; empty if the environment does not say.
+// Path returns the path of the file according to the environment; empty if unknown.
 func Path(lookup func(string) (string, bool)) string {
 	if path, ok := lookup(EnvFile); ok && path != "" {
 		return path
@@ -76,8 +76,8 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the file; one that is not there has no profiles. Errors: ErrFile, also if it has a token and others than
-// its owner may read it.
+// Load reads the file. A missing file has no profiles. It returns ErrFile also if the file contains a token and other
+// users may read it.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -90,7 +90,7 @@ func Load(path string) (*File, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	dec.KnownFields(true)
 	if err := dec.Decode(f); err != nil && len(bytes.TrimSpace(raw)) > 0 {
-		// The text of the error may have a part of a token.
+		// The text of the error may contain a part of a token.
 		return nil, fmt.Errorf("%w: %s is no file of profiles in YAML; mend it, or delete it and log in again", ErrFile,
 			path)
 	}
@@ -103,7 +103,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// checkMode wants that only the owner may read tokens.
+// checkMode returns an error if other users may read tokens.
 func (f *File) checkMode() error {
 	secret := false
 	for _, p := range f.Profiles {
@@ -144,16 +144,16 @@ func (f *File) Save() error {
 		err = os.Rename(temporary.Name(), f.path)
 	}
 	if err != nil {
-		_ = os.Remove(temporary.Name()) // the first error is told
+		_ = os.Remove(temporary.Name()) // the first error is returned
 		return fmt.Errorf("%w: %w", ErrFile, err)
 	}
 	return nil
 }
 
-// Where the file is.
+// Where returns the path of the file.
 func (f *File) Where() string { return f.path }
 
-// Get returns a profile. Errors: ErrNoProfile.
+// Get returns a profile, or ErrNoProfile.
 func (f *File) Get(name string) (Profile, error) {
 	p, ok := f.Profiles[name]
 	if !ok {
@@ -166,10 +166,10 @@ func (f *File) Get(name string) (Profile, error) {
 	return p, nil
 }
 
-// Names of all profiles, sorted.
+// Names returns the names of all profiles, sorted.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
 
-// CheckName tells whether a profile can have that name.
+// CheckName returns an error for an invalid profile name.
 func CheckName(name string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
 		return fmt.Errorf("%w: %q cannot be the name of a profile: letters, digits, dots, - and _, up to 63", ErrFile, name)
@@ -177,7 +177,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Masked shows what kind of token it is, and its last characters, but never enough to use it.
+// Masked returns the kind of a token and its last characters, but never enough to use it.
 func Masked(token string) string {
 	const shown, least = 4, 24
 	switch {

@@ -11,38 +11,38 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// Step says how far an operation is.
+// Step is the progress of an operation.
 type Step struct {
-	// Phase is what is being done.
+	// Phase is the current phase.
 	Phase string
-	// Done and Total in bytes; Total 0: it is not known.
+	// Done and Total in bytes; Total 0: unknown.
 	Done, Total uint64
-	// Left is the estimate of the node that does it; 0: none, it is made from the rate.
+	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration
 }
 
 const (
 	barWidth   = 28
-	plainEvery = 5 * time.Second // a plain line at most so often, except for the first and the last
+	plainEvery = 5 * time.Second // minimum interval of plain lines, except for the first and the last
 )
 
-// Bar is one operation. Safe for concurrent use.
+// Bar is the progress bar of one operation. It is safe for concurrent use.
 type Bar struct {
 	label string
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	step  Step
-	began time.Time // of the phase; zero before the operation began
+	began time.Time // of the phase; zero before the operation started
 	ended string
 
 	lineAt time.Time // of the last plain line
-	fresh  bool      // something happened since
+	fresh  bool      // changed since then
 }
 
-// NewBar makes a bar that shows nothing yet.
+// NewBar creates an empty bar.
 func NewBar(label string) *Bar { return &Bar{label: label} }
 
-// Set says how far the operation is.
+// Set sets the progress of the operation.
 func (b *Bar) Set(s Step) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (b *Bar) Set(s Step) {
 	b.step, b.ended = s, ""
 }
 
-// End says how it ended.
+// End sets the result of the operation.
 func (b *Bar) End(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +61,7 @@ func (b *Bar) End(text string) {
 	b.ended = text
 }
 
-// Line is the bar for a terminal; empty before it began.
+// Line returns the bar for a terminal; empty before the start.
 func (b *Bar) Line() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *Bar) Line() string {
 	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
-// Due is a line for where there is no terminal, when it is time for another one.
+// Due returns a line for plain output, if one is due.
 func (b *Bar) Due() (line string, due bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +97,7 @@ func (b *Bar) Due() (line string, due bool) {
 	return b.label + ": " + b.step.Phase + b.figures(now.Sub(b.began)), true
 }
 
-// figures are how much is done, how fast, and how long the rest takes. The caller holds mu.
+// figures formats the completed amount, the rate, and the remaining time. The caller holds mu.
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
 	if s.Total > 0 {

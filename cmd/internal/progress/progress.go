@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress shows how far long operations are: bars with rate and remaining time on a terminal, a line now and
-// then elsewhere.
+// Package progress displays the progress of long operations: bars with rate and remaining time on a terminal, periodic
+// lines elsewhere.
 //
-// bar.go is one operation, progress.go puts any number of them below each other.
+// bar.go implements the bar of one operation, progress.go the display of several bars.
 package progress
 
 import (
@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// drawEvery is how often a terminal is drawn at most.
+// drawEvery is the minimum interval between two redraws of a terminal.
 const drawEvery = 100 * time.Millisecond
 
-// Display shows bars below each other, and lines of text above them. Safe for concurrent use.
+// Display shows bars, and lines of text above them. It is safe for concurrent use.
 type Display struct {
 	w        io.Writer
 	terminal bool
 
-	mu     sync.Mutex // guards all below, and writing
+	mu     sync.Mutex // guards all fields below, and writing
 	bars   []*Bar
-	drawn  int // lines of bars on the terminal now
+	drawn  int // number of bar lines currently on the terminal
 	lastAt time.Time
 }
 
-// New makes a display. terminal tells whether w understands control sequences.
+// New creates a display. terminal reports whether w supports control sequences.
 func New(w io.Writer, terminal bool) *Display { return &Display{w: w, terminal: terminal} }
 
 // Bar adds an operation.
@@ -40,7 +40,7 @@ func (d *Display) Bar(label string) *Bar {
 	return b
 }
 
-// Set shows how far one of the operations is.
+// Set displays the progress of an operation.
 func (d *Display) Set(b *Bar, s Step) {
 	b.Set(s)
 	d.mu.Lock()
@@ -57,7 +57,7 @@ func (d *Display) Set(b *Bar, s Step) {
 	}
 }
 
-// End shows how one of the operations ended.
+// End displays the result of an operation.
 func (d *Display) End(b *Bar, format string, args ...any) {
 	b.End(fmt.Sprintf(format, args...))
 	d.mu.Lock()
@@ -69,7 +69,7 @@ func (d *Display) End(b *Bar, format string, args ...any) {
 	}
 }
 
-// Line shows a line of text above the bars.
+// Line prints a line of text above the bars.
 func (d *Display) Line(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +81,7 @@ func (d *Display) Line(format string, args ...any) {
 	}
 }
 
-// Close leaves what is shown where it is. Bars that did not begin are not shown.
+// Close leaves the bars on the terminal, except those that were not started.
 func (d *Display) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +91,7 @@ func (d *Display) Close() {
 	d.bars, d.drawn = nil, 0
 }
 
-// Clear takes the bars away from a terminal: what comes next says more.
+// Clear removes the bars from a terminal, since the following output contains more detail.
 func (d *Display) Clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,10 +116,11 @@ func (d *Display) draw(text string) {
 	d.write(s.String())
 }
 
-// write is for a screen; one that is gone is no reason to stop.
+// write ignores errors: a closed terminal is not a reason to stop.
 func (d *Display) write(s string) { _, _ = io.WriteString(d.w, s) }
 
-// Erase takes the last lines off a terminal; the cursor is at the beginning of the line below them.
+// Erase returns the control sequence that erases the last lines of a terminal. The cursor is at the start of the line
+// below them.
 func Erase(lines int) string {
 	if lines == 0 {
 		return ""

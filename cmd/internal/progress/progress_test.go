@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
-// TestPlain: where there is no terminal there is a line at the beginning, one every few seconds, and one at the end,
-// and no control sequence.
+// Without a terminal, the output has a line at the start, one every few seconds, and one at the end, without control
+// sequences.
 func TestPlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
@@ -38,7 +38,7 @@ func TestPlain(t *testing.T) {
 	})
 }
 
-// TestTerminal: two bars stay below the lines, and are drawn over.
+// Two bars stay below the lines, and are redrawn in place.
 func TestTerminal(t *testing.T) {
 	var b strings.Builder
 	d := progress.New(&b, true)

@@ -8,7 +8,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Plan is the pair's rolling plan. Nodes are called by their names, where those are known.
+// Plan is the pair's rolling plan, with node names where they are known.
 type Plan struct {
 	ID          string    `json:"id"`
 	Kind        string    `json:"kind"`
@@ -27,7 +27,7 @@ type Plan struct {
 	EndedAt     time.Time `json:"ended_at,omitzero"`
 }
 
-// NewPlan makes it of what a node says. name finds the name of a node by its id.
+// NewPlan converts a plan reported by a node. name returns the name of a node by its ID.
 func NewPlan(p *pb.Plan, name func(string) string) Plan {
 	j := Plan{
 		ID: p.GetId(), Kind: Kind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(),

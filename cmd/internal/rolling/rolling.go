@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rolling watches a pair go through a rolling plan: what both nodes say, shown as a bar for each.
+// Package rolling displays the progress of a rolling plan, with a bar for each node.
 package rolling
 
 import (
@@ -18,23 +18,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Snapshot is what the nodes say at one time.
+// Snapshot is the status of both nodes at one time.
 type Snapshot struct {
 	// At is when the last one answered.
 	At time.Time
-	// Nodes that were asked, by address; nil for one that did not answer.
+	// Nodes are the answers by address; nil for a node that did not answer.
 	Nodes map[string]*pb.GetStatusResponse
-	// Active is the address of the active node, empty when none says that it is.
+	// Active is the address of the active node; empty if no node reports that it is active.
 	Active string
-	// Plan is the pair's last one as the active knows it, or the node that answered; nil when there is none or no
-	// node answered.
+	// Plan is the pair's last plan as reported by the active, or else by a node that answered; nil if unknown.
 	Plan *pb.Plan
 }
 
-// answerBound is how long a node may take to answer.
+// answerBound bounds a status request.
 const answerBound = time.Second
 
-// Look asks all nodes at the same time.
+// Look requests the status of all nodes concurrently.
 func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, answerBound)
 	defer cancel()
@@ -46,7 +45,7 @@ func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 			if err != nil {
 				return
 			}
-			answers[i], _ = n.Status(ctx) // who does not answer is not there
+			answers[i], _ = n.Status(ctx) // nil on error
 		})
 	}
 	wg.Wait()
@@ -68,12 +67,12 @@ func Look(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 	return s
 }
 
-// IsActive tells whether a node says that it serves clients.
+// IsActive reports whether a node serves clients.
 func IsActive(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// name gives the name of a node that a plan names by its id.
+// name returns the name of a node by its ID.
 func (s *Snapshot) name(id string) string {
 	for _, st := range s.Nodes {
 		if n := st.GetNode(); n.GetNodeId() == id && n.GetName() != "" {
@@ -81,7 +80,7 @@ func (s *Snapshot) name(id string) string {
 		}
 	}
 	for _, st := range s.Nodes {
-		for _, n := range st.GetPair().GetNodes() { // of one that does not answer the other one knows it
+		for _, n := range st.GetPair().GetNodes() { // the other node has the name of one that does not answer
 			if n.GetNodeId() == id && n.GetName() != "" {
 				return n.GetName()
 			}
@@ -90,24 +89,24 @@ func (s *Snapshot) name(id string) string {
 	return id
 }
 
-// Show is where progress is shown. A progress.Display is one.
+// Show is the output for progress. It is implemented by progress.Display.
 type Show interface {
 	Set(b *progress.Bar, s progress.Step)
 	End(b *progress.Bar, format string, args ...any)
 	Line(format string, args ...any)
 }
 
-// View shows a plan: a bar for each node, and a line for each change of the plan.
+// View displays a plan: a bar for each node, and a line for each change of the plan.
 type View struct {
 	show  Show
 	bars  map[string]*progress.Bar // by address
 	names map[string]string        // last known, by address
 	ids   map[string]string        // last known, by address
-	last  string                   // line shown last
-	act   string                   // address of the active, as last known
+	last  string                   // last printed line
+	act   string                   // last known address of the active
 }
 
-// NewView makes a view. bar makes the bar of a node, at the address.
+// NewView creates a view. bar creates the bar of the node at an address.
 func NewView(show Show, addresses []string, bar func(address string) *progress.Bar) *View {
 	v := &View{
 		show: show, bars: make(map[string]*progress.Bar), names: make(map[string]string),
@@ -119,7 +118,7 @@ func NewView(show Show, addresses []string, bar func(address string) *progress.B
 	return v
 }
 
-// Update shows what is new.
+// Update displays the changes.
 func (v *View) Update(s Snapshot) {
 	if s.Plan == nil {
 		return
@@ -145,7 +144,7 @@ func (v *View) Update(s Snapshot) {
 	}
 }
 
-// nameOf finds names of nodes, also of one that does not answer any more.
+// nameOf returns a function that maps IDs to node names, including nodes that no longer answer.
 func (v *View) nameOf(s Snapshot) func(string) string {
 	return func(id string) string {
 		for address, known := range v.ids {
@@ -171,7 +170,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		v.show.End(bar, "does not answer")
 	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
 		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
-		// It is about to begin or has just ended: what is shown stays.
+		// The rewrite is about to start or has just ended: the bar stays unchanged.
 	case a.GetOperation() == "rewrite":
 		pr := a.GetProgress()
 		v.show.Set(bar, progress.Step{
@@ -187,7 +186,7 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	}
 }
 
-// restarting shows a node of a rolling restart.
+// restarting displays a node during a rolling restart.
 func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
 	switch {
 	case st == nil:
@@ -203,20 +202,20 @@ func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse
 	}
 }
 
-// Role is a node's role in a word or two.
+// Role returns a short name of a node's role.
 func Role(s *pb.GetStatusResponse) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.GetRole().String(), "ROLE_")), "_", " ")
 }
 
-// State is the name of a plan's state for programs.
+// State returns the name of a plan's state, for programs.
 func State(s pb.PlanState) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.String(), "PLAN_STATE_")), "_", "-")
 }
 
-// Kind is the name of what a plan does for programs.
+// Kind returns the name of a plan's kind, for programs.
 func Kind(k pb.PlanKind) string { return strings.ToLower(strings.TrimPrefix(k.String(), "PLAN_KIND_")) }
 
-// Describe says where a plan is, in a sentence. name finds the name of a node.
+// Describe describes the progress of a plan in a sentence. name returns the name of a node.
 func Describe(p *pb.Plan, name func(id string) string) string {
 	what := Kind(p.GetKind())
 	if p.GetKind() == pb.PlanKind_PLAN_KIND_RESIZE {
@@ -248,7 +247,7 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 		s = State(p.GetState())
 	}
 	if reason != "" {
-		s = reason // says the same, with names
+		s = reason // the same text, with names
 	}
 	if n := p.GetRetries(); n > 0 {
 		s += fmt.Sprintf(" (begun again: %d×)", n)

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// recorder is a Show that remembers.
+// recorder is a Show that records its calls.
 type recorder struct {
 	lines []string
 	bars  map[*progress.Bar]string
@@ -29,7 +29,7 @@ func (r *recorder) Line(format string, args ...any) {
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
-// TestView: a bar for each node through the whole of a plan, names for ids, and a line for each change.
+// During a whole plan, a view displays a bar for each node, names instead of IDs, and a line for each change.
 func TestView(t *testing.T) {
 	show := &recorder{bars: make(map[*progress.Bar]string)}
 	bars := map[string]*progress.Bar{}

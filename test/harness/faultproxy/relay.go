@@ -11,32 +11,32 @@ import (
 	"sync"
 )
 
-// Relay passes TCP connections on to one target, and can cut the link as a network does: nothing arrives any more and
-// neither side is told.
+// Relay forwards TCP connections to one target, and can simulate a network partition: data is held without an error on
+// either side.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	target string
-	flow   [2]chan struct{} // by Direction: closed while data may flow, a new one while that way is cut
+	flow   [2]chan struct{} // by Direction: closed while data may flow, open while that direction is cut
 	conns  map[net.Conn]struct{}
-	held   uint64 // how often a cut has held something back
+	held   uint64 // how often a cut has held data
 	closed bool
 }
 
-// Direction is a way through a link.
+// Direction is a direction of a link.
 type Direction int
 
-// The two ways.
+// The two directions.
 const (
-	// ToTarget is what the one who connects sends.
+	// ToTarget is the data sent by the connecting side.
 	ToTarget Direction = iota
-	// FromTarget is what the target sends.
+	// FromTarget is the data sent by the target.
 	FromTarget
 )
 
-// Listen listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
+// Listen listens on a free port of 127.0.0.1 and forwards to target, host:port. Close stops it.
 func Listen(target string) (*Relay, error) { return ListenOn("127.0.0.1", target) }
 
 // ListenOn is Listen on another address of this machine.
@@ -55,23 +55,23 @@ func ListenOn(host, target string) (*Relay, error) {
 	return p, nil
 }
 
-// Address is where the proxy listens, host:port.
+// Address is the listen address, host:port.
 func (p *Relay) Address() string { return p.listener.Addr().String() }
 
-// SetTarget relays new connections to another target.
+// SetTarget changes the target of new connections.
 func (p *Relay) SetTarget(target string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
 }
 
-// Cut stops all data in both directions without closing anything. New connections are accepted and stay silent.
+// Cut stops all data in both directions without closing connections. New connections are accepted and transfer nothing.
 func (p *Relay) Cut() {
 	p.CutOneWay(ToTarget)
 	p.CutOneWay(FromTarget)
 }
 
-// CutOneWay stops all data in one direction without closing anything.
+// CutOneWay stops all data in one direction without closing connections.
 func (p *Relay) CutOneWay(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Relay) CutOneWay(d Direction) {
 	}
 }
 
-// Heal lets data flow again, both ways; what was held back arrives.
+// Heal lets data flow again in both directions, and delivers the held data.
 func (p *Relay) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,14 +96,14 @@ func (p *Relay) healAll() {
 	}
 }
 
-// Held is how often a cut has held back data or a new connection: whether a cut has struck shows here.
+// Held returns how often a cut has held data or a new connection, which shows whether a cut had an effect.
 func (p *Relay) Held() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
-// Reset closes all present connections. New ones are relayed.
+// Reset closes all current connections. New ones are forwarded.
 func (p *Relay) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Relay) Reset() {
 	}
 }
 
-// Close ends the proxy with all of its connections.
+// Close stops the relay and closes all connections.
 func (p *Relay) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -166,8 +166,7 @@ func (p *Relay) relay(in net.Conn) {
 	both.Wait()
 }
 
-// pump copies from one side to the other until either ends, then closes both: a half-closed link is not something that
-// we test.
+// pump copies from one side to the other until either ends, then closes both. Half-closed links are not tested.
 func (p *Relay) pump(to, from net.Conn, d Direction) {
 	defer func() { _ = errors.Join(to.Close(), from.Close()) }()
 	buf := make([]byte, 64<<10)

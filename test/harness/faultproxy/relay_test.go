@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// echoServer answers every byte with itself.
+// echoServer echoes every byte.
 func echoServer(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -59,7 +59,7 @@ func TestCutHealReset(t *testing.T) {
 	p.Heal()
 	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
 
-	// What is held back is lost when the connection is reset before the link is healed.
+	// Held data is lost when the connection is reset before the link is healed.
 	p.Cut()
 	_, err = c.Write([]byte("lost"))
 	require.NoError(t, err)

@@ -8,25 +8,25 @@ import (
 	"fmt"
 )
 
-// ID names a message of a workload: the producer that sent it and the producer's count, from 1.
+// ID identifies a message of a workload: the producer that sent it and the producer's count, from 1.
 type ID struct {
 	Producer uint32 `json:"producer"`
 	N        uint64 `json:"n"`
 }
 
-// String gives "producer/n".
+// String returns "producer/n".
 func (id ID) String() string { return fmt.Sprintf("%d/%d", id.Producer, id.N) }
 
-// bodyHeaderBytes is the size of what stands before the filler: magic, producer, count, size.
+// bodyHeaderBytes is the size of the header before the filler: magic, producer, count, size.
 const bodyHeaderBytes = 4 + 4 + 8 + 4
 
 const bodyMagic = 0x6c6b7374
 
-// ErrBody is returned when a message's body is not, to the byte, what Body makes.
+// ErrBody is returned if a message's body differs from the result of Body.
 var ErrBody = errors.New("audit: the body of a message differs from what was published")
 
-// Body makes the body of message id, of sizeBytes (at least 20, and made so). Every byte of it follows from id and
-// size, so that the reader can verify it without knowing what was sent.
+// Body returns the body of message id with sizeBytes bytes (at least 20). Every byte is derived from id and size, so
+// that a reader can verify the body without knowing the published one.
 func Body(id ID, sizeBytes int) []byte {
 	sizeBytes = max(sizeBytes, bodyHeaderBytes)
 	b := make([]byte, 0, sizeBytes+8)
@@ -45,7 +45,7 @@ func Body(id ID, sizeBytes int) []byte {
 	return b[:sizeBytes]
 }
 
-// ParseBody tells whose message a body is. It returns ErrBody unless every byte is as Body made it.
+// ParseBody returns the ID of the message with that body. It returns ErrBody if a byte differs from the result of Body.
 func ParseBody(b []byte) (ID, error) {
 	if len(b) < bodyHeaderBytes || binary.LittleEndian.Uint32(b) != bodyMagic {
 		return ID{}, fmt.Errorf("%w: %d bytes without a workload's header", ErrBody, len(b))

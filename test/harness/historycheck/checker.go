@@ -9,46 +9,47 @@ import (
 	"time"
 )
 
-// Rule is a promise that a history can break.
+// Rule is a guarantee that a history can violate.
 type Rule string
 
-// The rules. The doc of each says what a violation means.
+// The rules. Each comment describes a violation.
 const (
 	// RuleLost: an acknowledged message is not in its queue at the end.
 	RuleLost Rule = "lost"
 	// RuleDoubled: a message is stored under two sequences.
 	RuleDoubled Rule = "doubled"
-	// RuleMoved: a message is stored under another sequence, or in another queue, than its publisher was told.
+	// RuleMoved: a message is stored under another sequence, or in another queue, than acknowledged to its publisher.
 	RuleMoved Rule = "moved"
-	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent
-	// after another one's acknowledgement and yet stored before it.
+	// RuleOrder: messages of one producer are stored in a different order than they were sent. Or a message was sent
+	// after another one's acknowledgement and stored before it.
 	RuleOrder Rule = "order"
-	// RuleGroup: a message of a group was delivered before all those ahead of it in the group were acknowledged.
+	// RuleGroup: a message of a group was delivered before all earlier messages of the group were acknowledged.
 	RuleGroup Rule = "group"
-	// RulePhantom: a message is stored, or was delivered, that no producer published to that queue.
+	// RulePhantom: a stored or delivered message was not published to that queue by any producer.
 	RulePhantom Rule = "phantom"
-	// RuleRefused: a publish was refused with a promise that nothing was stored, and yet it was.
+	// RuleRefused: a publish was rejected with a guarantee that nothing was stored, but it was stored.
 	RuleRefused Rule = "refused"
-	// RuleUncommitted: a message was delivered under a sequence that holds nothing or another message at the end.
+	// RuleUncommitted: a message was delivered under a sequence that has no message or another message at the end.
 	RuleUncommitted Rule = "uncommitted"
 	// RuleUndelivered: a stored message was never delivered by a subscription that was drained.
 	RuleUndelivered Rule = "undelivered"
 	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
 	RuleRedelivered Rule = "redelivered"
-	// RuleTwoTerms: one LSN was acknowledged for two transactions, or LSNs and sequences disagree about what came
-	// first: two nodes acknowledged at the same time.
+	// RuleTwoTerms: one LSN was acknowledged for two transactions, or the orders of LSNs and sequences differ: two
+	// nodes acknowledged at the same time.
 	RuleTwoTerms Rule = "two-terms"
 	// RuleDigest: the stores of the two nodes differ.
 	RuleDigest Rule = "digest"
-	// RuleBody: a body is not what was published.
+	// RuleBody: a body differs from the published one.
 	RuleBody Rule = "body"
-	// RulePartly: of a transaction or a purge, a part was done and another one was not.
+	// RulePartly: only a part of a transaction or a purge was applied.
 	RulePartly Rule = "partly"
 	// RuleSettled: a message counts as acknowledged that no consumer acknowledged.
 	RuleSettled Rule = "settled"
-	// RuleEffects: a purge or the making or deletion of a queue was done more often, or less often, than was confirmed.
+	// RuleEffects: the number of applied purges, queue creations or queue deletions differs from the number of
+	// confirmed ones.
 	RuleEffects Rule = "effects"
-	// RuleMeaning: a call ended with an error that its documentation does not name for what had happened.
+	// RuleMeaning: a call returned an error that its documentation does not list for that case.
 	RuleMeaning Rule = "meaning"
 	// RuleUnknown: more outcomes are unknown than faults can explain.
 	RuleUnknown Rule = "unknown"
@@ -56,22 +57,22 @@ const (
 	RuleUnread Rule = "unread"
 )
 
-// Violation is a broken rule.
+// Violation is a violated rule.
 type Violation struct {
 	Rule Rule   `json:"rule"`
 	Text string `json:"text"`
 }
 
-// String gives "rule: text".
+// String returns "rule: text".
 func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 
-// place is where a message is stored.
+// place is the location of a stored message.
 type place struct {
 	queue    string
 	sequence uint64
 }
 
-// checker holds the indexes that more than one rule needs.
+// checker contains the indexes that several rules need.
 type checker struct {
 	h         *History
 	published []*Publish // of all kinds
@@ -81,8 +82,8 @@ type checker struct {
 	found     []Violation
 }
 
-// Check returns every violation of the rules, in no particular order; none means that all that the clients were told is
-// true. The history must be complete: workload stopped, Final and Digests read.
+// Check returns every violation of the rules, in no particular order. Without violations, all responses to the clients
+// were correct. The history must be complete: the workload has stopped, and Final and Digests were read.
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,7 +119,7 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 	c.found = append(c.found, Violation{Rule: rule, Text: fmt.Sprintf(format, args...)})
 }
 
-// stored indexes the final content and looks for what should not be there.
+// stored indexes the final content and reports messages that must not be stored.
 func (c *checker) stored() {
 	for _, s := range c.h.Final {
 		p := place{s.Queue, s.Sequence}
@@ -144,7 +145,7 @@ func (c *checker) stored() {
 	}
 }
 
-// publishes holds what publishers were told against what is stored.
+// publishes compares the responses to publishers with the stored messages.
 func (c *checker) publishes() {
 	for _, p := range c.published {
 		if p.Outcome != Acked {
@@ -161,7 +162,7 @@ func (c *checker) publishes() {
 	}
 }
 
-// producerOrder holds the order in each queue against the order in which each producer sent.
+// producerOrder compares the order in each queue with the order in which each producer sent.
 func (c *checker) producerOrder() {
 	type lane struct {
 		queue    string
@@ -185,7 +186,7 @@ func (c *checker) producerOrder() {
 	}
 }
 
-// realTimeOrder: a message that was sent after another one's acknowledgement has the higher sequence.
+// realTimeOrder checks that a message sent after another one's acknowledgement has the higher sequence.
 func (c *checker) realTimeOrder() {
 	byQueue := map[string][]*Publish{}
 	for _, p := range c.published {
@@ -214,8 +215,8 @@ func (c *checker) realTimeOrder() {
 	}
 }
 
-// lsns: an LSN names one transaction, which is a batch of one producer for one queue or what one application committed,
-// and a queue's sequences grow with the LSN.
+// lsns checks that an LSN identifies one transaction, and that a queue's sequences increase with the LSN. A transaction
+// is a batch of one producer for one queue or a transaction of one application.
 func (c *checker) lsns() {
 	type origin struct {
 		queue    string
@@ -228,7 +229,7 @@ func (c *checker) lsns() {
 	for _, o := range c.h.Operations {
 		for _, id := range o.Parts {
 			txns[id] = o.Parts[0]
-			if o.Kind == KindPublish { // what applications publish at the same time may be one batch
+			if o.Kind == KindPublish { // concurrent publishes of applications may be one batch
 				txns[id] = ID{Producer: FirstApplication}
 			}
 		}
@@ -261,7 +262,7 @@ func (c *checker) lsns() {
 	}
 }
 
-// deliveries holds what consumers received against what is stored and what they had acknowledged.
+// deliveries compares the deliveries with the stored messages and the acknowledgements.
 func (c *checker) deliveries() {
 	type cursor struct {
 		place
@@ -301,7 +302,7 @@ func (c *checker) deliveries() {
 	}
 }
 
-// subOf gives the subscription of "queue/sub" if it belongs to queue.
+// subOf returns the subscription of "queue/sub" if it belongs to queue.
 func subOf(drained, queue string) (string, bool) {
 	if len(drained) > len(queue) && drained[:len(queue)] == queue && drained[len(queue)] == '/' {
 		return drained[len(queue)+1:], true
@@ -309,7 +310,8 @@ func subOf(drained, queue string) (string, bool) {
 	return "", false
 }
 
-// unknowns: a producer repeats what it has no answer to until it is closed, so that next to no outcome is unknown.
+// unknowns checks the number of unknown outcomes. A producer retries unanswered messages until it is closed, so almost
+// no outcome is unknown.
 func (c *checker) unknowns() {
 	unknown := 0
 	for _, p := range c.h.Publishes {

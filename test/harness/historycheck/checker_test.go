@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sound is a history in which nothing is wrong: two producers, a refused and an unknown publish (the latter stored),
+// sound returns a history without violations: two producers, a rejected and an unknown publish (the latter stored), and
 // one redelivery before the acknowledgement.
 func sound() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
@@ -46,7 +46,7 @@ func sound() *History {
 	return h
 }
 
-// delivery makes one of q/work.
+// delivery returns a delivery of q/work.
 func delivery(sequence uint64, id ID, at time.Duration) Delivery {
 	return Delivery{Queue: "q", Sub: "work", Sequence: sequence, ID: id, At: at}
 }
@@ -55,7 +55,7 @@ func TestCheckerAcceptsASoundHistory(t *testing.T) {
 	require.Empty(t, sound().Check())
 }
 
-// Each rule is broken in the smallest way, and has to be the one that is reported.
+// Each rule is violated in the smallest way, and the checker reports that rule.
 func TestCheckerCatches(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	tests := []struct {
@@ -159,7 +159,8 @@ func TestCheckerCatches(t *testing.T) {
 	}
 }
 
-// outOfOrder has a consumer with these streams get the last two messages in the wrong order, four seconds later.
+// outOfOrder adds deliveries of the last two messages in the wrong order, four seconds later, to a consumer with these
+// streams.
 func outOfOrder(h *History, streams ...Stream) {
 	for _, s := range streams {
 		s.Queue, s.Sub = "q", "work"
@@ -172,7 +173,8 @@ func outOfOrder(h *History, streams ...Stream) {
 	}
 }
 
-// What was meant for another stream that has ended comes late, also if that one never brought anything.
+// Messages reserved for another stream that has ended may be delivered late, even if that stream never delivered a
+// message.
 func TestCheckerAcceptsWhatAnotherStreamLeft(t *testing.T) {
 	for name, streams := range map[string][]Stream{
 		"at the same time":   {{Began: 1, Ended: 0}, {Began: 2}},

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// groups: when a message of a group is delivered, whether for the first time or again, a consumer has acknowledged all
-// those of the group that are stored before it. An acknowledgement is recorded before it is sent, and a delivery after
-// it has come, so that this holds at every consumer, and over failovers: an acknowledgement that was lost has the
-// earlier message delivered again, but no later one before it was sent once.
+// groups checks the order within groups. When a message of a group is delivered or redelivered, consumers must have
+// acknowledged all earlier messages of the group. An acknowledgement is recorded before it is sent, and a delivery
+// after it is received. The rule therefore holds for every consumer and across failovers. A lost acknowledgement causes
+// a redelivery of the earlier message, but no later message is delivered before that acknowledgement was sent.
 func (c *checker) groups() {
 	type group struct{ queue, name string }
 	type cursor struct {
@@ -36,7 +36,7 @@ func (c *checker) groups() {
 			acked[k] = a.Sent
 		}
 	}
-	// For each message, when the last one of those before it in its group was acknowledged.
+	// For each message, when the last one of the earlier messages in its group was acknowledged.
 	free := map[cursor]time.Duration{}
 	for g, sequences := range members {
 		slices.SortFunc(sequences, cmp.Compare)
@@ -62,7 +62,7 @@ func (c *checker) groups() {
 	}
 }
 
-// subs are the subscriptions of a queue from which something was delivered.
+// subs returns the subscriptions of a queue that delivered messages.
 func (c *checker) subs(queue string) (names []string) {
 	for _, d := range c.h.Deliveries {
 		if d.Queue == queue && !slices.Contains(names, d.Sub) {

@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// Outcome is what a publisher was told about a message.
+// Outcome is the result of a publish as seen by the publisher.
 type Outcome string
 
 // The outcomes of a publish.
 const (
 	// Acked: the message is committed.
 	Acked Outcome = "acked"
-	// Unknown: an error that leaves open whether the message was committed.
+	// Unknown: the error does not determine whether the message was committed.
 	Unknown Outcome = "unknown"
-	// Refused: an error that promises that it was not.
+	// Refused: the error guarantees that it was not committed.
 	Refused Outcome = "refused"
 )
 
-// Publish is one message that was sent, and what came of it. Times count from the beginning of the history.
+// Publish is a published message and its outcome. Times are relative to the start of the history.
 type Publish struct {
 	ID       ID            `json:"id"`
 	Queue    string        `json:"queue"`
@@ -35,20 +35,20 @@ type Publish struct {
 	Done     time.Duration `json:"done_ns"`
 	Outcome  Outcome       `json:"outcome"`
 	Sequence uint64        `json:"sequence,omitempty"`
-	// LSN of the transaction that holds the message; 0 when it is not known.
+	// LSN of the transaction that contains the message; 0 if unknown.
 	LSN uint64 `json:"lsn,omitempty"`
 	// Address of the node that acknowledged it.
 	Address string `json:"address,omitempty"`
-	// Term of the pair that the node was in when it acknowledged it; 0 when it is not known.
+	// Term of the node when it acknowledged the message; 0 if unknown.
 	Term uint64 `json:"term,omitempty"`
-	// Limit: it was refused because the disk is low or the queue is full.
+	// Limit: it was rejected because of low disk space or a full queue.
 	Limit bool `json:"limit,omitempty"`
-	// Unordered: it may be committed after what its producer sent later, since the producer did not wait for the
-	// answer.
+	// Unordered: it may be committed after later messages of its producer, since the producer did not wait for the
+	// response.
 	Unordered bool `json:"unordered,omitempty"`
 	// Group of the message, whose messages are delivered in order; "" if it has none.
 	Group string `json:"group,omitempty"`
-	// Error in words, unless acked.
+	// Error message, unless acked.
 	Error string `json:"error,omitempty"`
 }
 
@@ -59,23 +59,23 @@ type Delivery struct {
 	Sequence uint64        `json:"sequence"`
 	ID       ID            `json:"id"`
 	At       time.Duration `json:"at_ns"`
-	// Stream is the number of the consumer that it came to; 0 when it does not matter. One of the client package has one
+	// Stream is the number of the stream that received it; 0 if irrelevant. A consumer of the client package has one
 	// stream after another.
 	Stream uint64 `json:"stream,omitempty"`
-	// Repeated: the node says that it was given back before.
+	// Repeated: the node marked it as redelivered.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// Stream is one stream on which a node may deliver, from when it was asked for until it was known to have ended.
+// Stream is a stream on which a node may deliver, from its request until it was known to have ended.
 type Stream struct {
 	Queue string        `json:"queue"`
 	Sub   string        `json:"sub"`
 	Began time.Duration `json:"began_ns"`
-	// Ended is 0 for one that did not.
+	// Ended is 0 for a stream that did not end.
 	Ended time.Duration `json:"ended_ns,omitempty"`
 }
 
-// Ack is one acknowledgement: of those that a consumer sent, or of those that it was told are committed.
+// Ack is an acknowledgement, either sent by a consumer or confirmed as committed.
 type Ack struct {
 	Queue     string        `json:"queue"`
 	Sub       string        `json:"sub"`
@@ -84,14 +84,14 @@ type Ack struct {
 	Sent      time.Duration `json:"sent_ns,omitempty"`
 }
 
-// Stored is one message that a queue holds at the end.
+// Stored is one message that a queue contains at the end.
 type Stored struct {
 	Queue    string `json:"queue"`
 	Sequence uint64 `json:"sequence"`
 	ID       ID     `json:"id"`
 }
 
-// Digest is what one node says its content is.
+// Digest is the content digest reported by one node.
 type Digest struct {
 	Node     string `json:"node"`
 	LSN      uint64 `json:"lsn"`
@@ -99,58 +99,59 @@ type Digest struct {
 	Messages uint64 `json:"messages"`
 }
 
-// History is all that a workload saw. Its methods may be called from many goroutines; its fields are for the checker,
-// when all of them are done.
+// History is the record of a workload. Its methods may be called concurrently. Its fields are for the checker, after
+// all callers have finished.
 type History struct {
 	start time.Time
 
-	mu         sync.Mutex // guards all below
+	mu         sync.Mutex // guards all fields below
 	Publishes  []Publish
 	Deliveries []Delivery
-	// Streams are those that the consumers began, also those that brought nothing.
+	// Streams of the consumers, including those without deliveries.
 	Streams []Stream
 	// AcksSent are the acknowledgements that consumers sent, Acks those that were confirmed.
 	AcksSent []Ack
 	Acks     []Ack
-	// Operations are what the applications did, and Parts the messages that they and the strays published.
+	// Operations of the applications. Parts are the messages published by them and the strays.
 	Operations []Operation
 	Parts      []Publish
-	// Left is what the subscriptions that applications consume have still to acknowledge at the end, and Exists which
-	// of the queues that they make and delete are there.
+	// Left are the messages that remain unacknowledged at the end in the subscriptions consumed by applications. Exists
+	// reports which queues created and deleted by applications exist.
 	Left   []Left
 	Exists map[string]bool
 	// MaxUnknown is how many of Publishes may have an unknown outcome.
 	MaxUnknown int
 	// Calls counts the calls of the applications, by kind and outcome.
 	Calls map[string]int
-	// Final is what the queues hold after quiesce, each in order of sequence. FinalRead tells that it was read.
+	// Final is the content of the queues after quiescence, each in order of sequence. FinalRead reports that it was
+	// read.
 	Final     []Stored
 	FinalRead bool
 	// Drained lists the subscriptions ("queue/sub") that were consumed to the end before Final was read.
 	Drained []string
 	Digests []Digest
-	// Notes are what the test did and when ("kill a").
+	// Notes are the actions of the test with their times ("kill a").
 	Notes []string
-	// Broken are violations that were seen as they happened, such as a damaged body.
+	// Broken are violations detected during the workload, such as a corrupt body.
 	Broken []Violation
 }
 
-// NewHistory begins an empty history, now.
+// NewHistory creates an empty history that starts now.
 func NewHistory() *History {
 	return &History{start: time.Now(), Exists: map[string]bool{}, Calls: map[string]int{}}
 }
 
-// Now is the time since the history began.
+// Now returns the time since the history started.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
 
-// Edit changes what has no method of its own.
+// Edit changes fields that have no method.
 func (h *History) Edit(change func(h *History)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change(h)
 }
 
-// AddPublish records what came of a publish.
+// AddPublish records the outcome of a publish.
 func (h *History) AddPublish(p Publish) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +165,7 @@ func (h *History) AddDelivery(d Delivery) {
 	h.Deliveries = append(h.Deliveries, d)
 }
 
-// AddStream records the beginning of a stream. It returns what records its end.
+// AddStream records the start of a stream. It returns a function that records its end.
 func (h *History) AddStream(queue, sub string) (ended func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -192,21 +193,21 @@ func (h *History) AddAck(a Ack) {
 	h.Acks = append(h.Acks, a)
 }
 
-// AddFinal records what a queue holds at the end.
+// AddFinal records a message that a queue contains at the end.
 func (h *History) AddFinal(s Stored) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Final = append(h.Final, s)
 }
 
-// AddBroken records a violation that was seen as it happened.
+// AddBroken records a violation detected during the workload.
 func (h *History) AddBroken(v Violation) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Broken = append(h.Broken, v)
 }
 
-// Note records what the test did.
+// Note records an action of the test.
 func (h *History) Note(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,12 +215,12 @@ func (h *History) Note(format string, args ...any) {
 		fmt.Sprintf(format, args...)))
 }
 
-// AckedAfter finds the first acknowledgement of a publish that was received after the given time, from another node
-// than the one at address notBy: what a node said before it was killed may still be on its way.
+// AckedAfter returns the first acknowledgement of a publish received after the given time from a node other than the
+// one at notBy. Late responses of a killed node may still arrive.
 func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// Records are in order of Done, but for a few that overtook each other on the way here: look a little further back.
+	// Records are ordered by Done, except for a few that were added concurrently: search a little further back.
 	late := 0
 	for i := len(h.Publishes) - 1; i >= 0 && late < 1000; i-- {
 		p := h.Publishes[i]
@@ -232,14 +233,14 @@ func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duratio
 	return at, ok
 }
 
-// PublishesSoFar copies what is known of publishes by now.
+// PublishesSoFar returns a copy of the publishes recorded so far.
 func (h *History) PublishesSoFar() []Publish {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.Publishes)
 }
 
-// Counts says how much is in the history, for a test's log.
+// Counts returns the sizes of the history, for a test's log.
 func (h *History) Counts() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,7 +254,7 @@ func (h *History) Counts() string {
 		len(h.Final), h.Calls)
 }
 
-// Save writes the history into dir, one file of JSON lines for each kind of event, to be read after a failure.
+// Save writes the history into dir for analysis after a failure: one file of JSON lines for each kind of event.
 func (h *History) Save(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

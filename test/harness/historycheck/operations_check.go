@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// operations holds what applications were told about transactions, acknowledgements, purges and queues against what
-// came of them. (What they were told about messages is held against the queues as that of all publishes is.)
+// operations compares the responses to applications about transactions, acknowledgements, purges and queues with the
+// final state. (The responses about messages are checked together with all publishes.)
 func (c *checker) operations() {
 	byQueue := map[string][]*Operation{}
 	for i := range c.h.Operations {
@@ -41,7 +41,7 @@ func (c *checker) operations() {
 	c.settled()
 }
 
-// wholeOrNothing: all parts of a transaction are stored, or none.
+// wholeOrNothing checks that all parts of a transaction are stored, or none.
 func (c *checker) wholeOrNothing(o *Operation) {
 	if n := c.parts(o); n > 0 && n < len(o.Parts) {
 		c.report(RulePartly, "the transaction with messages %v was %s, and %d of them are stored", o.Parts, o.Outcome,
@@ -49,7 +49,7 @@ func (c *checker) wholeOrNothing(o *Operation) {
 	}
 }
 
-// parts counts which of its messages are stored.
+// parts counts the stored messages of a transaction.
 func (c *checker) parts(o *Operation) (stored int) {
 	for _, id := range o.Parts {
 		if len(c.where[id]) > 0 {
@@ -59,7 +59,7 @@ func (c *checker) parts(o *Operation) (stored int) {
 	return stored
 }
 
-// inputs: what was acknowledged, alone or in a transaction, is acknowledged, and nothing else is.
+// inputs checks that exactly the messages acknowledged alone or in a transaction are acknowledged.
 func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 	by := map[uint64][]*Operation{}
 	for _, o := range ops {
@@ -91,7 +91,7 @@ func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 	}
 }
 
-// purges: each one that was confirmed removed once what was there, and told how much that was.
+// purges checks that each confirmed purge removed the existing messages once, and returned their number.
 func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 	confirmed, unknown := uint64(0), 0
 	var last *Operation
@@ -137,9 +137,9 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 	}
 }
 
-// lives: a queue is made once and removed once in turn, each as often as was confirmed.
+// lives checks that creations and deletions of a queue alternate, and that each was applied as often as confirmed.
 func (c *checker) lives(queue string, ops []*Operation) {
-	// between gives the least and the greatest number of operations of a kind that were done by a time.
+	// between returns the minimum and the maximum number of operations of a kind that were applied by a time.
 	between := func(kind Kind, at time.Duration) (least, most int) {
 		for _, o := range ops {
 			if o.Kind != kind || o.Outcome == Refused {
@@ -158,7 +158,7 @@ func (c *checker) lives(queue string, ops []*Operation) {
 	check := func(at time.Duration, what string) {
 		made, mayMade := between(KindCreate, at)
 		gone, mayGone := between(KindDelete, at)
-		// It was removed as often as it was made, or once less.
+		// It was deleted as often as it was created, or once less.
 		if mayMade < gone || mayGone < made-1 {
 			c.report(RuleEffects, "%s, %s: made %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
 				gone, mayGone)
@@ -181,11 +181,12 @@ func (c *checker) lives(queue string, ops []*Operation) {
 	}
 }
 
-// settled bounds how much of it may have an unknown outcome: a client that never told would break no rule.
+// settled limits the fraction of unknown outcomes. A client that never returned an outcome would otherwise violate no
+// rule.
 func (c *checker) settled() {
 	const (
-		few  = 200 // fewer prove nothing: a short run may be one long fault
-		most = 80  // in a hundred
+		few  = 200 // fewer operations prove nothing: a short run may be one long fault
+		most = 80  // percent
 	)
 	unknown := 0
 	for _, o := range c.h.Operations {
@@ -198,8 +199,8 @@ func (c *checker) settled() {
 	}
 }
 
-// acksSent: what a drained subscription does not deliver any more, a consumer has acknowledged. A delivery that was
-// given back, or thrown away with its stream, is not enough.
+// acksSent checks that a consumer has acknowledged each message that a drained subscription no longer delivers. A
+// delivery that was requeued, or discarded with its stream, is not sufficient.
 func (c *checker) acksSent() {
 	type cursor struct {
 		place
@@ -226,9 +227,9 @@ func (c *checker) acksSent() {
 	}
 }
 
-// deliveryOrder: to one consumer, messages without a group come in the order of their sequences, but for those that
-// were given back, whether that was committed or not; and for those that had been meant for another stream of the
-// subscription, which has ended before it got them.
+// deliveryOrder checks that one consumer receives messages without a group in the order of their sequences. Requeued
+// messages are an exception, whether the requeue was committed or not. So are messages reserved for another stream of
+// the subscription that ended before it received them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
@@ -256,11 +257,11 @@ func (c *checker) deliveryOrder() {
 	}
 }
 
-// detached is how long a node may take to notice that a stream has ended and to give what was meant for it to others.
+// detached is how long a node may take to detect the end of a stream and to reassign its messages.
 const detached = 2 * time.Second
 
-// shared tells whether a node may have had two of these streams of one subscription at once, the later one of them
-// being that on which something came at a time.
+// shared reports whether a node may have had two of these streams of one subscription concurrently, where the later one
+// delivered at the given time.
 func shared(streams []Stream, at time.Duration) bool {
 	var own *Stream
 	for i := range streams {
@@ -276,8 +277,8 @@ func shared(streams []Stream, at time.Duration) bool {
 	return false
 }
 
-// terms: as soon as a publish was acknowledged in a term, nothing that is sent later is acknowledged in a lower one,
-// and in one term only one node acknowledges: at every moment at most one process does.
+// terms checks that after an acknowledgement in a term, later requests are not acknowledged in a lower term. It also
+// checks that only one node acknowledges in each term. At most one process acknowledges at any time.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worked is a history of applications in which nothing is wrong: transactions that were committed, refused and left
-// unknown (one stored, one not), acknowledgements, a purge with messages before and after it, and a queue that was
-// made, deleted, and made again.
+// worked returns a history of applications without violations. It contains committed, rejected and unknown transactions
+// (one stored, one not), acknowledgements, and a purge with messages before and after it. A queue is created, deleted,
+// and created again.
 func worked() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
@@ -63,7 +63,7 @@ func worked() *History {
 	return h
 }
 
-// strayed is a history of strays in which nothing is wrong: b takes over in term 2.
+// strayed returns a history of strays without violations: b takes over in term 2.
 func strayed() *History {
 	h := NewHistory()
 	h.FinalRead = true
@@ -77,7 +77,7 @@ func strayed() *History {
 	}
 	add(1, 10, "a", 1)
 	add(2, 30, "a", 1)
-	add(3, 35, "b", 2) // before the answer to the one before came
+	add(3, 35, "b", 2) // sent before the response to the previous one
 	add(4, 50, "b", 2)
 	return h
 }
@@ -87,7 +87,7 @@ func TestCheckerAcceptsWhatApplicationsDo(t *testing.T) {
 	require.Empty(t, strayed().Check())
 }
 
-// Each rule is broken in the smallest way, and has to be the one that is reported.
+// Each rule is violated in the smallest way, and the checker reports that rule.
 func TestCheckerCatchesOperations(t *testing.T) {
 	for _, test := range []struct {
 		name  string

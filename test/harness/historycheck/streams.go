@@ -11,9 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// WatchStreams is an interceptor that records each stream on which the client package consumes. The package itself does
-// not tell when it begins another one, and one that ends before it has brought anything was known to the node all the
-// same.
+// WatchStreams is an interceptor that records each stream on which the client package consumes. The package does not
+// report new streams, and the node is also aware of a stream that ends before its first delivery.
 func (h *History) WatchStreams(
 	ctx context.Context, d *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer,
 	o ...grpc.CallOption,
@@ -25,16 +24,16 @@ func (h *History) WatchStreams(
 	return &watchedStream{ClientStream: s, h: h}, nil
 }
 
-// watchedStream records its own beginning and end.
+// watchedStream records its own start and end.
 type watchedStream struct {
 	grpc.ClientStream
 
 	h     *History
 	mu    sync.Mutex // guards ended: one goroutine sends, another one receives
-	ended func()     // nil before it has begun
+	ended func()     // nil before it has started
 }
 
-// SendMsg notes the beginning, before the node can hear of it.
+// SendMsg records the start before the node receives the request.
 func (s *watchedStream) SendMsg(m any) error {
 	if r, ok := m.(*pb.ConsumeRequest); ok && r.GetAttach() != nil {
 		ended := s.h.AddStream(r.GetAttach().GetQueue(), r.GetAttach().GetSubscription())
@@ -45,7 +44,7 @@ func (s *watchedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// RecvMsg notes the end.
+// RecvMsg records the end.
 func (s *watchedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access has the commands that say who may do what.
+// Package access implements the commands for access control: rules, roles, tokens and quotas.
 package access
 
 import (
@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Command makes `lockstep access`.
+// Command returns the `lockstep access` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Say who may do what: rules, roles, tokens and quotas",
 		`Before the first rule everybody may do everything, unless access.mode is deny. From the first rule on, what no rule
@@ -38,7 +38,7 @@ func group(use, short, long string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Long: long, Args: cli.KnownSubcommand, RunE: cli.NeedsSubcommand}
 }
 
-// parseRights reads names of rights, separated by commas.
+// parseRights parses comma-separated names of rights.
 func parseRights(texts []string) (rights []pb.AccessRight, err error) {
 	for _, text := range texts {
 		for name := range strings.SplitSeq(text, ",") {
@@ -61,7 +61,7 @@ func rightNames(rights []pb.AccessRight) []string {
 	return names
 }
 
-// rule for programs.
+// rule is an access rule, for programs.
 type rule struct {
 	Principal string     `json:"principal,omitempty"`
 	Group     string     `json:"group,omitempty"`
@@ -91,7 +91,7 @@ func newRules(rules []*pb.AccessRule) []rule {
 	return list
 }
 
-// who is the subject in words.
+// who returns the subject for display.
 func (r *rule) who() string {
 	if r.Group != "" {
 		return "group " + r.Group
@@ -99,7 +99,7 @@ func (r *rule) who() string {
 	return r.Principal
 }
 
-// gives is what the rule gives, in words.
+// gives returns the granted roles or rights for display.
 func (r *rule) gives() string {
 	all := append([]string{}, r.Rights...)
 	for _, name := range r.Roles {
@@ -127,7 +127,7 @@ func ruleTable(env *cli.Env, rules []rule) error {
 	return env.Print.Table([]string{"Who", "May", "Queues"}, rows)
 }
 
-// ruleFlags are what a grant or a revocation is about.
+// ruleFlags select the rule to grant or revoke.
 type ruleFlags struct {
 	group, queue string
 	roles        []string
@@ -145,7 +145,7 @@ func addLockOut(cmd *cobra.Command, lockOut *bool) {
 	cmd.Flags().BoolVar(lockOut, "lock-out", false, "do it although the caller loses its own right to operate")
 }
 
-// rule reads the arguments: a principal, unless there is a group, and rights.
+// rule parses the arguments: a principal, unless there is a group, and rights.
 func (f *ruleFlags) rule(args []string) (*pb.AccessRule, error) {
 	r := &pb.AccessRule{Group: f.group, Queue: f.queue, Roles: f.roles}
 	if f.group == "" {
@@ -236,7 +236,7 @@ all of them if none is named. Streams that use a right which is gone end within 
 	return cmd
 }
 
-// table is everything, for programs.
+// table is all access settings, for programs.
 type table struct {
 	Version   uint64   `json:"version"`
 	Mode      string   `json:"mode"`
@@ -268,7 +268,7 @@ func newTable(r *pb.ListAccessResponse) table {
 	return t
 }
 
-// withTable hands everything to show.
+// withTable requests all access settings and passes them to show.
 func withTable(ctx context.Context, env *cli.Env, show func(t table) error) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		all, err := c.ListAccess(ctx)
@@ -323,7 +323,7 @@ func showRest(env *cli.Env, t *table) error {
 	return nil
 }
 
-// answer to a test, for programs.
+// answer is the result of a permission test, for programs.
 type answer struct {
 	Allowed   bool     `json:"allowed"`
 	Open      bool     `json:"open"`
@@ -401,7 +401,7 @@ func showAnswer(env *cli.Env, req *pb.TestAccessRequest, what string, got *pb.Te
 	return ruleTable(env, j.Rules)
 }
 
-// self is who the caller is, for programs.
+// self is the identity of the caller, for programs.
 type self struct {
 	Principal string   `json:"principal"`
 	Groups    []string `json:"groups"`
@@ -453,7 +453,7 @@ It needs no right: ask it first when something is refused.`,
 	}
 }
 
-// stamp is a time for people.
+// stamp formats a time for display.
 func stamp(t *time.Time) string {
 	if t == nil {
 		return "never"

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestAccess grants, lists, tests and revokes, with a token that it has made.
+// Rules are granted, listed, tested and revoked, with a token created by the test.
 func TestAccess(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	require.Contains(t, c.OK("access", "list"), "no rules")
@@ -66,7 +66,7 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestReset leaves a marker in the directory of a stopped node, and in no other one.
+// reset creates a marker in the directory of a stopped node, and rejects other directories.
 func TestReset(t *testing.T) {
 	c := clitest.CLI{T: t}
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// resetDone is what was asked for, for programs.
+// resetDone is the requested reset, for programs.
 type resetDone struct {
 	DataDir string `json:"data_dir"`
 	Marker  string `json:"marker"`

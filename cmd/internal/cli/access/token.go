@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// token for programs.
+// token is a token, for programs.
 type token struct {
 	Name      string     `json:"name"`
 	Principal string     `json:"principal"`
@@ -25,7 +25,7 @@ type token struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 	CreatedBy string     `json:"created_by,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
-	// Token itself, when it is made.
+	// Token is the secret. It is set only when the token is created.
 	Token string `json:"token,omitempty"`
 }
 
@@ -130,7 +130,7 @@ token that was lost is revoked, and another one is made.`,
 	}
 }
 
-// gone is what was removed, for programs.
+// gone is a removed object, for programs.
 type gone struct {
 	Removed string `json:"removed"`
 }
@@ -152,7 +152,7 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// removed removes something and says so.
+// removed removes an object and prints the result.
 func removed(
 	ctx context.Context, env *cli.Env, what, name string, remove func(context.Context, *client.Client) error,
 ) error {
@@ -167,7 +167,7 @@ func removed(
 	})
 }
 
-// role for programs.
+// role is a role, for programs.
 type role struct {
 	Name   string   `json:"name"`
 	Rights []string `json:"rights"`
@@ -246,7 +246,7 @@ access revoke takes it out of them.`,
 	return cmd
 }
 
-// quota for programs. 0: no bound.
+// quota is a quota, for programs. 0: unlimited.
 type quota struct {
 	Queue             string     `json:"queue"`
 	Queues            uint64     `json:"queues"`

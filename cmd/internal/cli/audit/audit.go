@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit has the command that shows who did what to the nodes.
+// Package audit implements the command that shows the audit records of the nodes.
 package audit
 
 import (
@@ -22,7 +22,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Command makes `lockstep audit`.
+// Command returns the `lockstep audit` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", GroupID: "operate",
@@ -36,7 +36,7 @@ how it ended. The records have no bodies, properties and secrets. They are in th
 	return cmd
 }
 
-// record is one call for programs, in the form of the file.
+// record is one call, for programs, in the format of the audit file.
 type record struct {
 	Time      time.Time       `json:"time"`
 	Node      string          `json:"node"`
@@ -97,14 +97,14 @@ With access rules, the right audit is needed.`,
 	return cmd
 }
 
-// answer is what one node says.
+// answer is a response of one node.
 type answer struct {
 	address string
 	resp    *pb.TailAuditResponse
 	err     error
 }
 
-// ask asks all nodes at the same time. The channel is closed when all have ended.
+// ask queries all nodes concurrently. The channel is closed when all queries have ended.
 func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
 	addresses, err := env.Addresses()
 	if err != nil {
@@ -134,7 +134,7 @@ func ask(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditR
 	return answers, nil
 }
 
-// newest prints what there is, by time.
+// newest prints the existing records, by time.
 func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := ask(ctx, env, c, req)
 	if err != nil {
@@ -164,7 +164,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// follow prints what comes, until ctx ends or no node answers any more.
+// follow prints new records until ctx ends or no node answers.
 func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := ask(ctx, env, c, req)
 	if err != nil {
@@ -191,7 +191,7 @@ func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// show prints one record, as a line.
+// show prints one record as a line.
 func show(env *cli.Env, r *record) error {
 	if env.Print.JSON() {
 		return env.Print.Object(r)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestTail: what was asked of either node is there, with who, what and how it ended, and nothing of what clients send.
+// Each request to either node is recorded with caller, method and result, but without message contents.
 func TestTail(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, _ := clitest.InSync(t, p, c)

@@ -55,8 +55,8 @@ the client (JSON has each process). Disk is everything written to the disk that 
 type Flags struct {
 	Pair, Standalone bool
 	Raft             bool
-	TLS              bool // with certificates that are made for it
-	Links            bool // between the nodes, and to etcd, that can be cut
+	TLS              bool // with generated certificates
+	Links            bool // use proxies, which can be cut, between the nodes and to etcd
 	Sync             string
 	PageSize         string
 	Memory           string
@@ -67,8 +67,8 @@ type Flags struct {
 	Rounds           int
 	Duration         time.Duration
 	Dir              string
-	Settings         map[string]string            // of the nodes, beside those that have a flag
-	Set              map[string]string            // --set: of the nodes, before all others
+	Settings         map[string]string            // of the nodes, in addition to those with a flag
+	Set              map[string]string            // --set: settings of the nodes; they take precedence
 	NodeSettings     map[string]map[string]string // of one node, by its name
 }
 
@@ -79,7 +79,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterStore(cmd)
 }
 
-// RegisterNodes registers what is started.
+// RegisterNodes adds the flags about the started nodes.
 func (f *Flags) RegisterNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
 	cmd.Flags().BoolVar(&f.Standalone, "standalone", false, "start one node alone for it")
@@ -88,13 +88,13 @@ func (f *Flags) RegisterNodes(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
-// RegisterStore registers those flags that the embedded store has, too.
+// RegisterStore adds the flags that the embedded store also has.
 func (f *Flags) RegisterStore(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of what is started: always, interval or off")
 	f.RegisterCommon(cmd)
 }
 
-// RegisterCommon registers what every measurement has.
+// RegisterCommon adds the flags of all measurements.
 func (f *Flags) RegisterCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of what is started")
 	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of what is started")
@@ -142,7 +142,7 @@ func (f *Flags) Parse() (p Parsed, err error) {
 	return p, nil
 }
 
-// WithTarget starts what is to be measured, or connects to it, and runs fn.
+// WithTarget starts the system under test, or connects to it, and runs fn.
 func WithTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed, fn func(bench.Target) error,
 ) (err error) {
@@ -210,7 +210,7 @@ func WithTarget(
 	return fn(t)
 }
 
-// Rounds runs a measurement for each size and round, and prints as it goes.
+// Rounds runs a measurement for each size and round, and prints each result when it is available.
 func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
 	for _, size := range sizes {
 		var all []bench.Result
@@ -236,7 +236,7 @@ func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (ben
 	return nil
 }
 
-// PrintResults prints a table for people.
+// PrintResults prints results as a table.
 func PrintResults(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
@@ -260,7 +260,7 @@ func PrintResults(env *cli.Env, results []bench.Result) error {
 	}, rows)
 }
 
-// Digits writes milliseconds with a sensible number of digits.
+// Digits formats milliseconds with a suitable number of digits.
 func Digits(ms float64) string {
 	switch {
 	case ms < 1:

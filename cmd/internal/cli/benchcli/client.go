@@ -109,10 +109,10 @@ acknowledgements are confirmed. A latency is the time that a consumer waited for
 	return cmd
 }
 
-// errGroups refuses a number of groups.
+// errGroups is returned for an invalid number of groups.
 var errGroups = cli.Usage("--groups must be at least 0")
 
-// orderFlags adds what messages ask for beside the order of their queue.
+// orderFlags adds the flags for ordering properties of messages beyond the queue's order.
 func orderFlags(cmd *cobra.Command, o *bench.Order) {
 	cmd.Flags().IntVar(&o.Groups, "groups", 0, "message groups that the messages are of, in turn; 0: none")
 	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "queues with priorities, and messages of all ten in turn")

@@ -22,10 +22,10 @@ import (
 // principal of the measuring client.
 const principal = "bench"
 
-// plainNote is what the measurement with TLS is compared with.
+// plainNote labels the baseline of the measurement with TLS.
 const plainNote = "without TLS and rules"
 
-// secured has the nodes and their client use TLS, with certificates that are made for it.
+// secured enables TLS for the nodes and their client, with generated certificates.
 func secured(dir string, o *harness.Options, c *client.Options) error {
 	dir = filepath.Join(dir, "certs")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -47,7 +47,7 @@ func secured(dir string, o *harness.Options, c *client.Options) error {
 	return nil
 }
 
-// besidePlain runs a measurement on two pairs in turn, one with TLS and one without, and prints how they compare.
+// besidePlain measures two pairs alternately, one with TLS and one without, and prints a comparison.
 func besidePlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Parsed,
 	measure func(t bench.Target, sizeBytes int) (bench.Result, error),
 ) error {
@@ -74,7 +74,7 @@ func besidePlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags,
 	})
 }
 
-// rule has the nodes let the measuring client do what it does, and nobody else anything.
+// rule adds an access rule that grants the measuring client its rights and all other clients none.
 func rule(ctx context.Context, c *client.Client) error {
 	_, err := c.Grant(ctx, &pb.AccessRule{
 		Principal: principal, Queue: "bench-*", Rights: []pb.AccessRight{
@@ -86,7 +86,7 @@ func rule(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// inTurn measures both targets in each round, each of them first in every other round.
+// inTurn measures both targets in each round. The order alternates between rounds.
 func inTurn(env *cli.Env, rounds int, without, with bench.Target,
 	measure func(bench.Target) (bench.Result, error),
 ) error {

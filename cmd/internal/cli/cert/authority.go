@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// early is how long before now a certificate begins: clocks differ.
+	// early is subtracted from the start of a certificate's validity, to tolerate clock skew.
 	early     = 5 * time.Minute
 	day       = 24 * time.Hour
 	serialLen = 128 // bits
@@ -33,13 +33,13 @@ const (
 	typeKey   = "PRIVATE KEY"
 )
 
-// authority issues certificates.
+// authority is a CA that issues certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// request is a certificate that is to be made.
+// request is a certificate request.
 type request struct {
 	name string
 	peer bool
@@ -70,7 +70,7 @@ func (r *request) add(name string) error {
 	return nil
 }
 
-// newAuthority makes an authority and writes its files.
+// newAuthority creates a CA and writes its files.
 func newAuthority(dir string, days int) (*authority, made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -95,7 +95,7 @@ func newAuthority(dir string, days int) (*authority, made, error) {
 	return &authority{cert: cert, key: key}, m, err
 }
 
-// openAuthority reads the files of an authority.
+// openAuthority reads the files of a CA.
 func openAuthority(dir string) (*authority, error) {
 	pair, err := tls.LoadX509KeyPair(certFile(dir, authorityName), keyFile(dir, authorityName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,7 +115,7 @@ func openAuthority(dir string) (*authority, error) {
 	return &authority{cert: pair.Leaf, key: key}, nil
 }
 
-// issue makes a certificate and writes its files.
+// issue creates a certificate and writes its files.
 func (a *authority) issue(dir string, r *request) (made, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -149,7 +149,7 @@ func (a *authority) issue(dir string, r *request) (made, error) {
 	return m, err
 }
 
-// template has what all certificates have.
+// template returns the common fields of all certificates.
 func template(name string, days int) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialLen-1))
 	if err != nil {
@@ -162,7 +162,7 @@ func template(name string, days int) (*x509.Certificate, error) {
 	}, nil
 }
 
-// mayWrite makes the directory, and refuses if one of the files is there.
+// mayWrite creates the directory, and returns an error if one of the files exists.
 func mayWrite(dir string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory: %w", err)
@@ -177,7 +177,7 @@ func mayWrite(dir string, names []string) error {
 	return nil
 }
 
-// write writes the files of a certificate. They must not be there.
+// write writes the files of a certificate. They must not exist.
 func write(dir, name string, cert *x509.Certificate, key *ecdsa.PrivateKey) (made, error) {
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -206,7 +206,7 @@ func writeNew(file, kind string, raw []byte, mode os.FileMode) error {
 	return nil
 }
 
-// namesIn are all alternative names in a certificate.
+// namesIn returns all subject alternative names of a certificate.
 func namesIn(cert *x509.Certificate) []string {
 	names := make([]string, 0, len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs))
 	for _, u := range cert.URIs {

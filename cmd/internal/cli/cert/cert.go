@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cert has the commands that make certificates for development and tests, and show what certificates hold.
+// Package cert implements the commands that create certificates for development and tests, and that show certificates.
 package cert
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const (
 	defaultDir = "certs"
-	// Days that certificates and the authority are valid.
+	// Validity of certificates and of the CA, in days.
 	defaultDays      = 365
 	defaultCADays    = 5 * 365
 	maxDays          = 100 * 365
@@ -28,10 +28,10 @@ const (
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
 
-// errExists is returned when a file would be overwritten.
+// errExists is returned if a file would be overwritten.
 var errExists = errors.New("it exists already, and nothing is overwritten")
 
-// Command makes `lockstep cert`.
+// Command returns the `lockstep cert` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cert", GroupID: "operate",
@@ -46,20 +46,20 @@ certificate of any other authority does as well.`,
 	return cmd
 }
 
-// made is a certificate that was made, for programs.
+// made is a created certificate, for programs.
 type made struct {
-	// Name of the certificate, and what it is for: "authority", "peer" or "client".
+	// Name of the certificate, and its use: "authority", "peer" or "client".
 	Name string `json:"name"`
 	For  string `json:"for"`
-	// Cert and Key are the files.
+	// Cert and Key are the paths of the files.
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
-	// Names in it.
+	// Names are the subject alternative names.
 	Names []string  `json:"names"`
 	Ends  time.Time `json:"ends"`
 }
 
-// result of init and issue, for programs.
+// result is the result of init and issue, for programs.
 type result struct {
 	Directory    string `json:"directory"`
 	Certificates []made `json:"certificates"`
@@ -163,7 +163,7 @@ it is for a node, a voter or a witness: for servers and clients, and --hosts has
 	return cmd
 }
 
-// issue makes certificates, writes them and says so. first are those that were made before.
+// issue creates certificates, writes them and prints the result. first are certificates created before.
 func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {
@@ -183,7 +183,7 @@ func issue(env *cli.Env, ca *authority, dir string, wanted []request, first ...m
 	return env.Print.Table([]string{"name", "for", "names", "ends", "certificate", "key"}, rows)
 }
 
-// newRequest checks what a certificate is to be.
+// newRequest validates the arguments of a certificate request.
 func newRequest(name string, hosts []string, peer bool, days int) (request, error) {
 	if name == "" || name == authorityName || strings.HasSuffix(name, "-key") || name != filepath.Base(name) ||
 		strings.HasPrefix(name, ".") {
@@ -219,5 +219,4 @@ func namesOf(wanted []request) []string {
 func certFile(dir, name string) string { return filepath.Join(dir, name+".pem") }
 func keyFile(dir, name string) string  { return filepath.Join(dir, name+"-key.pem") }
 
-// exists makes the error about a file that is there.
 func exists(file string) error { return fmt.Errorf("%s: %w", file, errExists) }

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// pool trusts the certificates in a file.
+// pool returns a pool that trusts the certificates in a file.
 func pool(t *testing.T, file string) *x509.CertPool {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -28,7 +28,7 @@ func pool(t *testing.T, file string) *x509.CertPool {
 	return p
 }
 
-// leaf reads a certificate and its key, which belong to each other.
+// leaf reads a certificate and its key, and checks that they match.
 func leaf(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem"))
@@ -39,7 +39,7 @@ func leaf(t *testing.T, dir, name string) *x509.Certificate {
 	return pair.Leaf
 }
 
-// What init makes is what two nodes, a witness and a client need, and nothing is overwritten.
+// init creates the certificates for two nodes, a witness and a client, and overwrites no files.
 func TestInit(t *testing.T) {
 	c := clitest.CLI{T: t}
 	dir := filepath.Join(t.TempDir(), "certs")
@@ -78,7 +78,7 @@ func TestInit(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A certificate that is issued later is of the same authority, and does not outlive it.
+// A certificate issued later is signed by the same CA, and does not outlive it.
 func TestIssue(t *testing.T) {
 	c := clitest.CLI{T: t}
 	dir := t.TempDir()
@@ -118,7 +118,7 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// Show tells what a file or a process has.
+// show prints the certificates of a file or a server.
 func TestShow(t *testing.T) {
 	c := clitest.CLI{T: t}
 	dir := t.TempDir()
@@ -146,7 +146,7 @@ func TestShow(t *testing.T) {
 				if err != nil {
 					return
 				}
-				_ = conn.(*tls.Conn).Handshake() // it wants a certificate, and gets none
+				_ = conn.(*tls.Conn).Handshake() // it requires a client certificate and receives none
 				_ = conn.Close()
 			}
 		}()

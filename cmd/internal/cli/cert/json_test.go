@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	at := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	golden.JSON(t, "made", result{Directory: "certs", Certificates: []made{{

@@ -2,16 +2,16 @@
 
 package cert
 
-// Files are those of a pair on one machine, in PEM.
+// Files are the PEM files of a pair on one machine.
 type Files struct {
-	// CA has the authority.
+	// CA is the file of the CA certificate.
 	CA string
-	// NodeCert and NodeKey are the nodes', ClientCert and ClientKey those of a client of theirs.
+	// NodeCert and NodeKey are for both nodes, ClientCert and ClientKey for a client.
 	NodeCert, NodeKey, ClientCert, ClientKey string
 }
 
-// Make makes an authority, a certificate for nodes on these hosts and one for a client of that name, which are good for
-// a day, in a directory that is there.
+// Make creates a CA, a certificate for nodes on the given hosts and one for a client with the given name. They are
+// valid for a day. The directory must exist.
 func Make(dir string, hosts []string, client string) (Files, error) {
 	const name = "node"
 	ca, _, err := newAuthority(dir, 1)

@@ -19,23 +19,23 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// errNone is returned when there is no certificate to show.
+// errNone is returned if a source contains no certificate.
 var errNone = errors.New("there is no certificate")
 
 // shown is a certificate, for programs.
 type shown struct {
-	// Source is the file or address, and Number counts the certificates in it from 1.
+	// Source is the file or address. Number is the index of the certificate in it, from 1.
 	Source string `json:"source"`
 	Number int    `json:"number"`
-	// Subject and Issuer are distinguished names; Names are the alternative ones.
+	// Subject and Issuer are distinguished names; Names are the subject alternative names.
 	Subject string   `json:"subject"`
 	Names   []string `json:"names"`
 	Issuer  string   `json:"issuer"`
-	// Begins and Ends bound its validity; Valid tells whether it is valid now.
+	// Begins and Ends bound its validity. Valid reports whether it is valid now.
 	Begins time.Time `json:"begins"`
 	Ends   time.Time `json:"ends"`
 	Valid  bool      `json:"valid"`
-	// Authority: it may issue others. Usage is "server", "client", or both.
+	// Authority reports whether it is a CA certificate. Usage is "server", "client", or both.
 	Authority bool     `json:"authority"`
 	Usage     []string `json:"usage"`
 	Serial    string   `json:"serial"`
@@ -84,7 +84,7 @@ func show(ctx context.Context, env *cli.Env, source string, now time.Time) error
 	return nil
 }
 
-// read reads a file, or asks an address if there is no such file.
+// read reads a file, or queries an address if no such file exists.
 func read(ctx context.Context, source string) ([]*x509.Certificate, error) {
 	raw, err := os.ReadFile(source)
 	if err == nil {
@@ -97,7 +97,7 @@ func read(ctx context.Context, source string) ([]*x509.Certificate, error) {
 	return ask(ctx, source)
 }
 
-// decode reads PEM. Keys and others are passed over.
+// decode parses PEM. It ignores keys and other blocks.
 func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != typeCert {
@@ -115,7 +115,7 @@ func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
 	return list, nil
 }
 
-// ask connects and takes what is shown.
+// ask connects to an address and returns the certificates of the server.
 func ask(ctx context.Context, address string) (list []*x509.Certificate, err error) {
 	d := tls.Dialer{Config: &tls.Config{
 		//nolint:gosec // G402: it is shown and not trusted; nothing is sent
@@ -130,7 +130,7 @@ func ask(ctx context.Context, address string) (list []*x509.Certificate, err err
 		_ = conn.Close()
 	}
 	if len(list) > 0 {
-		return list, nil // it may still want a certificate of ours
+		return list, nil // the server may still require a client certificate
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w; does it speak TLS?", address, err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connection has the commands that show who is connected to the nodes.
+// Package connection implements the commands for the client connections of the nodes.
 package connection
 
 import (
@@ -21,10 +21,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ratesAfter is how long after the first look at the connections their rates are known.
+// ratesAfter is the time after the first request at which rates are available.
 const ratesAfter = 1100 * time.Millisecond
 
-// Command makes `lockstep connection`.
+// Command returns the `lockstep connection` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
@@ -38,7 +38,7 @@ over them, and close one. With access rules, the right operate is needed.`,
 	return cmd
 }
 
-// connectionState is a connection for programs.
+// connectionState is a connection, for programs.
 type connectionState struct {
 	Node           string        `json:"node"`
 	ID             uint64        `json:"id"`
@@ -56,7 +56,7 @@ type connectionState struct {
 	Streams        []streamState `json:"streams"`
 }
 
-// trafficState is what goes one way, for programs.
+// trafficState is the traffic in one direction, for programs.
 type trafficState struct {
 	Bytes             uint64   `json:"bytes"`
 	Messages          uint64   `json:"messages"`
@@ -64,7 +64,7 @@ type trafficState struct {
 	MessagesPerSecond *float64 `json:"messages_per_second,omitempty"`
 }
 
-// streamState is a stream for programs.
+// streamState is a stream, for programs.
 type streamState struct {
 	Kind           string    `json:"kind"`
 	Queues         []string  `json:"queues"`
@@ -119,7 +119,7 @@ consumes, and how much goes over it per second, which is measured for a second.`
 }
 
 func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest) error {
-	if _, err := askAll(ctx, env, c, req); err != nil { // the first look
+	if _, err := askAll(ctx, env, c, req); err != nil { // starts the measurement of rates
 		return err
 	}
 	timer := time.NewTimer(ratesAfter)
@@ -155,7 +155,8 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	return failed
 }
 
-// askAll asks all nodes for all of their connections. What some nodes say is returned with the errors of the others.
+// askAll requests all connections from all nodes. It returns the results of the nodes that answer together with the
+// errors of the others.
 func askAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
@@ -187,7 +188,7 @@ func askAll(
 	return states, errors.Join(failed...)
 }
 
-// ask asks one node, page by page.
+// ask requests the connections of one node, page by page.
 func ask(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {
 	for after := uint64(0); ; {
 		resp, err := n.Connections(ctx, &pb.ListConnectionsRequest{Queue: req.GetQueue(), AfterId: after})
@@ -204,7 +205,7 @@ func ask(ctx context.Context, n *client.Node, req *pb.ListConnectionsRequest) (l
 	}
 }
 
-// whoOf says whose connection it is.
+// whoOf describes the owner of a connection.
 func whoOf(s *connectionState) string {
 	if s.Peer {
 		return "the other node"
@@ -212,7 +213,7 @@ func whoOf(s *connectionState) string {
 	return s.Principal
 }
 
-// doing says what the streams do.
+// doing describes the streams of a connection.
 func doing(s *connectionState) string {
 	var texts []string
 	for _, stream := range s.Streams {
@@ -228,7 +229,7 @@ func doing(s *connectionState) string {
 	return strings.Join(texts, ", ")
 }
 
-// perSecond says what goes one way.
+// perSecond formats the traffic in one direction.
 func perSecond(t trafficState) string {
 	if t.BytesPerSecond == nil {
 		return ""
@@ -277,7 +278,7 @@ token (lockstep access).`,
 	return cmd
 }
 
-// nodeCalled finds the node of a name among those that --addr names; the active one if the name is empty.
+// nodeCalled returns the node with a name among the nodes in --addr; the active one if the name is empty.
 func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*client.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package definitions has the commands that write the queues of a pair to a file, and make a pair like a file.
+// Package definitions implements the commands that export the queues of a pair to a file, and apply such a file to a
+// pair.
 package definitions
 
 import (
@@ -19,18 +20,18 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// maxFileBytes bounds a file of definitions.
+// maxFileBytes bounds a definitions file.
 const maxFileBytes = 64 << 20
 
 // Errors of the commands; the exit code is 1.
 var (
-	// errDiffers is returned by diff when the pair is not as the file says.
+	// errDiffers is returned by diff if the pair differs from the file.
 	errDiffers = errors.New("the pair is not as the file says")
-	// errConflicts is returned by import when the file asks for what cannot be altered.
+	// errConflicts is returned by import if the file requires a change that is not possible.
 	errConflicts = errors.New("nothing was done: the file asks for what cannot be altered")
 )
 
-// Command makes `lockstep definitions`.
+// Command returns the `lockstep definitions` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
@@ -160,7 +161,6 @@ func addPrefix(cmd *cobra.Command, prefix *string) {
 	cmd.Flags().StringVar(prefix, "prefix", "", "only queues whose name begins with it, in the file and on the pair")
 }
 
-// list gives the queues of the pair.
 func list(ctx context.Context, c *client.Client, prefix string) (queues []client.Queue, err error) {
 	for q, err := range c.Queues(ctx, prefix) {
 		if err != nil {
@@ -171,7 +171,7 @@ func list(ctx context.Context, c *client.Client, prefix string) (queues []client
 	return queues, nil
 }
 
-// readFile reads a file of definitions, or standard input.
+// readFile reads a definitions file, or standard input.
 func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 	in := env.Stdin
 	if name == "-" {
@@ -207,13 +207,13 @@ func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted []queue
 	return compare(wanted, there), nil
 }
 
-// result is what import and diff did, for programs.
+// result is the result of import and diff, for programs.
 type result struct {
-	// Changes are the steps; LeftAlone are those that were not asked for: they would delete something.
+	// Changes are the steps. LeftAlone are deletions that were not requested.
 	Changes   []step   `json:"changes"`
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
-	// Applied is how many of the steps were carried out.
+	// Applied is the number of steps that were executed.
 	Applied int `json:"applied"`
 }
 
@@ -235,7 +235,7 @@ func printSteps(env *cli.Env, p *plan, steps []step) error {
 	return nil
 }
 
-// printLeft says what would have been deleted.
+// printLeft prints the deletions that were not requested.
 func printLeft(env *cli.Env, left []step) error {
 	var names []string
 	for i := range left {
@@ -251,7 +251,7 @@ func printLeft(env *cli.Env, left []step) error {
 
 type importOptions struct{ yes, prune, dryRun bool }
 
-// carryOut prints the plan, asks, and carries it out.
+// carryOut prints the plan, asks for confirmation, and executes it.
 func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o importOptions) error {
 	steps, left := p.steps, p.prune
 	if o.prune {
@@ -299,7 +299,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 	return env.Print.Sentence("made %s", out.Plural(uint64(done), "change"))
 }
 
-// question says what is to be confirmed.
+// question returns the confirmation prompt.
 func question(steps []step) string {
 	deletes, messages := uint64(0), uint64(0)
 	for i := range steps {

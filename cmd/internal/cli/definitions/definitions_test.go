@@ -37,8 +37,8 @@ queues:
   - name: poison
 `
 
-// TestDefinitions: import makes what the file says, a second one changes nothing, export writes the file again, diff
-// tells what is different, and --prune deletes what the file does not name.
+// import creates the queues of the file, and a second import changes nothing. export writes the same file, diff lists
+// differences, and --prune deletes queues that the file does not name.
 func TestDefinitions(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	file := filepath.Join(t.TempDir(), "queues.yaml")
@@ -81,7 +81,7 @@ func TestDefinitions(t *testing.T) {
 - subscription spare of orders
 - queue old  with 2 messages
 `, stdout)
-	// The operator is asked at a terminal, and is told what goes.
+	// The prompt lists the objects to be deleted.
 	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "Make 4 changes, of which 2 delete something with 2 messages for good?")
@@ -106,7 +106,7 @@ queues:
 	require.Contains(t, stdout, "! queue orders: priorities are decided when a queue is made")
 	require.NotContains(t, c.OK("queue", "list"), "more")
 
-	// What fails in the middle is done by another run, when its cause is gone.
+	// After a failure in the middle, another import completes the work once the cause is fixed.
 	partial := "version: 1\nqueues: [{name: p1}, {name: p2, dead_letter: p9}]\n"
 	_, stderr, code = c.Run(partial, "definitions", "import", "-", "--prefix", "p")
 	require.Equal(t, cli.ExitError, code)

@@ -19,17 +19,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// The configuration of a queue is read and written field by field as client.QueueConfig has them, so that a field that
-// is added there needs nothing here: MaxMessages is max_messages. A duration is written as 30s, a number of bytes as
-// 64MiB, and what has the value of a new queue is left out.
+// The configuration of a queue is read and written field by field as in client.QueueConfig, so that a new field there
+// requires no change here. MaxMessages is written as max_messages, a duration as 30s, and a number of bytes as 64MiB.
+// Fields with the value of a new queue are omitted.
 
 // configField is a field of a configuration.
 type configField struct {
-	name  string // as in the file
+	name  string // in the file
 	index int    // in client.QueueConfig
 }
 
-// configFields are all of them, in their order.
+// configFields returns all fields in their order.
 func configFields() []configField {
 	t := reflect.TypeFor[client.QueueConfig]()
 	fields := make([]configField, t.NumField())
@@ -39,14 +39,14 @@ func configFields() []configField {
 	return fields
 }
 
-// policyFields are those that a subscription can have for itself.
+// policyFields returns the fields that a subscription can override.
 func policyFields() []configField {
 	return slices.DeleteFunc(configFields(), func(f configField) bool {
 		return !slices.Contains(client.PolicyFields(), f.name)
 	})
 }
 
-// own is get for a field that a subscription has for itself: what a new queue has is written, too.
+// own is get for a field that a subscription overrides. It also returns the value of a new queue.
 func (f configField) own(c *client.QueueConfig) any {
 	if v := f.get(c); v != nil {
 		return v
@@ -57,7 +57,7 @@ func (f configField) own(c *client.QueueConfig) any {
 	return f.of(c).Interface()
 }
 
-// snakeCase turns the name of a Go field into that of a key: DeadLetterExpired, TTL.
+// snakeCase converts the name of a Go field to a key. It handles acronyms: DeadLetterExpired, TTL.
 func snakeCase(name string) string {
 	var b strings.Builder
 	letters := []rune(name)
@@ -75,11 +75,11 @@ func (f configField) of(c *client.QueueConfig) reflect.Value {
 	return reflect.ValueOf(c).Elem().Field(f.index)
 }
 
-// isSize tells whether the field is a number of bytes.
+// isSize reports whether the field is a number of bytes.
 func (f configField) isSize() bool { return strings.HasSuffix(f.name, "_bytes") }
 
-// get gives the value as the file has it: a string, an unsigned number, a number or a bool; nil for that of a new
-// queue.
+// get returns the value as written to the file: a string, an unsigned number, a number or a bool. For the value of a
+// new queue it returns nil.
 func (f configField) get(c *client.QueueConfig) any {
 	v := f.of(c)
 	if v.IsZero() {
@@ -102,7 +102,7 @@ func (f configField) get(c *client.QueueConfig) any {
 	}
 }
 
-// text is get for people.
+// text returns the value for display.
 func (f configField) text(c *client.QueueConfig) string {
 	if v := f.get(c); v != nil {
 		return fmt.Sprint(v)
@@ -110,10 +110,10 @@ func (f configField) text(c *client.QueueConfig) string {
 	return "-"
 }
 
-// errValue is returned by set for a text that the field cannot have.
+// errValue is returned by set for an invalid value.
 var errValue = errors.New("not possible")
 
-// set reads a value as get gives it.
+// set parses a value in the format of get.
 func (f configField) set(c *client.QueueConfig, text string) error {
 	v := f.of(c)
 	switch v.Interface().(type) {

@@ -18,33 +18,32 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// version of the file.
+// version of the file format.
 const version = 1
 
-// errFile is returned for a file that makes no sense. The error names file and line.
+// errFile is returned for an invalid file. The wrapping error contains file and line.
 var errFile = errors.New("not a file of definitions")
 
-// subscription is a subscription as it is defined.
+// subscription is the definition of a subscription.
 type subscription struct {
 	name, filter string
-	// policy has what the subscription has for itself of its queue's configuration, and own the names of that, each with
-	// a space behind it, in their order.
+	// policy contains the fields that the subscription overrides in its queue's configuration. own contains their
+	// names, each followed by a space, in order.
 	policy client.QueueConfig
 	own    string
 }
 
-// plain tells whether it is made together with its queue.
+// plain reports whether it is created together with its queue.
 func (s *subscription) plain() bool { return s.filter == "" && s.own == "" }
 
-// has tells whether it has a field for itself.
+// has reports whether it overrides a field.
 func (s *subscription) has(field string) bool { return slices.Contains(strings.Fields(s.own), field) }
 
-// options are those that it is made with.
 func (s *subscription) options() client.SubscriptionOptions {
 	return client.SubscriptionOptions{Filter: s.filter, Redelivery: client.PolicyOf(s.policy, strings.Fields(s.own))}
 }
 
-// setOwn gives it fields for itself.
+// setOwn sets the overridden fields.
 func (s *subscription) setOwn(fields []string) {
 	s.own = ""
 	for _, f := range policyFields() {
@@ -62,7 +61,7 @@ func subscriptionOf(s client.Subscription) subscription {
 	return sub
 }
 
-// queue is a queue as it is defined.
+// queue is the definition of a queue.
 type queue struct {
 	name          string
 	config        client.QueueConfig
@@ -70,12 +69,12 @@ type queue struct {
 	forwards      []client.Forward
 }
 
-// isDefault tells whether the subscriptions are those of a queue that was made without naming any.
+// isDefault reports whether the subscriptions are those of a queue that was created without naming any.
 func isDefault(subs []subscription) bool {
 	return len(subs) == 1 && subs[0] == subscription{name: client.DefaultSubscription}
 }
 
-// fromClient gives what a queue is, without what is in it.
+// fromClient returns the definition of a queue.
 func fromClient(q client.Queue) queue {
 	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
 	for _, s := range q.Subscriptions {
@@ -85,13 +84,13 @@ func fromClient(q client.Queue) queue {
 	return d
 }
 
-// sort puts everything into the order of the names.
+// sort sorts everything by name.
 func (q *queue) sort() {
 	slices.SortFunc(q.subscriptions, func(a, b subscription) int { return cmp.Compare(a.name, b.name) })
 	slices.SortFunc(q.forwards, func(a, b client.Forward) int { return cmp.Compare(a.To, b.To) })
 }
 
-// entry is a key with its value, and object an ordered list of them: in YAML and JSON alike.
+// entry is a key with its value, and object an ordered list of entries, for YAML and JSON.
 type entry struct {
 	key   string
 	value any // a scalar, an object or a list of objects
@@ -99,7 +98,7 @@ type entry struct {
 
 type object []entry
 
-// object gives all that is not as in a new queue.
+// object returns the values that differ from those of a new queue.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range configFields() {
@@ -140,7 +139,7 @@ func (q *queue) object() object {
 	return append(o, entry{"forwards", list})
 }
 
-// whole gives a file with these queues.
+// whole returns the file for the queues.
 func whole(queues []queue) object {
 	list := []object{}
 	for i := range queues {
@@ -149,7 +148,7 @@ func whole(queues []queue) object {
 	return object{{"version", uint64(version)}, {"queues", list}}
 }
 
-// MarshalJSON writes the entries in their order.
+// MarshalJSON implements json.Marshaler. It keeps the order of the entries.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -169,13 +168,13 @@ func (o object) MarshalJSON() ([]byte, error) {
 	}
 	b.WriteByte('}')
 	var one bytes.Buffer
-	if err := json.Compact(&one, b.Bytes()); err != nil { // the encoder ends everything with a line
+	if err := json.Compact(&one, b.Bytes()); err != nil { // removes the newline that the encoder appends
 		return nil, fmt.Errorf("encode: %w", err)
 	}
 	return one.Bytes(), nil
 }
 
-// node turns a value into YAML.
+// node converts a value to YAML.
 func node(v any) *yaml.Node {
 	switch v := v.(type) {
 	case object:
@@ -202,7 +201,7 @@ func node(v any) *yaml.Node {
 	}
 }
 
-// encode writes a file as YAML.
+// encode returns the file as YAML.
 func encode(queues []queue) ([]byte, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -213,7 +212,7 @@ func encode(queues []queue) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode reads a file, YAML or JSON, and checks that it makes sense by itself. The error wraps errFile.
+// decode parses a YAML or JSON file and checks its consistency, without a pair. The error wraps errFile.
 func decode(name string, content []byte) ([]queue, error) {
 	var document, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(content))
@@ -306,7 +305,7 @@ func (d *decoder) queue(n *yaml.Node) queue {
 	return q
 }
 
-// subscriptions are a list of names, or of names with what the subscription has besides.
+// subscriptions parses a list of names, or of names with options.
 func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	list := []subscription{}
 	for _, e := range d.sequence(n) {
@@ -377,7 +376,7 @@ func (d *decoder) forwards(n *yaml.Node) (list []client.Forward) {
 	return list
 }
 
-// mapping calls take for each key; take tells whether it knows it.
+// mapping calls take for each key. take reports whether the key is known.
 func (d *decoder) mapping(n *yaml.Node, what string, take func(key string, v *yaml.Node) bool) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 )
 
-// everything is a queue that has everything.
+// everything is a queue with all fields set.
 func everything() queue {
 	q := queue{
 		name: "orders", subscriptions: []subscription{
@@ -33,7 +33,7 @@ func everything() queue {
 	return q
 }
 
-// TestRoundTrip: what is written is read again, every field of a configuration among it.
+// A written file is read back without differences, including every field of a configuration.
 func TestRoundTrip(t *testing.T) {
 	queues := []queue{{name: "a", subscriptions: []subscription{{name: client.DefaultSubscription}}}, everything()}
 	queues = append(queues, queue{name: "topic", subscriptions: []subscription{}})
@@ -64,7 +64,7 @@ func TestNamesOfFields(t *testing.T) {
 	}
 }
 
-// TestBadFiles: each is refused with its line and what to do.
+// Each invalid file is rejected with its line and advice.
 func TestBadFiles(t *testing.T) {
 	const q = "version: 1\nqueues:\n  - name: a\n    " // the fourth line follows
 	for name, c := range map[string]struct{ content, want string }{
@@ -130,8 +130,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestTargetsFirst: a dead-letter queue is made before the queues that name it, whatever the names, and deleted after
-// them.
+// A dead-letter queue is created before the queues that name it, regardless of the names, and deleted after them.
 func TestTargetsFirst(t *testing.T) {
 	named := func(name, target string) queue {
 		return queue{name: name, config: client.QueueConfig{DeadLetter: target}}

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// Kinds of steps, as programs see them.
+// Kinds of steps, in the output for programs.
 const (
 	createQueue        = "create-queue"
 	alterQueue         = "alter-queue"
@@ -24,31 +24,31 @@ const (
 	deleteQueue        = "delete-queue"
 )
 
-// step is one change that makes the pair more like the file.
+// step is one change that makes the pair match the file.
 type step struct {
-	// Action is what is done, Queue and Subscription what it is done with.
+	// Action is the operation; Queue and Subscription are its object.
 	Action       string `json:"action"`
 	Queue        string `json:"queue"`
 	Subscription string `json:"subscription,omitempty"`
 	// Changes are the fields that are set.
 	Changes []change `json:"changes,omitempty"`
-	// Messages that a deletion takes along.
+	// Messages is the number of messages that a deletion removes.
 	Messages uint64 `json:"messages,omitempty"`
 
 	want queue // of a queue or its forwards
 	sub  subscription
 }
 
-// change is what a step does to a field; "-" is the value of a new queue.
+// change is a change of a field; "-" is the value of a new queue.
 type change struct {
 	Field string `json:"field"`
 	From  string `json:"from"`
 	To    string `json:"to"`
 }
 
-// plan is how a pair differs from a file, as steps in the order in which they can be done.
+// plan is the difference between a pair and a file, as steps in an executable order.
 type plan struct {
-	// steps make and change what the file has, prune deletes what it does not have.
+	// steps create and change the file's objects; prune deletes objects that the file does not have.
 	steps, prune []step
 	// conflicts are differences that cannot be altered.
 	conflicts []string
@@ -56,10 +56,10 @@ type plan struct {
 
 func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
 
-// deletes tells whether a step throws something away.
+// deletes reports whether a step deletes messages or objects.
 func (s *step) deletes() bool { return s.Action == deleteSubscription || s.Action == deleteQueue }
 
-// text shows the step for people.
+// text formats the step for display.
 func (s *step) text() string {
 	sign := "~"
 	switch s.Action {
@@ -82,7 +82,7 @@ func (s *step) text() string {
 	return strings.TrimRight(fmt.Sprintf("%s %s  %s", sign, s.what(), strings.Join(parts, ", ")), " ")
 }
 
-// what names what the step is about.
+// what returns the name of the step's object.
 func (s *step) what() string {
 	switch {
 	case s.Action == setForwards:
@@ -94,8 +94,8 @@ func (s *step) what() string {
 	}
 }
 
-// compare makes the plan that turns what is there into what is wanted. Both are in the order of the names. Temporary
-// queues that the file does not name belong to their clients, and are left out.
+// compare returns the plan that changes the existing queues into the wanted ones. Both lists are sorted by name.
+// Temporary queues that the file does not name belong to their clients and are ignored.
 func compare(wanted []queue, there []client.Queue) plan {
 	byName := make(map[string]client.Queue, len(there))
 	for _, q := range there {
@@ -113,7 +113,7 @@ func compare(wanted []queue, there []client.Queue) plan {
 		p.alter(want, fromClient(have))
 		p.subscriptions(want, have)
 	}
-	for _, want := range wanted { // when all queues are there
+	for _, want := range wanted { // when all queues exist
 		have := fromClient(byName[want.name])
 		if !slices.Equal(have.forwards, want.forwards) {
 			p.steps = append(p.steps, step{
@@ -128,7 +128,7 @@ func compare(wanted []queue, there []client.Queue) plan {
 		}
 	}
 	left := targetsFirst(unnamed)
-	slices.Reverse(left) // a queue cannot be deleted as long as another one names it
+	slices.Reverse(left) // a queue cannot be deleted while another one names it
 	for _, q := range left {
 		if len(q.forwards) > 0 {
 			p.prune = append(p.prune, step{
@@ -142,8 +142,8 @@ func compare(wanted []queue, there []client.Queue) plan {
 	return p
 }
 
-// targetsFirst puts dead-letter queues before the queues that name them, themselves or in a subscription; otherwise the
-// order stays. What leads back to itself, which no pair takes, comes in some order.
+// targetsFirst sorts dead-letter queues before the queues that name them, themselves or in a subscription. Otherwise
+// the order is stable. The order within cycles, which no pair accepts, is unspecified.
 func targetsFirst(queues []queue) []queue {
 	byName := make(map[string]int, len(queues))
 	for i, q := range queues {
@@ -169,7 +169,7 @@ func targetsFirst(queues []queue) []queue {
 	return ordered
 }
 
-// deadLetters are the dead-letter queues that a queue and its subscriptions name.
+// deadLetters returns the dead-letter queues that a queue and its subscriptions name.
 func (q *queue) deadLetters() []string {
 	names := []string{q.config.DeadLetter}
 	for _, s := range q.subscriptions {
@@ -197,7 +197,7 @@ func (p *plan) create(want queue) {
 	}
 }
 
-// plain are the names of the subscriptions that have nothing but a name: they are made together with the queue.
+// plain returns the names of the subscriptions without options. They are created together with the queue.
 func (q *queue) plain() (names []string) {
 	for _, sub := range q.subscriptions {
 		if sub.plain() {
@@ -214,7 +214,6 @@ func newSubscription(queue string, sub subscription) step {
 	}
 }
 
-// subscriptionChanges are what is different of a subscription.
 func subscriptionChanges(from, to *subscription) (changes []change) {
 	if from.filter != to.filter {
 		changes = append(changes, change{"filter", cmp.Or(from.filter, "-"), cmp.Or(to.filter, "-")})
@@ -309,7 +308,6 @@ func forwardChanges(from, to []client.Forward) (changes []change) {
 	return changes
 }
 
-// alterSubscription has a subscription be as it is wanted.
 func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	o := s.sub.options()
 	what := client.SubscriptionChange{Redelivery: o.Redelivery}
@@ -325,7 +323,7 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// do carries the step out.
+// do executes the step.
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
 	case createQueue:

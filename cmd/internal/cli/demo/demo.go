@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo has the commands that run a whole pair on this machine: demo, demo resize, demo transaction and dev.
+// Package demo implements the commands that run a whole pair on this machine: demo, demo resize, demo transaction and
+// dev.
 package demo
 
 import (
@@ -20,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Command makes `lockstep demo`.
+// Command returns the `lockstep demo` command.
 func Command(env *cli.Env) *cobra.Command {
 	o := demo.Options{}
 	var keep bool
@@ -75,7 +76,7 @@ func runDemo(ctx context.Context, env *cli.Env, o demo.Options) error {
 	})
 }
 
-// demoOptions fills in what all demos have in common.
+// demoOptions sets the options that all demos have in common.
 func demoOptions(env *cli.Env, o *demo.Options) error {
 	if o.Seed == 0 {
 		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
@@ -85,8 +86,8 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 	o.Dir, o.Settings = dir, harness.SmallNodes()
-	// Both nodes and the load share this machine: however busy it is, it must not be taken for a dead node. A killed
-	// process is found by its closed port, regardless of these.
+	// Both nodes and the load share this machine, so a slow node must not be considered dead. A killed process is
+	// detected by its closed port, regardless of these timeouts.
 	o.Settings["failover.timeout"], o.Settings["failover.drop-timeout"] = "10s", "8s"
 	w := env.Stdout
 	if env.Print.JSON() {
@@ -98,7 +99,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 
 // keepIfFailed runs a demo and removes its directory, unless it failed.
 func keepIfFailed(ctx context.Context, o demo.Options, run func() (passed bool, err error)) error {
-	remove := true // also when it panics
+	remove := true // also after a panic
 	defer func() {
 		if remove {
 			_ = os.RemoveAll(o.Dir)
@@ -146,7 +147,7 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 	}, violations(v)...))
 }
 
-// violations are rows with the first rules that were broken, in words.
+// violations returns rows with the first violated rules.
 func violations(v demo.Verdict) (rows [][]any) {
 	const most = 10
 	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
@@ -155,9 +156,9 @@ func violations(v demo.Verdict) (rows [][]any) {
 	return rows
 }
 
-// keepRunning tells how to use a pair and waits for Ctrl-C.
+// keepRunning prints how to use a pair and waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports served) {
-	// The events go where the demo's screen is; what fails here is a terminal that is gone, and ctx ends with that.
+	// The events are printed to the demo's screen. Errors are ignored: if the terminal is closed, ctx ends.
 	w := env.Stdout
 	if env.Print.JSON() {
 		w = env.Stderr
@@ -166,7 +167,7 @@ func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair, ports serve
 	<-ctx.Done()
 }
 
-// printPair tells where a pair is and what to try.
+// printPair prints the addresses of a pair and examples.
 func printPair(w io.Writer, p *harness.Pair, ports served) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDemo: a short one, with everything real.
+// TestDemo runs a short demo with real processes.
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -38,7 +38,7 @@ func TestDemo(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
-// TestDemoTransaction: a short one, with everything real.
+// TestDemoTransaction runs a short transaction demo with real processes.
 func TestDemoTransaction(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -63,7 +63,7 @@ func TestDemoTransaction(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
-// TestDemoResize: a short one, with everything real.
+// TestDemoResize runs a short resize demo with real processes.
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -94,7 +94,7 @@ func TestDemoResize(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
-// TestDemoRaft: the demo on a raft quorum of the two nodes and a witness.
+// The demo runs on a raft quorum of the two nodes and a witness.
 func TestDemoRaft(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "--coordinator", "raft", "--duration", "3s", "--rate",

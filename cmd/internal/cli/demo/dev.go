@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// restartAfter is how long `dev` lets a killed node be dead: long enough to see the other one alone.
+// restartAfter is the delay before `dev` restarts a killed node. It is long enough to observe the other node alone.
 const restartAfter = 5 * time.Second
 
-// DevCommand makes `lockstep dev`.
+// DevCommand returns the `lockstep dev` command.
 func DevCommand(env *cli.Env) *cobra.Command {
 	var dir, listenA, listenB, coordinator, console, amqp string
 	cmd := &cobra.Command{
@@ -90,7 +90,7 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	return nil
 }
 
-// supervise restarts nodes and the witness when they end, until ctx ends.
+// supervise restarts nodes and the witness when they exit, until ctx ends.
 func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	done := make(chan struct{})
 	all := p.Processes()
@@ -105,7 +105,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// restart starts a node again each time that it has ended, until ctx ends. A start that fails is tried again.
+// restart restarts a node each time it exits, until ctx ends. Failed starts are retried.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// watched calls seen when it was written what is wanted.
+// watched calls seen when the wanted text was written.
 type watched struct {
 	text, want string
 	seen       func()
@@ -33,7 +33,7 @@ func (w *watched) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestDevTwice: a second dev in a directory fails at once, and once more when the first one has ended it starts.
+// A second dev in the same directory fails immediately. It starts after the first one has exited.
 func TestDevTwice(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes()}
 	first, err := harness.Start(t.Context(), o)
@@ -47,7 +47,7 @@ func TestDevTwice(t *testing.T) {
 	require.NoError(t, first.Close())
 }
 
-// TestDevTakenAddress: a pair does not start where another process listens; that process would answer for its node.
+// A pair does not start if another process listens on its address, since that process would answer for its node.
 func TestDevTakenAddress(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestDevTakenAddress(t *testing.T) {
 	require.ErrorContains(t, err, l.Addr().String())
 }
 
-// TestDevRaftAgain: a pair with a witness starts again in its directory.
+// A pair with a witness restarts in its directory.
 func TestDevRaftAgain(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()}
 	voters := ""
@@ -77,7 +77,7 @@ func TestDevRaftAgain(t *testing.T) {
 	}
 }
 
-// TestDevRestarts: a node whose start fails once is started all the same.
+// A node is restarted although its first start fails.
 func TestDevRestarts(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{
 		Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes(),

@@ -14,29 +14,28 @@ import (
 )
 
 const (
-	// consoleAddress is where the console of the first node is looked for, near the ports of the nodes.
+	// consoleAddress is the first candidate for the console of the first node, near the ports of the nodes.
 	consoleAddress = "127.0.0.1:7480"
-	// amqpAddress is where AMQP 1.0 of the first node is looked for: its usual port.
+	// amqpAddress is the first candidate for the AMQP 1.0 listener of the first node: the standard port.
 	amqpAddress = "127.0.0.1:5672"
-	// portTries is how many ports are looked at.
+	// portTries is the number of candidate ports.
 	portTries = 100
-	// consoleSetting and amqpSetting are the settings of a node that say where those are.
+	// consoleSetting and amqpSetting are the node settings for these addresses.
 	consoleSetting = "console.listen"
 	amqpSetting    = "amqp.listen"
 )
 
-// served are settings of nodes, by their names.
+// served maps node names to settings.
 type served map[string]map[string]string
 
-// consoles are the settings by which the nodes of a pair serve a console, on the first ports from an address on that
-// are free.
+// consoles returns the settings for consoles of the nodes, on the first free ports from an address on.
 func consoles(ctx context.Context, first string) (served, error) {
 	s := make(served)
 	return s, s.listen(ctx, "--console", consoleSetting, first)
 }
 
-// listen has the nodes serve what a setting says on the first ports from an address on that are free; empty: not at
-// all.
+// listen adds a listener setting for each node, on the first free ports from an address on. If the address is empty, it
+// adds none.
 func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	if first == "" {
 		return nil
@@ -58,7 +57,7 @@ func (s served) listen(ctx context.Context, flag, setting, first string) error {
 			address := net.JoinHostPort(host, strconv.FormatUint(at, 10))
 			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 			if err != nil {
-				continue // it is another process's
+				continue // in use by another process
 			}
 			if err := l.Close(); err != nil {
 				return fmt.Errorf("%s: %w", flag, err)
@@ -74,7 +73,7 @@ func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	return nil
 }
 
-// jmsURL is what Qpid JMS is given to find the pair; empty where no AMQP is served.
+// jmsURL returns the failover URL for Qpid JMS; empty if AMQP is disabled.
 func (s served) jmsURL(p *harness.Pair) string {
 	var list []string
 	for _, n := range p.Nodes {

@@ -79,7 +79,7 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 	})
 }
 
-// showScan prints the result of a scan for people, beside the output for programs.
+// showScan prints the result of a scan for display, in addition to the output for programs.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {
@@ -88,7 +88,7 @@ func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 			return
 		}
 	}
-	// A screen that is gone is no reason to stop.
+	// A closed terminal is not a reason to stop.
 	_ = printer.Sentence("")
 	_ = store.PrintScan(printer, node, r)
 	_ = printer.Sentence("")

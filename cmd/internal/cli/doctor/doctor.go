@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor has the command that checks a machine and the settings of a node.
+// Package doctor implements the command that checks a machine and the settings of a node.
 package doctor
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// ErrProblems is returned when a check has found a problem.
+// ErrProblems is returned if a check found a problem.
 var ErrProblems = errors.New("mend these before the node is put to work; then run lockstep doctor again")
 
-// report is what was found, for programs.
+// report is the result of all checks, for programs.
 type report struct {
 	Problems   int              `json:"problems"`
 	Warnings   int              `json:"warnings"`
@@ -28,7 +28,7 @@ type report struct {
 	Findings   []doctor.Finding `json:"findings"`
 }
 
-// Command makes `lockstep doctor`.
+// Command returns the `lockstep doctor` command.
 func Command(env *cli.Env) *cobra.Command {
 	var file, peer string
 	cmd := &cobra.Command{
@@ -105,7 +105,7 @@ func printReport(env *cli.Env, found []doctor.Finding) error {
 	return err
 }
 
-// text is a finding for people: on one line what was measured, below it what that means and what to do.
+// text formats a finding: the measured value on one line, its meaning and the recommended action below it.
 func text(f *doctor.Finding) string {
 	verdict := strings.ToUpper(string(f.Verdict))
 	if f.Verdict == doctor.OK {

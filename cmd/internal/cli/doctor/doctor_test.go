@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// diagnose runs the command and gives its findings by check and subject.
+// diagnose runs the command and returns its findings by check and subject.
 func diagnose(t *testing.T, c clitest.CLI, args ...string) (map[string]doctor.Finding, int) {
 	t.Helper()
 	stdout, stderr, code := c.Run("", append([]string{"doctor", "-o", "json", "--disk-low-watermark", "0"}, args...)...)
@@ -37,7 +37,7 @@ func diagnose(t *testing.T, c clitest.CLI, args ...string) (map[string]doctor.Fi
 	return all, code
 }
 
-// found gives the finding whose name begins with that.
+// found returns the finding whose key has the prefix.
 func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Finding {
 	t.Helper()
 	for key, f := range all {
@@ -49,8 +49,7 @@ func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Find
 	return doctor.Finding{}
 }
 
-// TestBesideARunningPair: what the command says of a node that runs, of one that is to join, and of wrong places; the
-// node that runs does not notice.
+// doctor checks a running node, a node before it joins, and wrong addresses. It leaves the running node unaffected.
 func TestBesideARunningPair(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
@@ -86,20 +85,20 @@ func TestBesideARunningPair(t *testing.T) {
 	all, _ = diagnose(t, c, "--data-dir", free, "--listen", "127.0.0.1:0", "--coordinator-etcd-endpoints", etcd,
 		"--peer", active.Address)
 	require.Equal(t, doctor.OK, found(t, all, "other node").Verdict)
-	// The address of the node itself is not that of the other one.
+	// The address of the node itself is rejected as the peer's address.
 	all, code = diagnose(t, c, append(args, "--peer", standby.Address)...)
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, found(t, all, "other node").Means, "it is this node")
 	all, _ = diagnose(t, c, append(args, "--peer", "127.0.0.1:1")...)
 	require.Equal(t, doctor.Warning, found(t, all, "other node").Verdict)
-	// etcd is no node: it is reached, and cannot be talked with.
+	// etcd is not a node: it is reachable, but does not implement the protocol.
 	all, code = diagnose(t, c, append(args, "--peer", etcd)...)
 	require.Equal(t, cli.ExitError, code)
 	require.Equal(t, doctor.Problem, found(t, all, "other node").Verdict)
 	anotherPair(t, c, etcd, args)
 }
 
-// anotherPair points a data directory to a prefix that is empty, and to the record of another pair.
+// anotherPair uses a data directory with an empty prefix, and with the record of another pair.
 func anotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
 	t.Helper()
 	all, code := diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/empty/")...)
@@ -130,7 +129,7 @@ func anotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
 	require.Equal(t, doctor.Problem, found(t, all, "etcd, record").Verdict)
 }
 
-// TestVoters: with a quorum in place of etcd, before and after the others run.
+// The checks work with a raft quorum, before and after the other voters run.
 func TestVoters(t *testing.T) {
 	c := clitest.CLI{T: t}
 	all, _ := diagnose(t, c, "--data-dir", t.TempDir(), "--coordinator-type", "raft", "--coordinator-raft-listen",
@@ -150,7 +149,7 @@ func TestVoters(t *testing.T) {
 	require.Contains(t, found(t, all, "voters, quorum").Measured, "3 voters")
 }
 
-// TestSettings: what is wrong with them is told with the rest that could not be looked at.
+// Errors in the settings are reported together with the checks that were skipped because of them.
 func TestSettings(t *testing.T) {
 	c := clitest.CLI{T: t}
 	all, code := diagnose(t, c, "--listen", "nowhere", "--data-dir", t.TempDir())
@@ -168,7 +167,7 @@ func names(t *testing.T, dir string) (all []string) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for _, e := range entries {
-		if !strings.Contains(e.Name(), "page.db_") { // a checkpoint may replace one
+		if !strings.Contains(e.Name(), "page.db_") { // a checkpoint may replace it
 			all = append(all, e.Name())
 		}
 	}

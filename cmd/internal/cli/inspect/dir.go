@@ -7,9 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// takeDir lets a command that reads the files of a stopped node be told the directory by --data-dir, as the other
-// commands are, and, as it was before, by its first argument. need: there must be one. The arguments that follow are as
-// many as rest says.
+// takeDir accepts the directory of a stopped node as --data-dir or, for compatibility, as the first argument. need: the
+// directory is required. rest is the number of arguments after the directory.
 func takeDir(cmd *cobra.Command, need bool, rest int) {
 	var dir string
 	run := cmd.RunE

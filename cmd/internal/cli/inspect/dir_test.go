@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDataDir: what reads the files of a stopped node takes the directory as --data-dir, as everything else does, and
-// as an argument.
+// Commands that read the files of a stopped node accept the directory as --data-dir and as an argument.
 func TestDataDir(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	c.OK("publish", "q", "x", "--create")

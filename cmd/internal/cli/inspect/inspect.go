@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect has the commands of `lockstep store` that read the files of a stopped node and change nothing: check,
-// digest and the dumps. The first two also ask running nodes.
+// Package inspect implements the read-only `lockstep store` commands for the files of a stopped node: check, digest and
+// the dumps. The first two can also query running nodes.
 package inspect
 
 import (
@@ -24,13 +24,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Commands are all of them.
+// Commands returns all commands of the package.
 func Commands(env *cli.Env) []*cobra.Command {
 	var all []*cobra.Command
 	for _, l := range []struct {
 		command *cobra.Command
-		need    bool // of a directory
-		rest    int  // arguments after it
+		need    bool // a directory is required
+		rest    int  // number of arguments after it
 	}{
 		{checkCommand(env), false, 0},
 		{digestCommand(env), false, 0},
@@ -44,7 +44,7 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return all
 }
 
-// checked is the outcome of a check for programs.
+// checked is the result of a check, for programs.
 type checked struct {
 	Store      string   `json:"store"`
 	Sound      bool     `json:"sound"`
@@ -97,7 +97,7 @@ reads back as it was written, every message that a subscription still wants is t
 	return cmd
 }
 
-// onEachNode calls fn for each node, and goes on after an error.
+// onEachNode calls fn for each node, and continues after an error.
 func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Node) error) error {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -116,7 +116,7 @@ func onEachNode(ctx context.Context, env *cli.Env, fn func(context.Context, *cli
 	})
 }
 
-// checkProgress shows how far a check is, on a terminal.
+// checkProgress displays the progress of a check on a terminal.
 func checkProgress(env *cli.Env) func(done, total uint64) {
 	if !out.IsTerminal(env.Stderr) {
 		return func(uint64, uint64) {}
@@ -191,7 +191,7 @@ The digest of a directory is that of its last checkpoint.`,
 	}
 }
 
-// metaDump is what a store says about itself.
+// metaDump is the metadata of a store.
 type metaDump struct {
 	Path        string       `json:"path"`
 	NodeID      string       `json:"node_id"`
@@ -272,7 +272,7 @@ checkpoint. Read-only. A node that runs tells most of it with lockstep status.`,
 	}
 }
 
-// pageDump is a run of pages.
+// pageDump is an extent of pages.
 type pageDump struct {
 	Page         uint64        `json:"page"`
 	Pages        uint32        `json:"pages"`

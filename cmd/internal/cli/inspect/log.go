@@ -25,7 +25,7 @@ import (
 // progressOf is a step of a check.
 type progressOf = *pb.CheckResponse
 
-// toStored makes of a message in a file what the client makes of one that was delivered.
+// toStored converts a message from a file to the client's type.
 func toStored(sequence uint64, m txn.Message) client.Stored {
 	s := client.Stored{Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS), Message: content(m)}
 	if l := m.DeadLetter(); l != nil {
@@ -53,7 +53,7 @@ func content(m txn.Message) client.Message {
 	return c
 }
 
-// timeOf converts milliseconds since 1970; 0 is none.
+// timeOf converts milliseconds since 1970; 0 is the zero time.
 func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -61,7 +61,7 @@ func timeOf(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// logFlags choose what dump-log shows.
+// logFlags select the output of dump-log.
 type logFlags struct {
 	from, to uint64
 	limit    uint64
@@ -104,7 +104,7 @@ type recordDump struct {
 	Kind       string `json:"kind"`
 	Bytes      int    `json:"bytes"`
 	DurableLSN uint64 `json:"durable_lsn"`
-	// CommittedLSN is what the block says is committed; left out if it does not say.
+	// CommittedLSN is the committed position stored in the block; omitted if the block has none.
 	CommittedLSN uint64 `json:"committed_lsn,omitempty"`
 
 	Time       time.Time `json:"time,omitzero"`
@@ -117,7 +117,7 @@ type recordDump struct {
 	Messages []messageDump `json:"messages,omitempty"`
 }
 
-// messageDump is a message in a log record: its sequence is not known before it is applied.
+// messageDump is a message in a log record. It has no sequence, since that is assigned when the record is applied.
 type messageDump struct {
 	Queue       uint64    `json:"queue"`
 	PublishedAt time.Time `json:"published_at"`
@@ -196,7 +196,7 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 		text)
 }
 
-// loggedMessages decodes the messages of a publish, as far as they can be.
+// loggedMessages decodes the messages of a publish, as many as possible.
 func loggedMessages(op *txn.Op) (list []messageDump) {
 	for rec := range op.Records {
 		m, err := txn.DecodeMessage(rec)
@@ -212,7 +212,7 @@ func loggedMessages(op *txn.Op) (list []messageDump) {
 	return list
 }
 
-// describeTxn decodes a transaction as far as it can be decoded.
+// describeTxn decodes as much of a transaction as possible.
 func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages bool) {
 	if err := reader.Reset(payload); err != nil {
 		j.Error = err.Error()
@@ -235,7 +235,7 @@ func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages boo
 	}
 }
 
-// describeOp says what an operation does.
+// describeOp describes an operation.
 func describeOp(op *txn.Op) string {
 	s := op.Code.String()
 	if op.Queue != 0 {
@@ -346,7 +346,7 @@ func printSegments(env *cli.Env, r wal.Report) error {
 	return env.Print.Sentence("the log ends with LSN %d, term %d, and is whole", r.End.LSN, r.End.Term)
 }
 
-// optionsText says what a subscription has besides its name.
+// optionsText describes the options of a subscription.
 func optionsText(o txn.SubscriptionOptions) (s string) {
 	if o.Filter != "" {
 		s = fmt.Sprintf(" with filter %q", o.Filter)

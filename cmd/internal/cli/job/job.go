@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package job has the commands for scheduled jobs.
+// Package job implements the commands for scheduled jobs.
 package job
 
 import (
@@ -20,7 +20,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Command makes `lockstep job`.
+// Command returns the `lockstep job` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "job", GroupID: "operate",
@@ -113,7 +113,7 @@ the active node, or on the node that they name; they are kept with the pair and 
 	}
 }
 
-// Kinds of jobs, and the nodes that they can be for.
+// Kinds of jobs, and the nodes on which they can run.
 func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
 func jobNodes() []string { return []string{"", nodes.Standby, nodes.Active, "both"} }
 
@@ -237,11 +237,11 @@ func printRun(env *cli.Env, j jobRun) error {
 const (
 	outcomeRunning = "running"
 	outcomeSkipped = "skipped"
-	// runPoll is how often it is looked whether a run is over.
+	// runPoll is the polling interval for the end of a job run.
 	runPoll = 500 * time.Millisecond
 )
 
-// lastRun gives the last run of a job; nil if it did not run yet.
+// lastRun returns the last run of a job; nil if it has not run yet.
 func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -254,13 +254,13 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 		return nil, fmt.Errorf("job %s: %w", name, client.ErrNoJob)
 	}
 	if len(jobs[i].GetHistory()) == 0 {
-		return nil, nil // it did not run yet
+		return nil, nil // it has not run yet
 	}
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the run that began after another one. cause is why the answer of the node that began
-// it did not come, if it did not: then there may be no such run.
+// followRun waits for the end of the run that started after another one. cause is the error of the start request, if it
+// failed; then the run may not exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {
@@ -283,7 +283,7 @@ func followRun(
 			return nil, cause
 		case !fresh, run.GetOutcome() == outcomeRunning:
 		case run.GetOutcome() == outcomeSkipped && cause != nil && waited < env.Timeout:
-			// It has met a change of roles, and is begun again in a moment.
+			// A role change interrupted the run; it restarts shortly.
 		default:
 			return run, nil
 		}

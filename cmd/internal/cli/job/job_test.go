@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJobs: they are kept, run and remembered.
+// Jobs are created and run, and their runs are recorded.
 func TestJobs(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	clitest.FillForScan(t, c, 10)

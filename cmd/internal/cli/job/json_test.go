@@ -9,7 +9,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	golden.JSON(t, "job", newJobState(golden.Fill(&pb.Job{})))
 	golden.JSON(t, "run", newJobRun("nightly", golden.Fill(&pb.JobRun{})))

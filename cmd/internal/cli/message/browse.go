@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// BrowseCommand makes `lockstep browse`.
+// BrowseCommand returns the `lockstep browse` command.
 func BrowseCommand(env *cli.Env) *cobra.Command {
 	var o client.BrowseOptions
 	var bodies bool
@@ -51,7 +51,7 @@ func browse(
 	if err != nil {
 		return err
 	}
-	const rowsPerTable = 1000 // a long listing appears in pieces and does not fill the memory
+	const rowsPerTable = 1000 // a long listing is printed in parts to bound memory
 	var rows [][]any
 	flush := func() error {
 		if len(rows) == 0 {

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// consumeFlags are the flags of consume.
 type consumeFlags struct {
 	subscription string
 	count        uint64
@@ -28,7 +27,7 @@ type consumeFlags struct {
 	filter       string
 }
 
-// ConsumeCommand makes `lockstep consume`.
+// ConsumeCommand returns the `lockstep consume` command.
 func ConsumeCommand(env *cli.Env) *cobra.Command {
 	var f consumeFlags
 	cmd := &cobra.Command{
@@ -68,7 +67,7 @@ other consumers.
 				}
 			}
 			if f.command != "" && !cmd.Flags().Changed("prefetch") {
-				f.prefetch = 1 // one after another: the others are for other consumers
+				f.prefetch = 1 // one at a time, so that other consumers can receive the rest
 			}
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return consume(ctx, env, c, args[0], f, format)
@@ -104,7 +103,7 @@ func consume(
 	}
 	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch, Filter: f.filter}
 	if f.count > 0 && f.count < uint64(f.prefetch) {
-		o.Prefetch = int(f.count) // do not take what others could have
+		o.Prefetch = int(f.count) // do not reserve messages that other consumers could receive
 	}
 	co, err := c.Consume(attach, queue, o)
 	cancel()
@@ -112,13 +111,13 @@ func consume(
 		return err
 	}
 	err = takeDeliveries(ctx, env, co, f, format)
-	// also after Ctrl-C: what was printed is acknowledged, or rejected
+	// also after Ctrl-C: printed messages are acknowledged or rejected
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))
 }
 
-// takeDeliveries prints and answers until there is no more, or no more is wanted.
+// takeDeliveries prints and settles deliveries until none are left or the requested count is reached.
 func takeDeliveries(
 	ctx context.Context, env *cli.Env, co *client.Consumer, f consumeFlags, format *formatter,
 ) error {
@@ -155,7 +154,7 @@ func takeDeliveries(
 	return nil
 }
 
-// printMessage prints one message: its body on a line, all of it as an object, or as format says, if there is one.
+// printMessage prints one message: its body as a line, the whole message as an object, or with the format template.
 func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
 	if format != nil {
 		return format.print(env, queue, &m)

@@ -16,16 +16,16 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// formatHelp is what the help of commands with --format says of it.
+// formatHelp is the help text for --format.
 const formatHelp = `With --format each message is printed as a template of Go's text/template says, with the fields of --output json:
 {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex .body}} and {{base64 .body}}
 write a value otherwise. A field or property that the message does not have is an error, and the message stays in the
 queue; {{index .properties "region"}} is empty instead.`
 
-// formatter prints messages as a template says.
+// formatter prints messages with a template.
 type formatter struct{ template *template.Template }
 
-// newFormatter reads a template; nil for "".
+// newFormatter parses a template; nil for "".
 func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // there is nothing to format
@@ -50,8 +50,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	return &formatter{t}, nil
 }
 
-// fields are what a template sees: what --output json prints, with the texts that a message does not have empty, and
-// the body as it is.
+// fields returns the template data: the fields of --output json, with missing texts as empty strings, and the body as
+// is.
 func fields(queue string, m *client.Stored) (map[string]any, error) {
 	encoded, err := json.Marshal(out.NewMessage(queue, *m, false))
 	if err != nil {
@@ -72,13 +72,13 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
 	all["body"] = string(m.Body)
-	properties := make(map[string]string, len(m.Properties)) // not any: index gives "" for a missing key
+	properties := make(map[string]string, len(m.Properties)) // not any: index returns "" for a missing key
 	maps.Copy(properties, m.Properties)
 	all["properties"] = properties
 	return all, nil
 }
 
-// print prints one message and ends the line.
+// print prints one message and a newline.
 func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
 	all, err := fields(queue, m)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// handlerHelp is what the help of consume says of --ack-after-command.
+// handlerHelp is the help text for --ack-after-command.
 const handlerHelp = `With --ack-after-command 'COMMAND' a shell runs the command for each message, one after another, with the body as its
 standard input and the fields in variables: LOCKSTEP_QUEUE, LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT,
 LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE,
@@ -27,17 +27,17 @@ LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and LOCKSTEP_PROPERTY_NAME 
 0 acknowledges the message, 100 rejects it, 126 and 127 (it cannot be run) give it back and end with an error, and every
 other one gives it back, to be delivered again. The messages are not printed then, unless --format is given.`
 
-// Exit codes of a command that are not just success or failure.
+// Exit codes of a command with a special meaning.
 const (
 	exitReject        = 100
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
 
-// interruptWait is how long a command may take to end when consume is interrupted.
+// interruptWait bounds the time that a command may take to exit when consume is interrupted.
 const interruptWait = 5 * time.Second
 
-// errHandler is returned when the command of --ack-after-command cannot be run.
+// errHandler is returned if the command of --ack-after-command cannot be started.
 var errHandler = errors.New("the command of --ack-after-command cannot be run")
 
 // handler runs a command for each message.
@@ -46,7 +46,7 @@ type handler struct {
 	command string
 }
 
-// handle runs the command for one message and answers it.
+// handle runs the command for one message and settles the message.
 func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	code, err := h.run(ctx, d)
 	switch {
@@ -67,7 +67,7 @@ func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	return ctx.Err()
 }
 
-// run gives the exit code of the command; -1 if a signal has ended it.
+// run returns the exit code of the command; -1 if a signal terminated it.
 func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err error) {
 	cmd := exec.CommandContext(ctx, "sh", "-c", h.command)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -81,14 +81,14 @@ func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err er
 	case errors.As(err, &exit):
 		return exit.ExitCode(), nil
 	case errors.Is(err, syscall.EPIPE):
-		return cmd.ProcessState.ExitCode(), nil // it has not read all of the body
+		return cmd.ProcessState.ExitCode(), nil // it did not read the whole body
 	case err != nil:
 		return 0, fmt.Errorf("%w: %w", errHandler, err)
 	}
 	return 0, nil
 }
 
-// variables are the environment of the command, beside that of this process.
+// variables returns the environment of the command, in addition to that of this process.
 func variables(d *client.Delivery) []string {
 	set := map[string]string{
 		"QUEUE": d.Queue(), "SUBSCRIPTION": d.Subscription(), "SEQUENCE": fmt.Sprint(d.Sequence),
@@ -110,14 +110,15 @@ func variables(d *client.Delivery) []string {
 	}
 	list := make([]string, 0, len(set))
 	for k, v := range set {
-		// No variable can hold a zero byte.
+		// A variable cannot contain a zero byte.
 		list = append(list, "LOCKSTEP_"+k+"="+strings.ReplaceAll(v, "\x00", ""))
 	}
 	sort.Strings(list)
 	return list
 }
 
-// variableName makes a key one that a shell can name: letters and digits, in upper case, and _ for all else.
+// variableName converts a key to a shell variable name: letters and digits in upper case, and _ for all other
+// characters.
 func variableName(key string) string {
 	return strings.Map(func(r rune) rune {
 		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestFormat: a template sees the fields of the JSON, and what is no template is wrong usage.
+// A template has access to the JSON fields. An invalid template is a usage error.
 func TestFormat(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "a <body>", "--subject", "s", "-p", "region=eu", "--typed-property", "total=7")
@@ -37,7 +37,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestConsumeFilter: what matches is consumed, the rest stays.
+// Matching messages are consumed; the others stay in the queue.
 func TestConsumeFilter(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "a", "c", "-p", "region=us")
@@ -57,7 +57,7 @@ func TestConsumeFilter(t *testing.T) {
 	require.Contains(t, stderr, "it gives int, and must give bool")
 }
 
-// TestAckAfterCommand: the exit code of the command decides what becomes of a message.
+// The exit code of the command determines whether a message is acknowledged, requeued or rejected.
 func TestAckAfterCommand(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")
@@ -88,7 +88,8 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	require.Equal(t, "again\n", c.OK("consume", "orders", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
-// TestRequest: the answer with the same correlation id is printed, and nothing is left; without one the exit code is 1.
+// The response with the same correlation ID is printed, and no messages are left. Without a response the exit code is
+// 1.
 func TestRequest(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "prices")

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	var m client.Stored
 	golden.FillStruct(&m)

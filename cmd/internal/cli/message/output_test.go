@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// shell runs a line of a shell, in which "$LOCKSTEP" is this program.
+// shell runs a shell command line in which "$LOCKSTEP" is this program.
 func shell(t *testing.T, c clitest.CLI, line string) (stdout, stderr string, err error) {
 	t.Helper()
 	program, err := os.Executable()
@@ -29,7 +29,7 @@ func shell(t *testing.T, c clitest.CLI, line string) (stdout, stderr string, err
 	return out.String(), errs.String(), err
 }
 
-// TestOutputFailed: a message that could not be printed is not acknowledged.
+// A message that could not be printed is not acknowledged.
 func TestOutputFailed(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "one", "-p", "region=eu")
@@ -63,7 +63,7 @@ func TestOutputFailed(t *testing.T) {
 	require.Empty(t, c.Lines("browse", "orders", "-s", "default"), "the request was not published")
 }
 
-// TestPublishToTopic: a publisher is told when no subscription gets its messages.
+// A publisher gets a warning if no subscription receives its messages.
 func TestPublishToTopic(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "prices", "--topic")

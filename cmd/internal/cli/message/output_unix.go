@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// replaced reports whether f is closed, or is the null device as the Go runtime opens it: for reading and writing. A
+// replaced reports whether f is closed, or is the null device as opened by the Go runtime: for reading and writing. A
 // shell opens it for writing only.
 func replaced(f *os.File) bool {
 	raw, err := f.SyscallConn()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message has the commands for messages: publish, consume and browse.
+// Package message implements the commands for messages: publish, consume and browse.
 package message
 
 import (
@@ -24,7 +24,7 @@ import (
 // maxLineBytes bounds one line of standard input; it is the default limit of a message.
 const maxLineBytes = 64 << 20
 
-// PublishCommand makes `lockstep publish`.
+// PublishCommand returns the `lockstep publish` command.
 func PublishCommand(env *cli.Env) *cobra.Command {
 	var files []string
 	var create bool
@@ -82,14 +82,13 @@ says how many, and how to find out.`,
 	return cmd
 }
 
-// messageFlags are the flags of what a message has besides its body.
+// messageFlags are the flags for the message properties.
 type messageFlags struct {
 	message           client.Message
 	properties, typed []string
 	priority          int
 }
 
-// register gives a command the flags.
 func (f *messageFlags) register(cmd *cobra.Command) {
 	m := &f.message
 	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil,
@@ -108,7 +107,7 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "the message is delivered after this time; 0: as the queue says")
 }
 
-// parse gives the message that the flags say, without a body.
+// parse returns a message with the properties given by the flags, without a body.
 func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {
@@ -126,7 +125,7 @@ func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
 	return m, nil
 }
 
-// parsePairs reads the values of a flag that are KEY=VALUE.
+// parsePairs parses the values of a KEY=VALUE flag.
 func parsePairs[V any](flag string, list []string, value func(text string) (V, error)) (map[string]V, error) {
 	if len(list) == 0 {
 		return nil, nil
@@ -150,10 +149,10 @@ func parseProperties(list []string) (map[string]string, error) {
 	return parsePairs("property", list, func(text string) (string, error) { return text, nil })
 }
 
-// errNotTyped completes the sentence of parsePairs.
+// errNotTyped completes the error message of parsePairs.
 var errNotTyped = errors.New("is neither true nor false nor a number; --property takes texts")
 
-// parseTyped finds the type of each value by how it is written.
+// parseTyped derives the type of each value from its spelling.
 func parseTyped(list []string) (map[string]any, error) {
 	return parsePairs("typed-property", list, func(text string) (any, error) {
 		if text == "true" || text == "false" {
@@ -212,22 +211,22 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 	return nil
 }
 
-// publisher counts what comes back.
+// publisher counts the acknowledgements and failures.
 type publisher struct {
 	env     *cli.Env
 	queue   string
 	message client.Message // without a body
 
-	sent uint64 // handed to the producer, by run
+	sent uint64 // passed to the producer, by run
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards all fields below
 	count       uint64     // acknowledged
 	refused     uint64     // certainly not stored
 	first, last uint64
 	err         error // first failure
 }
 
-// published is one acknowledged message for programs.
+// published is an acknowledged message, for programs.
 type published struct {
 	Queue     string `json:"queue"`
 	Sequence  uint64 `json:"sequence"`
@@ -235,9 +234,9 @@ type published struct {
 	Duplicate bool   `json:"duplicate,omitempty"`
 }
 
-// run publishes what source sends and waits for all answers.
+// run publishes the bodies from source and waits for all acknowledgements.
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
-	// Without an active node there is nothing to begin with; once there was one, a failover is waited for.
+	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
 	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	_, err := c.WaitActive(wait)
 	cancel()
@@ -296,8 +295,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	return err
 }
 
-// storesNothing reports whether the queue discards what is published to it: it has no subscription, keeps nothing by
-// its retention, and forwards nothing. A caller who may publish only gets no answer; then it reports false.
+// storesNothing reports whether the queue discards published messages: it has no subscription, no retention and no
+// forwards. It returns false if the caller may only publish and therefore cannot read the queue.
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()

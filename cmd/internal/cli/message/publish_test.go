@@ -18,11 +18,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// mute is an active node that takes publishes and answers none.
+// mute is an active node that accepts publishes and never responds.
 type mute struct {
 	pb.UnimplementedQueueServiceServer
 	pb.UnimplementedAdminServiceServer
-	silent func() // called when it gets one
+	silent func() // called when it receives one
 }
 
 func (m *mute) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
@@ -46,8 +46,8 @@ func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	}
 }
 
-// TestPublishUnknown: when no node answers, publish says how many messages may be stored or not, what to do, and has an
-// exit code for it.
+// If no node answers, publish reports how many messages have an unknown outcome, and advice. It has a separate exit
+// code.
 func TestPublishUnknown(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -68,7 +68,7 @@ func TestPublishUnknown(t *testing.T) {
 	require.Empty(t, stdout.String())
 }
 
-// TestLongLine: a line that is longer than a message can be is refused in words.
+// A line that exceeds the message limit is rejected with a readable error.
 func TestLongLine(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	_, stderr, code := c.Run("short\n"+strings.Repeat("x", (64<<20)+1), "publish", "q", "--create")
@@ -77,7 +77,7 @@ func TestLongLine(t *testing.T) {
 	require.NotContains(t, stderr, "bufio")
 }
 
-// TestPublishFields: what the flags say is what the message has, and what consume, browse and the files show.
+// The fields set by flags appear in the output of consume and browse, and in the files.
 func TestPublishFields(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "--create", "{}", "--message-id", "m-1", "--correlation-id", "c-1", "--reply-to", "answers",

@@ -17,21 +17,20 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// replyGrace is how long the queue of answers is kept without its consumer: over a failover, and when this command
-// was killed.
+// replyGrace is how long the reply queue is kept without its consumer: during a failover, or after this command was
+// killed.
 const replyGrace = 30 * time.Second
 
-// errNoAnswer is returned when the request was published and no answer came in time; the exit code is 1.
+// errNoAnswer is returned if the request was published and no response arrived in time; the exit code is 1.
 var errNoAnswer = errors.New("no answer came in time; the request is published, and may still be answered")
 
-// requestFlags are the flags of request.
 type requestFlags struct {
 	message messageFlags
 	file    string
 	format  string
 }
 
-// RequestCommand makes `lockstep request`.
+// RequestCommand returns the `lockstep request` command.
 func RequestCommand(env *cli.Env) *cobra.Command {
 	var f requestFlags
 	cmd := &cobra.Command{
@@ -76,7 +75,7 @@ line, and 3 when it is not known whether the request was published.
 	return cmd
 }
 
-// requestBody gives the argument, the content of the file, or standard input.
+// requestBody returns the argument, the content of the file, or standard input.
 func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	switch {
 	case len(args) > 0 && file != "":
@@ -97,7 +96,7 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	return b, nil
 }
 
-// request publishes m and prints what is answered.
+// request publishes m and prints the responses.
 func request(
 	ctx context.Context, env *cli.Env, c *client.Client, queue string, m client.Message, format *formatter,
 ) (err error) {
@@ -112,7 +111,7 @@ func request(
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = c.DeleteQueue(clean, m.ReplyTo, false) // it goes by itself, too
+		_, _ = c.DeleteQueue(clean, m.ReplyTo, false) // if this fails, it is deleted after replyGrace
 	}()
 	answers, err := c.Consume(ctx, m.ReplyTo, client.ConsumerOptions{})
 	if err != nil {

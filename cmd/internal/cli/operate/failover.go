@@ -21,21 +21,20 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// forceTime is added to --timeout: the lease of a node that has just died takes a few seconds to end.
+// forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
-// errNoForce is returned when the flags were not given that say what is done.
+// errNoForce is returned if the flags that confirm the operation are missing.
 var errNoForce = errors.New(`nothing was done. A failover happens by itself as soon as the active is lost and the standby is in sync; to hand
 over while both are there, use "lockstep switchover". To make a node active that is not in sync, because the one that holds everything is
 lost for good, say so: --force --accept-data-loss. What would be lost, --dry-run tells`)
 
-// forceFlags are those of the failover command.
 type forceFlags struct {
 	force, accept, dryRun, yes bool
 	reason, other              string
 }
 
-// FailoverCommand makes `lockstep failover`.
+// FailoverCommand returns the `lockstep failover` command.
 func FailoverCommand(env *cli.Env) *cobra.Command {
 	var f forceFlags
 	cmd := &cobra.Command{
@@ -86,7 +85,7 @@ It does nothing without --force and --accept-data-loss, and on a terminal it ask
 	return cmd
 }
 
-// nodeToForce chooses the node: the one that was named, or the only one that answers.
+// nodeToForce returns the named node, or the only one that answers.
 func nodeToForce(
 	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
 ) (*client.Node, error) {
@@ -121,7 +120,7 @@ func nodeToForce(
 	return cli.NodeAt(c, target)
 }
 
-// forceFailover says what would be lost, asks, and does it.
+// forceFailover prints the expected loss, asks for confirmation, and forces the failover.
 func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *client.Node, f *forceFlags) error {
 	req := &pb.ForceFailoverRequest{OtherAddress: f.other, By: currentUser(), Reason: f.reason}
 	plan, err := n.ForceFailover(ctx, req)
@@ -150,7 +149,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *cli
 		forcedName(done), done.GetTerm(), done.GetConfig())
 }
 
-// confirmForce asks on a terminal. Without one, --yes has to say it.
+// confirmForce prompts on a terminal. Without one, --yes is required.
 func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
@@ -168,7 +167,7 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	return nil
 }
 
-// currentUser names the operator, as far as this machine knows.
+// currentUser returns the name of the operator according to this machine.
 func currentUser() string {
 	who := "unknown"
 	if u, err := user.Current(); err == nil {
@@ -187,7 +186,7 @@ func forcedName(r *pb.ForceFailoverResponse) string {
 	return r.GetNodeId()
 }
 
-// printForce says what is lost.
+// printForce prints the expected loss.
 func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(map[string]any{
@@ -223,7 +222,7 @@ func printForce(env *cli.Env, r *pb.ForceFailoverResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// lostRange says which records may be lost.
+// lostRange describes the range of records that may be lost.
 func lostRange(r *pb.ForceFailoverResponse) string {
 	text := fmt.Sprintf("MAY BE LOST: everything that was acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// sequential publishes one message after the other until it is stopped, as a simple application does.
+// sequential publishes one message after the other until it is stopped, like a simple application.
 type sequential struct {
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -62,8 +62,8 @@ func (s *sequential) end() {
 	<-s.done
 }
 
-// TestStopHandsOver: an active that is asked to stop gives its role to the standby in sync first. Who publishes
-// meanwhile sees no error, and no longer pause than that of a switchover.
+// An active that is stopped first hands its role to the in-sync standby. A publisher sees no error, and no longer pause
+// than during a switchover.
 func TestStopHandsOver(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	c.OK("queue", "create", "q")
@@ -87,7 +87,7 @@ func TestStopHandsOver(t *testing.T) {
 	require.InDelta(t, stored, c.Lines("queue", "show", "q")[0]["messages"], 0)
 }
 
-// TestStopWithoutHandOver: a setting turns it off, and so does a pause; a standby that is not there is not waited for.
+// The handover can be disabled by a setting. A node does not wait for a standby that is not running.
 func TestStopWithoutHandOver(t *testing.T) {
 	settings := harness.SmallNodes()
 	settings["shutdown.handover"] = "false"
@@ -101,7 +101,7 @@ func TestStopWithoutHandOver(t *testing.T) {
 	require.NotContains(t, clitest.Logged(t, standby), "handed over before the stop")
 }
 
-// TestHangup: a node and a witness go on when they are sent SIGHUP, and say what the sender may have wanted.
+// Nodes and a witness keep running after SIGHUP, and log advice.
 func TestHangup(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)
@@ -117,8 +117,7 @@ func TestHangup(t *testing.T) {
 	}
 }
 
-// TestSwitchoverToANode: with --to and --from the command can be repeated: a role that is where it was wanted stays
-// there.
+// With --to and --from the command is idempotent: it does nothing if the role is already at the target.
 func TestSwitchoverToANode(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)

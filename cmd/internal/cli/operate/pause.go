@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// PauseCommand makes `lockstep pause`.
+// PauseCommand returns the `lockstep pause` command.
 func PauseCommand(env *cli.Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -30,7 +30,7 @@ If the active is lost meanwhile, no node serves until lockstep resume or until i
 	return cmd
 }
 
-// ResumeCommand makes `lockstep resume`.
+// ResumeCommand returns the `lockstep resume` command.
 func ResumeCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", GroupID: "operate",
@@ -42,7 +42,7 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// setPaused asks the nodes in turn: the active may be gone.
+// setPaused calls the nodes one after the other, since the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		addrs, err := env.Addresses()

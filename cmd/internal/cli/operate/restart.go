@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// RestartCommand makes `lockstep restart`.
+// RestartCommand returns the `lockstep restart` command.
 func RestartCommand(env *cli.Env) *cobra.Command {
 	var switchBack, detach bool
 	cmd := &cobra.Command{

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// startedAt is when each node's process began.
+// startedAt returns the start time of each node's process.
 func startedAt(t *testing.T, p *harness.Pair) (at []time.Time) {
 	t.Helper()
 	for _, n := range p.Nodes {
@@ -27,7 +27,7 @@ func startedAt(t *testing.T, p *harness.Pair) (at []time.Time) {
 	return at
 }
 
-// TestRestartWithInvalidSettings: no node is stopped that would not start again, whichever has the mistake.
+// No node is stopped if either node could not start again because of its settings.
 func TestRestartWithInvalidSettings(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{
 		Dir: t.TempDir(), Settings: harness.SmallNodes(), ConfigFiles: true,

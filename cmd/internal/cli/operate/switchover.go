@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operate has the commands with which an operator runs a pair: switchover, failover, restart, pause, resume,
+// Package operate implements the commands for operating a pair: switchover, failover, restart, pause, resume,
 // checkpoint and verify.
 package operate
 
@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SwitchoverCommand makes `lockstep switchover`.
+// SwitchoverCommand returns the `lockstep switchover` command.
 func SwitchoverCommand(env *cli.Env) *cobra.Command {
 	var within time.Duration
 	req := &pb.SwitchoverRequest{}
@@ -68,8 +68,8 @@ command can be repeated, in hooks for instance: if the role is where it was want
 	return cmd
 }
 
-// alreadyThere looks whether the role is where it is wanted. The node looks, too, but one of an older release would
-// hand over whatever was asked.
+// alreadyThere reports whether the role is already at the target. The node checks this too, but an older release would
+// hand over regardless.
 func alreadyThere(
 	ctx context.Context, n *client.Node, req *pb.SwitchoverRequest,
 ) (r *pb.SwitchoverResponse, there bool, err error) {
@@ -91,7 +91,7 @@ func alreadyThere(
 		}
 	}
 	if active == nil || named != 1 {
-		return nil, false, nil // the node says what is wrong
+		return nil, false, nil // the node reports the error
 	}
 	if req.GetTo() != "" && !is(active, req.GetTo()) || req.GetFrom() != "" && is(active, req.GetFrom()) {
 		return nil, false, nil
@@ -101,7 +101,7 @@ func alreadyThere(
 	}, true, nil
 }
 
-// is tells whether a node is called that.
+// is reports whether a node has the name, ID or address.
 func is(node *pb.NodeStatus, called string) bool {
 	return called != "" && (node.GetNodeId() == called || node.GetName() == called)
 }
@@ -124,7 +124,7 @@ func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 		pause.Round(100*time.Microsecond))
 }
 
-// CheckpointCommand makes `lockstep checkpoint`.
+// CheckpointCommand returns the `lockstep checkpoint` command.
 func CheckpointCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",

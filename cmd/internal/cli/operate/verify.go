@@ -18,7 +18,7 @@ import (
 
 var errNotTheSame = errors.New("the two nodes differ, or messages cannot be read")
 
-// VerifyCommand makes `lockstep verify`.
+// VerifyCommand returns the `lockstep verify` command.
 func VerifyCommand(env *cli.Env) *cobra.Command {
 	var deep, full bool
 	cmd := &cobra.Command{
@@ -37,7 +37,7 @@ The exit code is 1 when the nodes differ or a message cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
-				if !deep { // otherwise it takes as long as it takes
+				if !deep { // a deep verification has no time limit
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, max(env.Timeout, 15*time.Second))
 					defer cancel()
@@ -55,7 +55,7 @@ The exit code is 1 when the nodes differ or a message cannot be read.`,
 	return cmd
 }
 
-// verification is a comparison for programs.
+// verification is a comparison of the nodes, for programs.
 type verification struct {
 	OK           bool           `json:"ok"`
 	Deep         bool           `json:"deep"`
@@ -67,13 +67,13 @@ type verification struct {
 	Nodes        []verifiedNode `json:"nodes"`
 }
 
-// difference is a queue that is not the same on both nodes.
+// difference is a queue that differs between the nodes.
 type difference struct {
 	Queue  string `json:"queue,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// verifiedNode is what is damaged on a node.
+// verifiedNode is the corruption found on a node.
 type verifiedNode struct {
 	NodeID  string           `json:"node_id"`
 	Name    string           `json:"name"`

@@ -67,7 +67,7 @@ Without --yes it only says what it would do.`,
 	return cmd
 }
 
-// adopt asks the node what it would write, and has it write that if the operator has confirmed it.
+// adopt requests the record that the node would write, and writes it after the operator's confirmation.
 func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
 	plan, err := n.AdoptRecord(ctx, req)
 	if err != nil {
@@ -93,7 +93,7 @@ func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecor
 		done.GetPairId(), done.GetConfig(), done.GetTerm())
 }
 
-// nameOf the node that adopts.
+// nameOf returns the name of the adopting node.
 func nameOf(r *pb.AdoptRecordResponse) string {
 	if r.GetNodeName() != "" {
 		return "node " + r.GetNodeName()
@@ -101,7 +101,7 @@ func nameOf(r *pb.AdoptRecordResponse) string {
 	return "node " + r.GetNodeId()
 }
 
-// printAdoption says what an adoption does.
+// printAdoption prints the effects of an adoption.
 func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	if env.Print.JSON() {
 		return env.Print.Object(adoptionObject(r))
@@ -133,7 +133,7 @@ func printAdoption(env *cli.Env, r *pb.AdoptRecordResponse) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
-// adoptionObject is the form for programs.
+// adoptionObject returns an adoption for programs.
 func adoptionObject(r *pb.AdoptRecordResponse) map[string]any {
 	out := map[string]any{
 		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),

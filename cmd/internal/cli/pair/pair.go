@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pair has the commands that change the pair itself: its record, and the voters that hold it, with the third of
-// them, the witness.
+// Package pair implements the commands for the pair itself: its cluster record, the voters that store it, and the
+// witness as the third voter.
 package pair
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Command groups what changes the pair itself.
+// Command returns the `lockstep pair` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pair", GroupID: "operate",

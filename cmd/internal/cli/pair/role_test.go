@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// TestRoleOf: a voter that does not answer its leader, because its disk was wiped for instance, does not follow.
+// A voter that does not answer its leader, for example after a disk wipe, is not reported as a follower.
 func TestRoleOf(t *testing.T) {
 	now := time.Now()
 	require.Equal(t, "leads", roleOf(raft.Member{Leader: true, Voter: true, LastContact: now}, now))

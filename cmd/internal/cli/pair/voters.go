@@ -72,11 +72,12 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
 }
 
-// silentAfter is how long ago a voter that follows has answered its leader at most: it does several times a second.
+// silentAfter is the maximum time since the last answer of a following voter to its leader. A voter answers several
+// times per second.
 const silentAfter = 5 * time.Second
 
-// roleOf says what a voter does. One that does not answer is down, cut off, or came back with an empty disk: then it is
-// another voter with another id, and the leader waits for the one before.
+// roleOf describes the role of a voter. One that does not answer is down, partitioned, or restarted with an empty disk.
+// In the last case it has a new ID, and the leader waits for the old one.
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
@@ -225,7 +226,7 @@ in --dir and into the log.`,
 	return cmd
 }
 
-// votersOfPair asks the nodes where their voters are, and whether they use TLS.
+// votersOfPair requests the voter addresses from the nodes, and whether the voters use TLS.
 func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured bool, err error) {
 	addrs, err := env.Addresses()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestVotersAreKnown: the nodes of a raft pair say where their voters are, also when one has not read the pair's record
-// yet; those of another pair, that there are none.
+// The nodes of a raft pair report the voter addresses, even if one has not read the cluster record yet. Nodes of an
+// etcd pair report no voters.
 func TestVotersAreKnown(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)

@@ -18,12 +18,12 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// raftFlags are those of a voter, and of commands that look for one.
+// raftFlags are the flags of a voter, and of commands that connect to one.
 type raftFlags struct {
 	voters        []string
 	ca, cert, key string
 	names         []string // of the witness
-	secured       bool     // the nodes have said that their voters use TLS
+	secured       bool     // the nodes have reported that their voters use TLS
 }
 
 func (f *raftFlags) register(cmd *cobra.Command) {
@@ -36,7 +36,7 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls reads the files; nil: none. told hears when they have changed.
+// tls reads the certificate files; nil: TLS is disabled. told is called after a reload.
 func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
@@ -52,14 +52,14 @@ func (f *raftFlags) tls(told func(error)) (secure *raft.TLS, source *tlsfiles.So
 	}, source, nil
 }
 
-// Ends of certificates are told so long before them, and so often.
+// Warning period and check interval for the expiry of certificates.
 const (
 	expiryWarning  = 14 * 24 * time.Hour
 	expiryInterval = 12 * time.Hour
 )
 
-// watchExpiry says in the log which certificates of a witness end soon, until ctx ends. The nodes tell of the one that
-// it shows them, too.
+// watchExpiry logs certificates of a witness that expire soon, until ctx ends. The nodes also report the certificate
+// that the witness presents to them.
 func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
@@ -83,7 +83,7 @@ func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logge
 	}
 }
 
-// toldIn says in the log what has become of files that have changed.
+// toldIn returns a function that logs the result of a reload.
 func toldIn(logger *zap.Logger) func(error) {
 	return func(err error) {
 		if err == nil {
@@ -95,7 +95,7 @@ func toldIn(logger *zap.Logger) func(error) {
 	}
 }
 
-// WitnessCommand makes `lockstep witness`.
+// WitnessCommand returns the `lockstep witness` command.
 func WitnessCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	var dir, listen, advertise, level, format string
@@ -124,7 +124,7 @@ on a third machine: then the pair survives the loss of any one of them.`,
 			}
 			defer process.OnHangup(cmd.Context(), logger, func() {
 				if source != nil {
-					_ = source.Reload() // what is wrong is told
+					_ = source.Reload() // errors are reported by the callback
 				}
 			})()
 			if source != nil {
@@ -141,7 +141,7 @@ on a third machine: then the pair survives the loss of any one of them.`,
 			return raft.RunWitness(cmd.Context(), raft.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
 			}, func(v *raft.Voter) {
-				// Without a reader (a closed pipe) it works all the same.
+				// The witness works even if nothing reads its output (a closed pipe).
 				_ = env.Print.Sentence("lockstep %s, witness %s, on %s", env.Version, v.ID(), v.ListenAddress())
 				_ = env.Print.Object(map[string]string{"id": v.ID(), "address": v.ListenAddress()})
 			})

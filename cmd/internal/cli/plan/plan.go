@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Command makes `lockstep plan`.
+// Command returns the `lockstep plan` command.
 func Command(env *cli.Env) *cobra.Command {
 	var watch, cancel bool
 	cmd := &cobra.Command{
@@ -99,7 +99,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	return env.Print.Pairs(rows)
 }
 
-// rolling starts a plan and follows it. Ctrl-C cancels it.
+// Run starts a plan and follows it. Ctrl-C cancels it.
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -131,14 +131,14 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	return nil
 }
 
-// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C ends the program.
+// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; Ctrl-C again to leave at once.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
 	cancelled, err := c.CancelPlan(bounded)
 	cancel()
 	switch {
-	case errors.Is(err, client.ErrNoPlan): // it ended meanwhile
+	case errors.Is(err, client.ErrNoPlan): // it has ended in the meantime
 	case err != nil:
 		return p, err
 	default:
@@ -150,11 +150,11 @@ func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.
 	return followPlan(ctx, env, c, p)
 }
 
-// planPollEvery is how often the nodes are asked while a plan is followed.
+// planPollEvery is the polling interval while following a plan.
 const planPollEvery = 150 * time.Millisecond
 
-// followPlan shows both nodes' progress until the plan has ended, and returns it. It goes on through failovers, and
-// while no node answers. When ctx ends it returns the plan as it was, and the context's error.
+// followPlan displays both nodes' progress until the plan has ended, and returns the plan. It continues through
+// failovers, and while no node answers. When ctx ends it returns the last state of the plan and the context's error.
 func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -171,7 +171,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
 			view.Update(s)
 			p = s.Plan
-			// Only the active knows for sure: what the other one applied may be a little older, but never newer.
+			// Only the active's state is current. The state applied by the other node may be older, but never newer.
 			if client.PlanEnded(p) {
 				return p, nil
 			}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podlabel has the command that marks the pod of the active node in Kubernetes, so that a Service can select
-// it.
+// Package podlabel implements the command that labels the pod of the active node in Kubernetes, so that a Service can
+// select it.
 package podlabel
 
 import (
@@ -27,15 +27,14 @@ import (
 )
 
 const (
-	// requestLimit is how long the node and the API server have for one answer.
+	// requestLimit bounds a request to the node or the API server.
 	requestLimit = 2 * time.Second
-	// again is how often the label is set although nothing has changed: somebody may have removed it.
+	// again is the interval at which the label is set without a role change, in case another client removed it.
 	again = time.Minute
-	// answerLimit is how much of an answer is read.
+	// answerLimit is the maximum number of bytes read from a response.
 	answerLimit = 64 << 10
 )
 
-// flags of the command.
 type flags struct {
 	probe, probeCA string
 	label          string
@@ -44,7 +43,7 @@ type flags struct {
 	interval       time.Duration
 }
 
-// Command makes `lockstep pod-label`.
+// Command returns the `lockstep pod-label` command.
 func Command(env *cli.Env) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
@@ -131,7 +130,7 @@ func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error
 	}, nil
 }
 
-// clientFor makes a client that checks servers against the authorities in a file, or, without one, the system's.
+// clientFor returns a client that trusts the CAs in a file, or the system's CAs if file is empty.
 func clientFor(file string) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file != "" {
@@ -147,7 +146,8 @@ func clientFor(file string) (*http.Client, error) {
 	return &http.Client{Timeout: requestLimit, Transport: &http.Transport{TLSClientConfig: secure}}, nil
 }
 
-// run sets the label whenever the role changes, until ctx ends. told hears of each change, and of each failure once.
+// run sets the label on each role change, until ctx ends. It calls told for each change, and once for consecutive equal
+// errors.
 func (l *labeller) run(ctx context.Context, told func(role string, err error)) error {
 	ticker := time.NewTicker(l.interval)
 	defer ticker.Stop()
@@ -179,7 +179,7 @@ func (l *labeller) run(ctx context.Context, told func(role string, err error)) e
 	}
 }
 
-// role asks the node. One that does not answer is not the active.
+// role returns the role of the node. A node that does not answer is not considered active.
 func (l *labeller) role(ctx context.Context) string {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.probe, http.NoBody)
 	if err != nil {
@@ -202,7 +202,7 @@ func (l *labeller) set(ctx context.Context, role string) error {
 	if err != nil {
 		return fmt.Errorf("write the patch: %w", err)
 	}
-	token, err := os.ReadFile(filepath.Join(l.account, "token")) // each time: it is replaced every hour
+	token, err := os.ReadFile(filepath.Join(l.account, "token")) // read for each request: it is replaced every hour
 	if err != nil {
 		return fmt.Errorf("read the token of the service account: %w", err)
 	}
@@ -222,7 +222,7 @@ func (l *labeller) set(ctx context.Context, role string) error {
 		var status struct {
 			Message string `json:"message"`
 		}
-		_ = json.Unmarshal(text, &status) // without a message the code has to do
+		_ = json.Unmarshal(text, &status) // without a message, only the status code is reported
 		return fmt.Errorf("set the label %s: the API server answers %s: %s; "+
 			"the service account needs the verb patch on this pod", l.label, answer.Status, status.Message)
 	}

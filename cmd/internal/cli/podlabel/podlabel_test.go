@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// cluster is an API server that knows one pod, and a node beside it.
+// cluster is an API server with one pod, and a node.
 type cluster struct {
 	api, node *httptest.Server
 	active    atomic.Bool
@@ -69,7 +69,7 @@ func (c *cluster) flags() *flags {
 	}
 }
 
-// lookup is the environment of a pod.
+// lookup returns environment variables of a pod.
 func (c *cluster) lookup(name string) (string, bool) {
 	u, err := url.Parse(c.api.URL)
 	switch {
@@ -83,7 +83,7 @@ func (c *cluster) lookup(name string) (string, bool) {
 	return "", false
 }
 
-// The label follows the node: over a refusal of the API server, and when the node is gone.
+// The label follows the node's role, after an error of the API server and when the node is stopped.
 func TestLabelFollowsNode(t *testing.T) {
 	c := newCluster(t)
 	l, err := newLabeller(c.flags(), c.lookup)

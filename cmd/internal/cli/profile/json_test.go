@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	golden.JSON(t, "profile", newShown("production", &profiles.Profile{
 		Addresses: []string{"a:7420", "b:7420"}, CA: "/ca.pem", Certificate: "/c.pem", Key: "/k.pem",

@@ -20,13 +20,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// defaultName is the profile of who has only one.
+// defaultName is the profile name if none is given.
 const defaultName = "default"
 
-// maxTokenBytes is what is read of a token.
+// maxTokenBytes bounds the input for a token.
 const maxTokenBytes = 64 << 10
 
-// LoginCommand makes `lockstep login`.
+// LoginCommand returns the `lockstep login` command.
 func LoginCommand(env *cli.Env) *cobra.Command {
 	var stdin, unverified bool
 	cmd := &cobra.Command{
@@ -68,7 +68,7 @@ keeps fresh.`,
 	return cmd
 }
 
-// ask reads the token, if it is not given.
+// ask reads the token if it was not given by flags.
 func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 	switch {
 	case stdin && (c.Token != "" || c.TokenFile != ""):
@@ -91,7 +91,7 @@ func ask(env *cli.Env, c *cli.Connection, stdin bool) error {
 	return nil
 }
 
-// typed asks for a token at a terminal, which does not show it.
+// typed prompts for a token at a terminal, without echo.
 func typed(env *cli.Env) (string, error) {
 	if _, err := fmt.Fprint(env.Stderr, "Token (not shown; empty for none): "); err != nil {
 		return "", fmt.Errorf("ask for the token: %w", err)
@@ -139,7 +139,7 @@ func (l *login) run(ctx context.Context) error {
 		if file.from == "" {
 			continue
 		}
-		if *file.into, err = filepath.Abs(file.from); err != nil { // commands run anywhere
+		if *file.into, err = filepath.Abs(file.from); err != nil { // commands run in other directories
 			return fmt.Errorf("%s: %w", file.from, err)
 		}
 	}
@@ -160,7 +160,7 @@ func (l *login) run(ctx context.Context) error {
 	return told(l.env, s, "profile %s is the current one now; the pair takes you for %s", l.name, who.GetPrincipal())
 }
 
-// verify asks the pair whether it lets the caller in, and whom it takes it for.
+// verify checks that the pair accepts the credentials, and returns the caller's identity.
 func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) {
 	err = l.env.With(ctx, l.connection, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, l.env.Timeout)
@@ -177,7 +177,7 @@ func (l *login) verify(ctx context.Context) (who *pb.WhoAmIResponse, err error) 
 	return who, nil
 }
 
-// LogoutCommand makes `lockstep logout`.
+// LogoutCommand returns the `lockstep logout` command.
 func LogoutCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [PROFILE]", GroupID: "use", Short: "Forget the token of a profile, and use none",

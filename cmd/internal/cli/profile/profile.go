@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package profile has the commands that keep how a pair is reached, and by whom.
+// Package profile implements the commands for profiles, which store addresses and credentials of pairs.
 package profile
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
 )
 
-// Command makes `lockstep profile`.
+// Command returns the `lockstep profile` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "profile", GroupID: "use", Short: "Show the profiles that lockstep login has made, and choose one",
@@ -31,7 +31,7 @@ LOCKSTEP_PROFILES names. Only you may read it.`,
 	return cmd
 }
 
-// shown is a profile for programs. It never has the token.
+// shown is a profile, for programs. It never contains the token.
 type shown struct {
 	Name        string   `json:"name"`
 	Current     bool     `json:"current"`
@@ -50,7 +50,7 @@ func newShown(name string, p *profiles.Profile, current string) shown {
 	}
 }
 
-// token says what is shown to the nodes.
+// token describes the credentials.
 func (s *shown) token() string {
 	switch {
 	case s.Token != "":
@@ -61,7 +61,7 @@ func (s *shown) token() string {
 	return "none"
 }
 
-// tls says how connections are secured.
+// tls describes the TLS settings.
 func (s *shown) tls() string {
 	switch {
 	case s.Certificate != "":
@@ -119,7 +119,7 @@ func useCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// namedOrCurrent finds the profile that a command names, or the current one if it names none.
+// namedOrCurrent returns the named profile, or the current one without a name.
 func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Profile, err error) {
 	name = f.Current
 	if len(args) > 0 {
@@ -188,7 +188,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// change runs fn with a profile that is there.
+// change runs fn with an existing profile.
 func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile) error) error {
 	f, err := env.Profiles()
 	if err != nil {
@@ -201,7 +201,7 @@ func change(env *cli.Env, name string, fn func(*profiles.File, profiles.Profile)
 	return fn(f, p)
 }
 
-// told prints what became of a profile.
+// told prints the result of a change.
 func told(env *cli.Env, s shown, format string, args ...any) error {
 	if err := env.Print.Object(s); err != nil {
 		return err

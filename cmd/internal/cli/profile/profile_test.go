@@ -20,14 +20,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// believing are settings of nodes that believe an issuer.
+// believing returns node settings that trust an issuer.
 func believing(i *issuer.Issuer) map[string]string {
 	settings := maps.Clone(harness.SmallNodes())
 	settings["auth.jwt.issuer"], settings["auth.jwt.audience"] = i.URL, issuer.Audience
 	return settings
 }
 
-// TestLogin: a profile is made, used, shown without its token, and forgotten.
+// A profile is created, used, displayed without its token, and deleted.
 func TestLogin(t *testing.T) {
 	i := issuer.New(t)
 	p, c := clitest.StartNodesWith(t, true, believing(i))
@@ -63,7 +63,7 @@ func TestLogin(t *testing.T) {
 	text, code = run("", "queue", "create", "q") // by the profile alone
 	require.Equal(t, cli.ExitOK, code, text)
 
-	// A file is read again, so that a token can be replaced.
+	// The token file is read again for each command, so that the token can be replaced.
 	tokenFile := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte(i.Token("bob", nil)), 0o600))
 	text, code = run("", "login", "second", "--addr", addr, "--token-file", tokenFile, "-o", "json")
@@ -118,7 +118,7 @@ func TestLogin(t *testing.T) {
 	require.NotContains(t, c.OK("--help"), "lsk_")
 }
 
-// TestWrongLogins: bad names, two tokens, files that others may read.
+// Invalid names, two tokens, and files readable by other users are rejected.
 func TestWrongLogins(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profiles.yaml")
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
@@ -168,13 +168,13 @@ func TestWrongLogins(t *testing.T) {
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "no file of profiles")
 	require.NotContains(t, stderr, "secret")
-	// What needs no profile does not read the file.
+	// Commands that need no profile do not read the file.
 	c.OK("version")
 	_, stderr, _ = c.Run("", "queue", "list")
 	require.Contains(t, stderr, "connection refused")
 }
 
-// TestTyped: an operator at a terminal is asked for the token.
+// An operator at a terminal is prompted for the token.
 func TestTyped(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profiles.yaml")
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}

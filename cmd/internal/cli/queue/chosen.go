@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// movedMessages is what move did, for programs.
+// movedMessages is the result of move, for programs.
 type movedMessages struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`
@@ -109,7 +109,7 @@ func addSequences(cmd *cobra.Command, sequences *[]string) {
 		"sequence of a message, such as 17, or a range, such as 20-25; may be repeated")
 }
 
-// parseSequences reads sequences and ranges, and counts the messages.
+// parseSequences parses sequences and ranges, and counts the messages.
 func parseSequences(texts []string) (list []client.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, fmt.Errorf("%w: --sequence says which messages; \"lockstep browse\" shows their sequences",

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestMoveAndRemove: chosen messages go to another queue, and chosen messages go for good.
+// Selected messages are moved to another queue, and selected messages are deleted.
 func TestMoveAndRemove(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "from")
@@ -46,7 +46,7 @@ func TestMoveAndRemove(t *testing.T) {
 	}
 }
 
-// TestListInOrder: the node sorts, searches and pages.
+// The node sorts, filters and pages.
 func TestListInOrder(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for _, name := range []string{"a", "b", "c"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// behaviour is what a queue does with messages, for programs, beside its limits and dead letters.
+// behaviour is the configuration of a queue except its limits and dead letters, for programs.
 type behaviour struct {
 	TTL                  string  `json:"ttl,omitempty"`
 	Delay                string  `json:"delay,omitempty"`
@@ -46,7 +46,7 @@ func newBehaviour(c client.QueueConfig) behaviour {
 	return b
 }
 
-// pairs shows what is set for people.
+// pairs returns the settings for display.
 func (b behaviour) pairs() (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
@@ -89,7 +89,7 @@ func after(d string) string {
 	return "after " + d
 }
 
-// retention says how long messages are kept that are acknowledged.
+// retention describes how long acknowledged messages are retained.
 func (b behaviour) retention() string {
 	var until []string
 	if b.RetentionAge != "" {
@@ -110,14 +110,13 @@ type configFlags struct {
 	maxBytes, retentionBytes, overflow string
 }
 
-// configFlag is one of them: how it is made, and how what it was given gets into a configuration.
+// configFlag is a configuration flag: how it is registered, and how its value is applied to a configuration.
 type configFlag struct {
 	name     string
 	register func(cmd *cobra.Command, f *configFlags)
 	copy     func(to, from *client.QueueConfig)
 }
 
-// configFlagNames are the names of all of them.
 func configFlagNames() []string {
 	var names []string
 	for _, flag := range allConfigFlags() {
@@ -159,7 +158,7 @@ func allConfigFlags() []configFlag {
 	return append(limitFlags(), behaviourFlags()...)
 }
 
-// limitFlags are those about limits, and what happens beyond them.
+// limitFlags returns the flags for limits and overflow.
 func limitFlags() []configFlag {
 	return []configFlag{
 		countFlag("max-messages", "the queue is full while it holds this many messages; 0: no limit",
@@ -190,7 +189,7 @@ func limitFlags() []configFlag {
 	}
 }
 
-// behaviourFlags are those about when messages are delivered, and to which consumers.
+// behaviourFlags returns the flags for the time and the consumers of deliveries.
 func behaviourFlags() []configFlag {
 	return []configFlag{
 		durationFlag("ttl", "messages expire after this time, such as 30s or 24h; 0: never",
@@ -224,7 +223,7 @@ func (f *configFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// parse gives the configuration that the flags say, with what was not given at zero.
+// parse returns the configuration given by the flags; the other fields are zero.
 func (f *configFlags) parse() (*client.QueueConfig, error) {
 	c := f.config
 	for _, size := range []struct {
@@ -244,7 +243,7 @@ func (f *configFlags) parse() (*client.QueueConfig, error) {
 	return &c, nil
 }
 
-// change sets in c what flags were given for.
+// change applies the given flags to c.
 func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
 	for _, flag := range allConfigFlags() {
 		if cmd.Flags().Changed(flag.name) {
@@ -253,7 +252,7 @@ func (f *configFlags) change(cmd *cobra.Command, given, c *client.QueueConfig) {
 	}
 }
 
-// showQueue prints all about one queue.
+// showQueue prints all details of one queue.
 func showQueue(env *cli.Env, q client.Queue) error {
 	if err := env.Print.Object(newQueueState(q)); err != nil {
 		return err

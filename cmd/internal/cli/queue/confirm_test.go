@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAsksBeforeMessagesGo: on a terminal, and only if there are messages, and not with --yes. Scripts are not asked.
+// On a terminal, the operator is prompted only if messages would be deleted, and not with --yes. Scripts are not
+// prompted.
 func TestAsksBeforeMessagesGo(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	fill := func() {
@@ -54,7 +55,7 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code)
 }
 
-// TestSubscriptionList lists what `queue show` shows below a queue.
+// The list has the same subscriptions that `queue show` shows below a queue.
 func TestSubscriptionList(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "q", "-s", "one", "-s", "two")

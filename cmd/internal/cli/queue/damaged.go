@@ -55,8 +55,8 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 	return cmd
 }
 
-// confirmDropDamaged asks if there are messages to give up, and returns those that were asked about; none if no
-// operator was asked.
+// confirmDropDamaged asks for confirmation if messages would be discarded, and returns those messages; none if no
+// operator was prompted.
 func confirmDropDamaged(ctx context.Context, env *cli.Env, n *client.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil

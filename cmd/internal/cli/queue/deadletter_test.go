@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestDeadLetterConfig: create and alter set it, show and list show it, and what alter is not told stays.
+// create and alter set the dead-letter fields, show and list display them, and alter keeps fields that are not given.
 func TestDeadLetterConfig(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")
@@ -59,7 +59,7 @@ func TestDeadLetterConfig(t *testing.T) {
 	c.OK("queue", "delete", "dead")
 }
 
-// TestDeadLetters: a message that is rejected, or given back too often, becomes a dead letter, and can be moved back.
+// A message that is rejected, or nacked too often, becomes a dead letter, and can be moved back.
 func TestDeadLetters(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")

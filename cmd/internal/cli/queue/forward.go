@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// forwardState is a rule of a queue for programs.
+// forwardState is a forward of a queue, for programs.
 type forwardState struct {
 	To     string `json:"to"`
 	Move   bool   `json:"move,omitempty"`
@@ -28,7 +28,6 @@ func forwardStates(q client.Queue) []forwardState {
 	return list
 }
 
-// describeForward says what a rule does.
 func describeForward(f client.Forward) string {
 	what, how := "all messages", "are copied"
 	if f.Filter != "" {
@@ -82,7 +81,7 @@ them itself. While the other queue is full, publishes of messages that go there 
 	return cmd
 }
 
-// changeForwards gives the rules of a queue with one more, or one less.
+// changeForwards returns the forwards of a queue with one added or removed.
 func changeForwards(q client.Queue, f client.Forward, remove string) ([]client.Forward, error) {
 	rules := slices.Clone(q.Forwards)
 	at := slices.IndexFunc(rules, func(r client.Forward) bool { return r.To == f.To || remove != "" && r.To == remove })

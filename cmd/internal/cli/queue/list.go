@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ratesAfter is how long after the first look at the queues their rates are known.
+// ratesAfter is the time after the first request at which rates are available.
 const ratesAfter = 1100 * time.Millisecond
 
-// activityState is what happens in a queue, for programs.
+// activityState is the activity of a queue, for programs.
 type activityState struct {
 	Published    *float64   `json:"published_per_second,omitempty"`
 	Delivered    *float64   `json:"delivered_per_second,omitempty"`
@@ -43,7 +43,6 @@ func newActivityState(a *client.QueueActivity) *activityState {
 	return state
 }
 
-// listFlags of the command list.
 type listFlags struct {
 	options  client.ListOptions
 	sort     string
@@ -87,7 +86,7 @@ Names are sorted from the first to the last; all other orders begin with the lar
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "at most so many, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "leave out so many")
 	f.BoolVar(&given.activity, "activity", false, "list rates and ages, too")
-	// fails only for no such flag
+	// fails only if the flag does not exist
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(client.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -120,7 +119,7 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	})
 }
 
-// listOrdered lists some queues, with what happens in them.
+// listOrdered lists some queues, with their activity.
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	order, err := client.ParseQueueOrder(given.sort)
 	if err != nil {
@@ -160,7 +159,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured lists queues with their rates, which takes a second when nobody has asked for them lately.
+// measured lists queues with their rates. It takes a second if the rates were not requested recently.
 func measured(ctx context.Context, c *client.Client, o client.ListOptions) (client.QueueList, error) {
 	list, err := c.ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {
@@ -176,7 +175,7 @@ func measured(ctx context.Context, c *client.Client, o client.ListOptions) (clie
 	return c.ListQueues(ctx, o)
 }
 
-// rate of an activity; empty while it is not known.
+// rate formats a rate; empty if unknown.
 func rate(a *client.QueueActivity, perSecond float64) string {
 	if !a.Rates {
 		return ""
@@ -184,7 +183,7 @@ func rate(a *client.QueueActivity, perSecond float64) string {
 	return units.Rate(perSecond)
 }
 
-// age of the oldest message; empty if there is none.
+// age formats the age of the oldest message; empty if the queue is empty.
 func age(at time.Time) string {
 	if at.IsZero() {
 		return ""

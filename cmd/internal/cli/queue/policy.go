@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// policyState is what a subscription has for itself, for programs.
+// policyState is the overridden fields of a subscription, for programs.
 type policyState struct {
 	MaxDeliveries        *uint32  `json:"max_deliveries,omitempty"`
 	DeadLetter           *string  `json:"dead_letter,omitempty"`
@@ -42,7 +42,7 @@ func newPolicyState(p client.RedeliveryPolicy) *policyState {
 	}
 }
 
-// policyText says in words what a subscription has for itself.
+// policyText describes the overridden fields of a subscription.
 func policyText(p client.RedeliveryPolicy) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
@@ -82,7 +82,7 @@ func orNone(s string) string {
 	return s
 }
 
-// activeText names the active consumer.
+// activeText formats the active consumer.
 func activeText(a *client.ActiveConsumer) string {
 	if a == nil {
 		return ""
@@ -90,7 +90,7 @@ func activeText(a *client.ActiveConsumer) string {
 	return fmt.Sprintf("%s since %s", a.Address, a.Since.UTC().Format(time.RFC3339))
 }
 
-// policyFlags are the flags of what a subscription can have for itself.
+// policyFlags are the flags for fields that a subscription can override.
 type policyFlags struct{ config client.QueueConfig }
 
 func (f *policyFlags) register(cmd *cobra.Command) {
@@ -107,10 +107,10 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 		"the longest that a message waits, instead of the queue's; 0: no limit")
 }
 
-// flagOf gives the flag of a field.
+// flagOf returns the flag of a field.
 func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
 
-// given is what was given.
+// given returns the policy given by the flags.
 func (f *policyFlags) given(cmd *cobra.Command) client.RedeliveryPolicy {
 	var set []string
 	for _, field := range client.PolicyFields() {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestSubscriptionPolicy: create and alter set what a subscription has instead of its queue's settings, show and list
-// show it, --inherit gives it up, and what alter is not told stays.
+// create and alter override the queue's settings for a subscription, show and list display them, and --inherit removes
+// them. alter keeps fields that are not given.
 func TestSubscriptionPolicy(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue has the commands for queues and their subscriptions.
+// Package queue implements the commands for queues and their subscriptions.
 package queue
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// Command makes `lockstep queue`.
+// Command returns the `lockstep queue` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
@@ -30,7 +30,7 @@ func Command(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// queueState is a queue for programs.
+// queueState is a queue, for programs.
 type queueState struct {
 	Name          string `json:"name"`
 	ID            uint64 `json:"id"`
@@ -51,7 +51,7 @@ type queueState struct {
 	Activity      *activityState      `json:"activity,omitempty"`
 }
 
-// subscriptionState is a subscription for programs.
+// subscriptionState is a subscription, for programs.
 type subscriptionState struct {
 	Name      string `json:"name"`
 	Floor     uint64 `json:"floor"`
@@ -59,13 +59,13 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
-	// Redelivery is what it has instead of its queue's; nil if that is nothing.
+	// Redelivery is the overridden part of the queue's policy; nil if none.
 	Redelivery *policyState `json:"redelivery,omitempty"`
-	// Active is the consumer of an exclusive queue that gets messages.
+	// Active is the consumer of an exclusive queue that receives messages.
 	Active *activeState `json:"active_consumer,omitempty"`
 }
 
-// activeState is the active consumer for programs.
+// activeState is the active consumer, for programs.
 type activeState struct {
 	Address string    `json:"address"`
 	Since   time.Time `json:"since"`
@@ -166,7 +166,7 @@ func printSubscriptions(env *cli.Env, q client.Queue) error {
 		rows[i] = []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
 	}
 	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
-	for _, column := range []struct { // only where some subscription has it
+	for _, column := range []struct { // only if a subscription has a value
 		name string
 		text func(s client.Subscription) string
 	}{
@@ -281,7 +281,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// countResult prints a number of messages: in a sentence that has a %s, or as an object.
+// countResult prints a number of messages: in a sentence that contains %s, or as an object.
 func countResult(env *cli.Env, sentence string, n uint64) error {
 	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
 		return err

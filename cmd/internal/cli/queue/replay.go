@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// replayed is what replay-dead did, for programs.
+// replayed is the result of replay-dead, for programs.
 type replayed struct {
 	Moved   uint64 `json:"moved"`
 	Skipped uint64 `json:"skipped"`
@@ -38,7 +38,7 @@ letters are moved, too. When it is interrupted or fails, what was moved stays mo
 				if err != nil {
 					return err
 				}
-				r, err := c.ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the time-out
+				r, err := c.ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout
 				if err != nil {
 					return err
 				}

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// moved is where a subscription goes on, for programs.
+// moved is the new position of a subscription, for programs.
 type moved struct {
 	Sequence uint64 `json:"sequence"`
 	Backlog  uint64 `json:"backlog"`
@@ -68,7 +68,7 @@ same moment, what is to be delivered again.`,
 	return cmd
 }
 
-// parsePlace reads a place of a queue: earliest, latest, a sequence, a time, or how long ago.
+// parsePlace parses a position in a queue: earliest, latest, a sequence, a time, or an age.
 func parsePlace(flag, text string) (client.Place, error) {
 	switch text {
 	case "earliest":

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestSeek: a queue with a retention is read again, from each kind of place.
+// A queue with retention is read again, from each kind of position.
 func TestSeek(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "events", "--retention-messages", "100")

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// SubscriptionCommand makes `lockstep subscription`.
+// SubscriptionCommand returns the `lockstep subscription` command.
 func SubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
@@ -139,7 +139,7 @@ consumers it has, and its filter.`,
 	}
 }
 
-// listAllSubscriptions lists the subscriptions of all queues, each with the name of its queue.
+// listAllSubscriptions lists the subscriptions of all queues, with queue names.
 func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
 	var rows [][]any
 	for q, err := range c.Queues(ctx, "") {

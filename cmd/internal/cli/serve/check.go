@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// flagCheck of serve; a release before 0.2.0 does not have it.
+// flagCheck is the --check flag of serve. Releases before 0.2.0 do not have it.
 const flagCheck = "--check"
 
-// checkNode does what --check asks for.
+// checkNode implements --check.
 func checkNode(env *cli.Env, cfg config.Config) error {
 	if _, _, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format); err != nil {
 		return err
@@ -34,8 +34,8 @@ func checkNode(env *cli.Env, cfg config.Config) error {
 	return env.Print.Sentence("the settings of node %s are valid", cfg.Node.Name)
 }
 
-// checkRestart has the program as it is on the disk now check the settings of this process as it would read them, with
-// the arguments of this process. A former release that does not know --check is not checked.
+// checkRestart validates the settings of this process with the current program on the disk and the arguments of this
+// process. The check is skipped for an older release without --check.
 func checkRestart(ctx context.Context, program string, args []string) error {
 	cmd := exec.CommandContext(ctx, program, append(slices.Clone(args), flagCheck)...) //nolint:gosec // this very program
 	var stderr bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// serveCheck runs serve with a file of settings and --check.
+// serveCheck runs serve with a settings file and --check.
 func serveCheck(t *testing.T, settings string) (stderr string, code int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "node.yaml")
@@ -32,7 +32,7 @@ func serveCheck(t *testing.T, settings string) (stderr string, code int) {
 	return errs.String(), code
 }
 
-// TestCheck: --check tells valid settings from others, and starts nothing.
+// --check distinguishes valid from invalid settings, and starts nothing.
 func TestCheck(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	base := fmt.Sprintf("data: {dir: %s}\nlisten: 127.0.0.1:0\ncoordinator: {type: none}\n", dir)
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// TestCheckRestart: the program on the disk is asked, with the arguments of the process.
+// The program on the disk is run, with the arguments of the process.
 func TestCheckRestart(t *testing.T) {
 	program := func(script string) string {
 		file := filepath.Join(t.TempDir(), "lockstep")

@@ -6,7 +6,7 @@ package serve
 
 import "errors"
 
-// canRestart: this system cannot replace the program of a process.
+// canRestart is false: this system cannot replace the program of a process.
 const canRestart = false
 
 func beginAnew(string, string) error {

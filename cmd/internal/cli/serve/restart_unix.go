@@ -10,14 +10,14 @@ import (
 	"syscall"
 )
 
-// canRestart: this system lets a process replace its program.
+// canRestart is true: this system supports exec.
 const canRestart = true
 
-// beginAnew replaces this process by the program as it is on the disk now, with the same arguments and environment and
-// the same process id: its supervisor sees nothing, and needs no rights that it did not have. It keeps the
-// address that the node was bound to, in case that was chosen by the system. It returns only if that fails.
+// beginAnew replaces this process with the current program on the disk, with the same arguments, environment and
+// process ID. The restart is invisible to a supervisor and requires no additional rights. It keeps the node's listen
+// address, in case the system chose it. It returns only on failure.
 func beginAnew(program, address string) error {
-	args := append(append([]string{}, os.Args...), "--listen="+address) // the last one counts
+	args := append(append([]string{}, os.Args...), "--listen="+address) // the last one takes precedence
 	if err := syscall.Exec(program, args, os.Environ()); err != nil {   //nolint:gosec // this very program
 		return fmt.Errorf("restart %s: %w; start the node by hand", program, err)
 	}

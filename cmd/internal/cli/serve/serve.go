@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serve has the command that runs one node.
+// Package serve implements the command that runs one node.
 package serve
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// Command makes `lockstep serve`.
+// Command returns the `lockstep serve` command.
 func Command(env *cli.Env) *cobra.Command {
 	var file string
 	var check bool
@@ -38,7 +38,7 @@ are read, and the exit code is 0 if a node can use them.`,
   lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7420`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			// This one is the command line's own, for the other commands.
+			// This variable configures the other commands, not a node.
 			environ := slices.DeleteFunc(slices.Clone(env.Environ),
 				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
 			cfg, err := config.Load(file, environ, cmd.Flags())
@@ -52,7 +52,7 @@ are read, and the exit code is 0 if a node can use them.`,
 			if err != nil {
 				return err
 			}
-			program, err := os.Executable() // now: a new version may take its place while this one runs
+			program, err := os.Executable() // now: an upgrade may replace the file while this process runs
 			if err != nil {
 				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
 			}
@@ -60,7 +60,7 @@ are read, and the exit code is 0 if a node can use them.`,
 			defer process.OnHangup(cmd.Context(), logger, func() {
 				select {
 				case reload <- struct{}{}:
-				default: // it is about to be done
+				default: // a reload is already pending
 				}
 			})()
 			defer process.LimitMemory(cmd.Context(), cfg.Memory.Budget)()
@@ -71,7 +71,7 @@ are read, and the exit code is 0 if a node can use them.`,
 					CheckRestart: func(ctx context.Context) error { return checkRestart(ctx, program, os.Args[1:]) },
 					OnReady: func(r node.Ready) {
 						address = r.Address
-						// Without a reader (a closed pipe) the node serves all the same.
+						// The node serves even if nothing reads its output (a closed pipe).
 						_ = env.Print.Sentence("lockstep %s serves on %s", env.Version, r.Address)
 						_ = env.Print.Object(map[string]string{
 							"address": r.Address, "advertise": r.Advertise,

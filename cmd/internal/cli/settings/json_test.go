@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	var r runningSetting
 	golden.FillStruct(&r)

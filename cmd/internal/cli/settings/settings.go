@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings has the commands for the settings that can be changed while the nodes run. Those of maintenance are
-// in package store.
+// Package settings implements the commands for settings that can be changed while the nodes run. The maintenance
+// settings are in package store.
 package settings
 
 import (
@@ -19,9 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// This file has the settings that can be changed while the nodes run. Those of maintenance are in maintain_settings.go.
-
-// Command makes `lockstep settings`.
+// Command returns the `lockstep settings` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", GroupID: "operate",
@@ -39,18 +37,18 @@ read at the start: change the file, and use lockstep restart. The settings of ma
 	return cmd
 }
 
-// runningSetting is one setting for programs.
+// runningSetting is one setting, for programs.
 type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
-	Value      string            `json:"value"`   // of the pair, or of both nodes; empty if theirs differ
-	Nodes      map[string]string `json:"nodes"`   // by the name of the node
+	Value      string            `json:"value"`   // of the pair, or of both nodes; empty if they differ
+	Nodes      map[string]string `json:"nodes"`   // by node name
 	Configured map[string]string `json:"configured"`
 	Changed    bool              `json:"changed"`
 	Usage      string            `json:"usage"`
 }
 
-// text is the value for people: one, or that of each node.
+// text returns the value for display, or the value of each node.
 func (r *runningSetting) text(values map[string]string) string {
 	var names, texts []string
 	for name := range values {
@@ -69,7 +67,7 @@ func (r *runningSetting) text(values map[string]string) string {
 	return first
 }
 
-// askRunning asks all nodes that answer.
+// askRunning requests the settings of all nodes that answer.
 func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -252,7 +250,8 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere asks the first node that answers: no node is active while writes are refused because of min-in-sync.
+// changeAnywhere sends the change to the first node that answers, since no node is active while min-in-sync refuses
+// writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

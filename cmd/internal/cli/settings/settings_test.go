@@ -12,8 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRunningSettings: settings change without a restart, on both nodes or on one, outlive a failover and a restart,
-// and can be taken back.
+// Settings change without a restart, on both nodes or on one. They survive a failover and a restart, and can be reset.
 func TestRunningSettings(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
@@ -34,7 +33,7 @@ func TestRunningSettings(t *testing.T) {
 		}, time.Minute, 20*time.Millisecond, "%s should be %v, is %v", name, values, setting(name))
 	}
 
-	// Of the pair: a limit holds on the node that is active.
+	// Settings of the pair: a limit applies to the active node.
 	require.Contains(t, c.OK("settings", "set", "limits.message-bytes", "1KiB"),
 		"limits.message-bytes is 1KiB on both nodes")
 	_, stderr, code := c.Run("", "publish", "q", strings.Repeat("x", 2000))
@@ -53,7 +52,7 @@ func TestRunningSettings(t *testing.T) {
 	c.OK("settings", "unset", "limits.message-bytes")
 	c.OK("publish", "q", strings.Repeat("x", 2000))
 
-	// Of a node.
+	// Settings of a node.
 	c.OK("settings", "set", "log.level", "debug", "--node", active.Name)
 	becomes("log.level", map[string]any{active.Name: "debug", standby.Name: "info"})
 	require.Contains(t, clitest.Logged(t, active), "setting changed")
@@ -61,7 +60,7 @@ func TestRunningSettings(t *testing.T) {
 	becomes("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
 }
 
-// TestRunningMinInSync is kept in the pair's record: it can be changed while writes are refused because of it.
+// min-in-sync is stored in the cluster record, so it can be changed while it refuses writes.
 func TestRunningMinInSync(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	_, standby := clitest.InSync(t, p, c)
@@ -71,14 +70,14 @@ func TestRunningMinInSync(t *testing.T) {
 	clitest.InSync(t, p, c)
 	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "the node that becomes active keeps it")
 	require.NoError(t, standby.Stop())
-	// What comes while the one that was stopped is still waited for may be done later: its outcome is unknown.
+	// While the active still waits for the stopped node, requests may be executed later: their outcome is unknown.
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
 		time.Minute, 10*time.Millisecond)
-	// The client asks again until its time is up; what it has asked by then and was not told is unknown.
+	// The client retries until its timeout. The outcome of a request without a response by then is unknown.
 	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
 	require.Contains(t, []int{cli.ExitError, cli.ExitUnknown}, code, stderr)
 	require.Contains(t, stderr, "min_in_sync")
-	// A publish does not wait for the node that was stopped: it ends, and nothing is stored.
+	// A publish does not wait for the stopped node: it fails, and nothing is stored.
 	_, stderr, code = c.Run("", "publish", "q", "refused")
 	require.Equal(t, cli.ExitError, code, stderr)
 	require.Contains(t, stderr, "min_in_sync")
@@ -94,7 +93,7 @@ func TestRunningMinInSync(t *testing.T) {
 	require.Equal(t, false, c.Lines("settings", "get", "min-in-sync")[0]["changed"])
 }
 
-// TestSettingsAreRefused with what is wrong and what there is.
+// Invalid settings are rejected, with the reason and the valid values.
 func TestSettingsAreRefused(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for want, args := range map[string][]string{

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
 )
 
-// printChanges says what an operator has forced and is not settled yet, and when the role goes back by itself.
+// printChanges prints forced operations that are not settled yet, and when the role moves back automatically.
 func printChanges(env *cli.Env, s nodes.Status) error {
 	if f := s.Pair.Forced; f != nil && !f.Settled {
 		if err := env.Print.Sentence("FORCED: node %s was made active %s", s.NodeName(f.NodeID), f); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// printConditions tells people what is the case, what it means and what to do.
+// printConditions prints each condition with its meaning and the recommended action.
 func printConditions(env *cli.Env, all []nodes.Condition) error {
 	for i := range all {
 		c := &all[i]

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// What a condition says to do can be done: each command and flag that it names is there.
+// Each command and flag that is named in the action of a condition exists.
 func TestConditionsNameCommands(t *testing.T) {
 	root := commands.Root(&cli.Env{Process: cli.Process{
 		Stdout: io.Discard, Stderr: io.Discard,

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// printLeft names what the nodes keep and do not use. It says that something may be removed only when the pair holds
-// what is in it: before both nodes are in sync, a store that was set aside may be the only place of acknowledged
-// messages, and a log tail that was cut always is.
+// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair holds their content.
+// Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
+// tail always is.
 func printLeft(env *cli.Env, s nodes.Status) error {
 	removable := "not used any more on %s, may be removed: %s"
 	if !settled(&s) {
@@ -53,8 +53,8 @@ func printLeft(env *cli.Env, s nodes.Status) error {
 	return nil
 }
 
-// settled tells whether the pair holds everything on both nodes, or the node that answers belongs to no pair. A node
-// that is in sync by the record alone and waits with a store that may have lost something has another role.
+// settled reports whether both nodes hold everything, or the node that answers belongs to no pair. A node that is in
+// sync only by the record, and waits with a store that may have lost data, has another role.
 func settled(s *nodes.Status) bool {
 	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
 		return false

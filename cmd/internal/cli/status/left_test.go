@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// Status never advises to remove what may be the only copy of messages: a store that was set aside may go when both
-// nodes are in sync, and what was cut from a log is named for what it is.
+// status never recommends removing the only copy of messages. A quarantined store may be removed when both nodes are in
+// sync. A truncated log tail is described as such.
 func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 	aside := []nodes.Left{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status has the command that shows what the nodes are and know.
+// Package status implements the command that shows the status of the nodes.
 package status
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Command shows what the nodes say.
+// Command returns the `lockstep status` command.
 func Command(env *cli.Env) *cobra.Command {
 	var watch bool
 	var interval time.Duration

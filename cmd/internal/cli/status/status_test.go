@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// TestStatusSaysWhatOperatorsDid: a forced failover that is not settled, and when the role goes back.
+// status shows a forced failover that is not settled, and when the role moves back.
 func TestStatusSaysWhatOperatorsDid(t *testing.T) {
 	var b bytes.Buffer
 	p, err := out.New(&b, "table")
@@ -54,7 +54,7 @@ func TestRates(t *testing.T) {
 	require.Empty(t, rates(look("standby", 1, 1), look("active", 1, 1), time.Second))
 }
 
-// TestPrintConditions: each is shown with what it means and what to do.
+// Each condition is printed with its meaning and the recommended action.
 func TestPrintConditions(t *testing.T) {
 	var b bytes.Buffer
 	p, err := out.New(&b, "table")

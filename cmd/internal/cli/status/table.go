@@ -14,15 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// The table of the nodes fits a terminal of statusColumns. What is left for the notes depends on the other columns;
-// however long those are, a note of minNote is shown.
+// The node table fits a terminal of statusColumns. The notes get the remaining width, but at least minNote columns.
 const (
 	statusColumns = 120
 	minNote       = 12
 )
 
-// printNodes prints one row for each node. A reason that has no room in its row begins there, and the whole of it is
-// below the table, or in the condition that has the same words.
+// printNodes prints one row for each node. A reason that does not fit is cut. Its full text follows below the table,
+// unless a condition contains it.
 func printNodes(env *cli.Env, s nodes.Status) error {
 	header := []string{
 		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", ">Queues", ">Messages",
@@ -66,7 +65,7 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 	return nil
 }
 
-// certificatesOf says when the certificates of a node end, that of each use which ends first.
+// certificatesOf describes when the certificates of a node expire: for each use, the one that expires first.
 func certificatesOf(n *nodes.Node) string {
 	var uses []string
 	first := make(map[string]*nodes.Certificate)
@@ -86,8 +85,7 @@ func certificatesOf(n *nodes.Node) string {
 	return "certificates end: " + strings.Join(texts, ", ")
 }
 
-// notesOf are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to
-// its page file.
+// notesOf returns why a node waits, the state of its standby, and its page file maintenance.
 func notesOf(n *nodes.Node) string {
 	var all []string
 	if n.Standby != "" {
@@ -97,12 +95,12 @@ func notesOf(n *nodes.Node) string {
 		all = append(all, n.Maintenance.String())
 	}
 	if n.Reason != "" {
-		all = append(all, n.Reason) // the longest is the last, so that the others are in the row
+		all = append(all, n.Reason) // last, since it is the longest; the row shows the others
 	}
 	return strings.Join(all, "; ")
 }
 
-// told tells whether a condition that is shown below the table has the words of a note.
+// told reports whether a condition displayed below the table contains a note.
 func told(s *nodes.Status, note string) bool {
 	for i := range s.Conditions {
 		if strings.Contains(s.Conditions[i].Details, note) {
@@ -112,9 +110,9 @@ func told(s *nodes.Status, note string) bool {
 	return false
 }
 
-// noteRoom is how many columns of the terminal the other columns leave to the last one.
+// noteRoom returns the width that the other columns leave to the last one.
 func noteRoom(header []string, rows [][]any) int {
-	room := statusColumns - 2 // the last column has its blanks, too
+	room := statusColumns - 2 // the last column has padding, too
 	for i, h := range header[:len(header)-1] {
 		width := utf8.RuneCountInString(strings.TrimPrefix(h, ">"))
 		for _, row := range rows {
@@ -125,7 +123,7 @@ func noteRoom(header []string, rows [][]any) int {
 	return max(room, minNote)
 }
 
-// cutNote shortens a note to so many columns, between two words if it can.
+// cutNote cuts a note to a number of columns, between two words if possible.
 func cutNote(note string, room int) string {
 	if utf8.RuneCountInString(note) <= room {
 		return note

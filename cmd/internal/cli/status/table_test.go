@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// The table fits 120 columns, however long the reason of a node is; nothing of the reason is lost, and it is there
-// once.
+// The table fits 120 columns for any length of a reason. The full reason is printed exactly once.
 func TestStatusFits(t *testing.T) {
 	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
 		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +

@@ -15,11 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// clearScreen takes everything off a terminal.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// watchStatus shows the status until ctx ends: on a terminal in place, again and again and with rates, elsewhere
-// whenever it is not what was printed last.
+// watchStatus displays the status until ctx ends. On a terminal it redraws it in place, with rates. Otherwise it prints
+// the status on each change.
 func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval time.Duration) error {
 	if interval <= 0 {
 		return cli.Usage("--interval must be more than 0")
@@ -58,7 +57,7 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 	return nil
 }
 
-// drawStatus puts the status in the place of what is on the terminal, in one piece, so that it does not flicker.
+// drawStatus replaces the content of the terminal in a single write, to avoid flicker.
 func drawStatus(env *cli.Env, s nodes.Status, now time.Time, rates string) error {
 	var b bytes.Buffer
 	b.WriteString(clearScreen + now.Format(time.TimeOnly) + "\n")
@@ -77,8 +76,7 @@ func drawStatus(env *cli.Env, s nodes.Status, now time.Time, rates string) error
 	return env.Print.Raw(b.Bytes())
 }
 
-// rates says what the active did since the last look; empty if that cannot be said: after a change of roles, or when
-// there was none before.
+// rates formats the rates of the active since the last poll; empty for the first poll and after a role change.
 func rates(before, now *nodes.Status, passed time.Duration) string {
 	if before == nil || passed <= 0 {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWatchRedraws: on a terminal the status is drawn in place, again and again, with rates.
+// On a terminal the status is redrawn in place, with rates.
 func TestWatchRedraws(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "q")
@@ -28,7 +28,7 @@ func TestWatchRedraws(t *testing.T) {
 	require.GreaterOrEqual(t, strings.Count(screen.Text.String(), "\x1b[H\x1b[2J"), 2)
 }
 
-// TestInterrupted: a command that Ctrl-C has ended says so, and not what that looked like from inside.
+// A command interrupted by Ctrl-C reports the interruption, and not its internal effects.
 func TestInterrupted(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	ctx, stop := context.WithCancel(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// archived tells how far an archive reaches, for programs.
+// archived is the range of an archive, for programs.
 type archived struct {
 	Node      string    `json:"node"`
 	Directory string    `json:"directory"`

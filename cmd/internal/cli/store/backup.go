@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// saveSet is a save-set.
+// saveSet is a backup, for programs.
 type saveSet struct {
 	Name      string        `json:"name"`
 	Path      string        `json:"path"`
@@ -27,13 +27,13 @@ type saveSet struct {
 	Position  *out.Position `json:"position,omitempty"`
 	PageSize  uint32        `json:"page_size,omitempty"`
 	Bytes     uint64        `json:"bytes"`
-	Messages  uint64        `json:"messages,omitempty"` // only known to a listing of this machine
+	Messages  uint64        `json:"messages,omitempty"` // only in local listings
 	Complete  bool          `json:"complete"`
 	Problem   string        `json:"problem,omitempty"`
 	Verified  bool          `json:"verified,omitempty"`
-	// Recipients of an encrypted set: public keys of age.
+	// Recipients of an encrypted backup: age public keys.
 	Recipients []string `json:"recipients,omitempty"`
-	// Check is what a node found when it verified the set.
+	// Check is the result of a node's verification of the backup.
 	Check *verified `json:"check,omitempty"`
 }
 
@@ -109,7 +109,7 @@ func newSaveSet(s *pb.SaveSet) saveSet {
 	return j
 }
 
-// newLocalSaveSet describes a save-set on this machine.
+// newLocalSaveSet describes a backup on this machine.
 func newLocalSaveSet(s backup.Set) saveSet {
 	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -129,7 +129,6 @@ func newLocalSaveSet(s backup.Set) saveSet {
 	return j
 }
 
-// restoreFlags say what to restore.
 type restoreFlags struct {
 	dataDir, archive, toTime string
 	toLSN                    uint64
@@ -168,7 +167,7 @@ the first one of a new pair.`,
 	return cmd
 }
 
-// parseTime reads a point in time of a flag; empty gives the zero time.
+// parseTime parses a time flag; empty returns the zero time.
 func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -184,7 +183,7 @@ func parseTime(flag, text string) (time.Time, error) {
 	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
 }
 
-// restored tells what a restore did or would do.
+// restored is the result of a restore or a dry run.
 type restored struct {
 	Set            saveSet      `json:"set"`
 	DataDir        string       `json:"data_dir"`
@@ -244,8 +243,8 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if f.dryRun {
 		verb = "verified; a restore would give"
 	}
-	// The number of messages is that of the save-set: what the records add and remove is known when the node has applied
-	// them, at its start.
+	// The number of messages is that of the backup. The effect of the archived records is known only after the node has
+	// applied them at its start.
 	content := fmt.Sprintf("the save-set's %s in pages of %s", out.Plural(r.Manifest.Messages, "message"),
 		out.Bytes(r.Manifest.PageSize))
 	if r.Records > 0 {
@@ -263,7 +262,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
 }
 
-// chooseSet is the save-set in a directory, or the newest fitting one of those in it, and the place that it is in.
+// chooseSet returns the backup in a directory, or the newest suitable one of those in it, and its location.
 func chooseSet(
 	ctx context.Context, places *placeFlags, path string, toLSN uint64, toTime time.Time,
 ) (backup.Objects, backup.Set, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
-// listFlags say which save-sets to list.
+// listFlags select the backups to list.
 type listFlags struct {
 	where
 
@@ -74,7 +74,7 @@ AWS_SECRET_ACCESS_KEY, or in files.`,
 	return cmd
 }
 
-// verified is what a check of a save-set found.
+// verified is the result of a backup verification.
 type verified struct {
 	Restorable  bool          `json:"restorable"`
 	Messages    uint64        `json:"messages,omitempty"`
@@ -85,7 +85,7 @@ type verified struct {
 	ReachTime   time.Time     `json:"reach_time,omitzero"`
 }
 
-// nodeBackups lists the save-sets of a running node.
+// nodeBackups lists the backups of a running node.
 func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) error {
 	asked, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 	return endSets(env, t.label(), list, broken)
 }
 
-// verifyOnNode has a node check a save-set.
+// verifyOnNode requests verification of a backup from a node.
 func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *saveSet) error {
 	var r *pb.VerifyBackupResult
 	err := withProgress(ctx, env, j.Name, func(show func(progress.Step)) (err error) {
@@ -132,7 +132,7 @@ func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *
 	return nil
 }
 
-// noteVerified notes what a node found.
+// noteVerified stores a node's verification result.
 func noteVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	j.Verified = r.GetRestorable()
 	j.Check = &verified{Restorable: r.GetRestorable()}
@@ -151,7 +151,7 @@ func noteVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	}
 }
 
-// endSets shows save-sets; the error says that some cannot be restored.
+// endSets prints backups. It returns an error if some cannot be restored.
 func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 	if err := printSets(env, label, list); err != nil {
 		return err
@@ -162,7 +162,7 @@ func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 	return nil
 }
 
-// localBackups lists the save-sets in a directory of this machine, or in a bucket.
+// localBackups lists the backups in a local directory or in a bucket.
 func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) error {
 	if err := checkThere(path); err != nil {
 		return err
@@ -209,7 +209,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	return endSets(env, path, list, broken)
 }
 
-// showBackup makes of a backup's progress what can be shown. A check counts pages, not their bytes.
+// showBackup adapts a backup's progress for display. Verification counts pages, not their bytes.
 func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
@@ -259,7 +259,7 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
-// reachText says how far a restore can go beyond a save-set, or why the archive does not lead further.
+// reachText describes the range of restorable times after a backup, or why the archive is not usable beyond it.
 func reachText(v *verified) string {
 	switch {
 	case v == nil || v.Archive == "":

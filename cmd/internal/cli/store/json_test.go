@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestJSON: the output for programs is what it was.
+// TestJSON compares the JSON output with golden files.
 func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	p, err := out.New(&b, "json")

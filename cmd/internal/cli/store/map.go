@@ -24,7 +24,7 @@ type pageMap struct {
 	Regions  []pageRegion `json:"regions"`
 }
 
-// pageRegion tells what the pages of a part of it are used for.
+// pageRegion is the page usage of a region of the file.
 type pageRegion struct {
 	FirstPage      uint64 `json:"first_page"`
 	Pages          uint64 `json:"pages"`
@@ -75,10 +75,10 @@ next, and ` + "`lockstep store compact`" + ` removes them.`,
 	return cmd
 }
 
-// mapLine is how many regions a line shows.
+// mapLine is the number of regions per line.
 const mapLine = 64
 
-// printMap shows a map: a letter for each region, and the sums.
+// printMap prints a letter for each region, and the totals.
 func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
 	j := pageMap{
 		Store: label, PageSize: m.GetPageSize(), FreeTail: m.GetFreeTail(), Readers: m.GetReaders(),
@@ -111,7 +111,7 @@ func printMap(p *out.Printer, label string, m *pb.GetPageMapResponse) error {
 	return p.Table([]string{"", "What it is", ">Pages", ">Size"}, j.rows())
 }
 
-// rows are what the letters stand for.
+// rows returns the legend of the letters.
 func (m *pageMap) rows() [][]any {
 	size, t := uint64(m.PageSize), &m.Total
 	row := func(letter, what string, pages uint64) []any {
@@ -125,7 +125,8 @@ func (m *pageMap) rows() [][]any {
 	}
 }
 
-// letter stands for what most pages of the region are; a small letter for one with free or held pages, too.
+// letter returns the letter of the most frequent use in the region. It is lower case if the region also has free or
+// held pages.
 func (r *pageRegion) letter() byte {
 	most, letter := uint64(0), byte('.')
 	for _, of := range []struct {

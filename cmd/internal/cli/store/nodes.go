@@ -20,7 +20,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// where says which page file a command of maintenance is about: that of a running node, or that of a stopped one.
+// where selects the page file of a maintenance command: that of a running node, or of a stopped one.
 type where struct {
 	node    string
 	dataDir string
@@ -35,13 +35,13 @@ func (w *where) register(cmd *cobra.Command, offline bool) {
 	}
 }
 
-// target is a node that was chosen.
+// target is a selected node.
 type target struct {
 	*client.Node
 	status nodes.Node
 }
 
-// label names it for people.
+// label returns its name for display.
 func (t target) label() string {
 	name := t.status.Name
 	if name == "" {
@@ -50,7 +50,7 @@ func (t target) label() string {
 	return fmt.Sprintf("node %s (%s)", name, t.status.Role)
 }
 
-// onNode calls fn with the node that --node means.
+// onNode calls fn with the node selected by --node.
 func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		t, err := chooseNode(ctx, env, c, want)
@@ -61,8 +61,8 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 	})
 }
 
-// chooseNode finds the node that --node means. Without a standby the active does what any node can do, and refuses the
-// rest.
+// chooseNode returns the node selected by --node. Without a standby it is the active, which rejects operations that
+// only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n nodes.Node) bool {
@@ -81,7 +81,7 @@ func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string
 	case i >= 0:
 		address = s.Nodes[i].Address
 	case strings.Contains(want, ":"):
-		// An address that is not in --addr is as good.
+		// An address that is not in --addr is accepted too.
 	case s.Answered() == 0:
 		return target{}, cli.ErrNoAnswer
 	default:
@@ -109,7 +109,7 @@ func nodeNames(s nodes.Status) []string {
 	return names
 }
 
-// toStep makes of a node's progress what can be shown.
+// toStep converts a node's progress for display.
 func toStep(p *pb.Progress) progress.Step {
 	return progress.Step{
 		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
@@ -117,8 +117,8 @@ func toStep(p *pb.Progress) progress.Step {
 	}
 }
 
-// withProgress runs a long operation and shows how far it is. After the first Ctrl-C it ends as it ends by itself,
-// safely; a second one ends the program at once, and the node safely gives up all the same.
+// withProgress runs a long operation and displays its progress. The first Ctrl-C cancels it safely and waits. A second
+// one exits the program immediately; the node still cancels safely.
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, out.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
@@ -148,7 +148,7 @@ func sizeChange(before, after uint64) string {
 	return s
 }
 
-// percentChange writes by how much something changed: "-9%".
+// percentChange formats a relative change: "-9%".
 func percentChange(before, after uint64) string {
 	if before == 0 {
 		return ""

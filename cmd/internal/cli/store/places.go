@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// placeFlags say how the places are reached that a command without a node reads, and how it decrypts what is there.
+// placeFlags configure access to the locations that a command reads without a node, and decryption.
 type placeFlags struct {
 	env        *cli.Env
 	flags      *pflag.FlagSet
@@ -26,7 +26,6 @@ type placeFlags struct {
 	identities []string
 }
 
-// register adds the flags.
 func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
 	p.env, p.flags = env, cmd.Flags()
 	cmd.Flags().StringVar(&p.config, "config", "", "configuration file of a node: its backup.s3 settings say how the S3 "+
@@ -36,7 +35,7 @@ func (p *placeFlags) register(cmd *cobra.Command, env *cli.Env) {
 	config.RegisterBackupFlags(cmd.Flags())
 }
 
-// opener opens places as flags, environment and file say.
+// opener returns an opener configured by flags, environment and file.
 func (p *placeFlags) opener() (objects.Opener, error) {
 	s3, err := config.LoadBackup(p.config, p.env.Environ, p.flags)
 	if err != nil {
@@ -45,7 +44,7 @@ func (p *placeFlags) opener() (objects.Opener, error) {
 	return objects.New(s3, 0, zap.NewNop()), nil
 }
 
-// open opens a place: a path or a URL.
+// open opens a location: a path or a URL.
 func (p *placeFlags) open(text string) (backup.Objects, error) {
 	o, err := p.opener()
 	if err != nil {
@@ -58,7 +57,7 @@ func (p *placeFlags) open(text string) (backup.Objects, error) {
 	return place, nil
 }
 
-// openParent opens the place that a save-set is in, and gives its name there.
+// openParent opens the location that contains a backup, and returns the backup's name there.
 func (p *placeFlags) openParent(text string) (place backup.Objects, name string, err error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -94,7 +93,7 @@ func (p *placeFlags) unseal() (backup.Unsealer, error) {
 	return with, nil
 }
 
-// checkThere refuses a directory that is not there: a listing of it would be empty.
+// checkThere rejects a missing directory, since its listing would be empty.
 func checkThere(text string) error {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -109,7 +108,7 @@ func checkThere(text string) error {
 	return nil
 }
 
-// onNodePath refuses a path that means something else on each node.
+// onNodePath rejects a relative path, since each node has its own working directory.
 func onNodePath(text string) error {
 	if text == "" {
 		return nil

@@ -21,7 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// rewriteFlags are those of resize and compact.
 type rewriteFlags struct {
 	where
 	kind       pb.PlanKind
@@ -85,7 +84,7 @@ lockstep store resize --help.`,
 	return cmd
 }
 
-// rewriteOnline is resize and compact of running nodes.
+// rewriteOnline implements resize and compact of running nodes.
 func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
 	switch {
@@ -124,7 +123,7 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	})
 }
 
-// rewriteNode rewrites, or would rewrite, the page file of one node.
+// rewriteNode rewrites the page file of one node, or performs a dry run.
 func rewriteNode(
 	ctx context.Context, env *cli.Env, t target, f rewriteFlags, pageSize uint32,
 ) (r *pb.RewriteResult, err error) {
@@ -146,7 +145,7 @@ func rewriteNode(
 	return r, err
 }
 
-// dryRunBoth says what a rolling operation would do on each node.
+// dryRunBoth performs a dry run of a rolling operation on each node.
 func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFlags, pageSize uint32) error {
 	f.dryRun = true
 	for _, role := range []string{nodes.Standby, nodes.Active} {
@@ -169,7 +168,7 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 	return nil
 }
 
-// rewritten tells what a rewrite did or would do.
+// rewritten is the result of a rewrite or a dry run.
 type rewritten struct {
 	Store           string  `json:"store"`
 	DryRun          bool    `json:"dry_run"`
@@ -226,7 +225,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	return nil
 }
 
-// planOffline says what a rewrite of a stopped node's page file would do. pageSize 0: the present one.
+// planOffline performs a dry run of a rewrite of a stopped node's page file. pageSize 0: the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
@@ -275,7 +274,7 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 					would = "would be: "
 				}
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
-				if after >= before { // the checkpoints that it makes may even need a little
+				if after >= before { // its checkpoints may need some space
 					return env.Print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(),
 						out.Bytes(after))
 				}

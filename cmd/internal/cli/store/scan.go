@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// scanned is what a scan found.
+// scanned is the result of a scan.
 type scanned struct {
 	Store        string      `json:"store"`
 	Time         time.Time   `json:"time,omitzero"`
@@ -36,7 +36,7 @@ type scanned struct {
 	Candidates   []candidate `json:"candidates"`
 	Problems     []string    `json:"problems,omitempty"`
 
-	pair bool // there are two nodes, so that it can be done rolling
+	pair bool // both nodes of a pair, so that a rolling operation is possible
 }
 
 // bucket counts messages of similar size.
@@ -47,7 +47,7 @@ type bucket struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// candidate is a page size, and the file that it would give.
+// candidate is a page size and the estimated file.
 type candidate struct {
 	PageSize   uint32 `json:"page_size"`
 	FileBytes  uint64 `json:"file_bytes"`
@@ -106,7 +106,7 @@ started: --last shows it again, of all nodes or of --node.`,
 	return cmd
 }
 
-// lastScans shows what the last scans of the nodes found: of the one that is wanted, or, if that is empty, of all.
+// lastScans prints the results of the last scans of the selected node, or of all nodes if want is empty.
 func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		targets, err := answering(ctx, env, c, want)
@@ -137,7 +137,7 @@ func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	})
 }
 
-// answering gives the node that is wanted, or, if that is empty, all that answer.
+// answering returns the selected node, or all nodes that answer if want is empty.
 func answering(ctx context.Context, env *cli.Env, c *client.Client, want string) ([]target, error) {
 	if want != "" {
 		t, err := chooseNode(ctx, env, c, want)
@@ -161,7 +161,7 @@ func answering(ctx context.Context, env *cli.Env, c *client.Client, want string)
 	return targets, nil
 }
 
-// printLast prints a scan that was done before.
+// printLast prints the result of an earlier scan.
 func printLast(p *out.Printer, j scanned, more bool) error {
 	if more {
 		if err := p.Sentence(""); err != nil {
@@ -177,7 +177,7 @@ func printLast(p *out.Printer, j scanned, more bool) error {
 	return printScan(p, j)
 }
 
-// inPair tells whether the node has another one.
+// inPair reports whether the node is part of a pair.
 func (t target) inPair() bool {
 	return nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
 }
@@ -232,20 +232,20 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 		return err
 	}
 	problems := r.Problems
-	r.Problems = nil // each is told, and not the first one in the note
+	r.Problems = nil // each one is printed, not only the first one
 	j := newScanned(dir, wire.ScanToProto(&r))
 	j.Problems = problems
 	return printScan(env.Print, j)
 }
 
-// showStore shows the progress of work on the files of a stopped node.
+// showStore displays the progress of an operation on the files of a stopped node.
 func showStore(show func(progress.Step), p checkpoint.Progress) {
 	if p.Phase != "done" {
 		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes, Left: p.Left})
 	}
 }
 
-// PrintScan prints what a scan of a node of a pair found.
+// PrintScan prints the scan result of a node of a pair.
 func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
 	j := newScanned(node, r)
 	j.pair = true
@@ -285,7 +285,8 @@ func printScan(p *out.Printer, j scanned) error {
 // chartWidth is the longest bar of the histogram.
 const chartWidth = 40
 
-// histogramRows draws a bar for each size, as long as its share of the messages. Whatever is there is seen.
+// histogramRows draws a bar for each size, proportional to its fraction of the messages. Every non-zero count is
+// visible.
 func histogramRows(buckets []bucket) [][]any {
 	most := uint64(1)
 	for _, b := range buckets {
@@ -333,7 +334,7 @@ func candidateRows(j scanned) [][]any {
 	return rows
 }
 
-// advice says what to do.
+// advice returns the recommended action.
 func (j scanned) advice() string {
 	if j.Messages == 0 {
 		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", out.Bytes(uint64(j.Recommended)))
@@ -348,7 +349,7 @@ func (j scanned) advice() string {
 		}
 	}
 	s := fmt.Sprintf("Recommended: pages of %s", out.Bytes(uint64(j.Recommended)))
-	const worthwhile = 100 // the part of the file that is worth the work
+	const worthwhile = 100 // a rewrite is recommended if it saves more than 1/100 of the file
 	verb := "resize"
 	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
 	case j.Recommended != j.PageSize:

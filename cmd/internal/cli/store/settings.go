@@ -25,7 +25,7 @@ type setting struct {
 	help string
 }
 
-// text is the value for people.
+// text returns the value for display.
 func (s setting) text(all *pb.MaintenanceSettings) string {
 	v := s.get(all)
 	text := fmt.Sprint(v)
@@ -38,7 +38,7 @@ func (s setting) text(all *pb.MaintenanceSettings) string {
 	return text
 }
 
-// settings are all of them.
+// settings returns all maintenance settings.
 func settings() []setting {
 	return []setting{
 		{"page-size-current", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeCurrent() }, nil, "read-only"},
@@ -117,7 +117,7 @@ func setNumber(dst **uint32, text string) error {
 	return nil
 }
 
-// findSetting finds one by its name; "maintenance." before it may be left out.
+// findSetting returns a setting by its name. The prefix "maintenance." is optional.
 func findSetting(name string) (setting, error) {
 	var names []string
 	for _, s := range settings() {

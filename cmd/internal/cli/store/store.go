@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store has the commands for the files of a store: scan, resize, compact, shrink, backup, restore and the
-// settings of maintenance. Those that only look into files are in package inspect, the rolling plan is in package plan.
+// Package store implements the commands for the files of a store: scan, resize, compact, shrink, backup, restore and
+// the maintenance settings. Read-only commands are in package inspect, the rolling plan is in package plan.
 package store
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Command makes `lockstep store`.
+// Command returns the `lockstep store` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",

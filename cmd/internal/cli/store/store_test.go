@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMaintenance: all of it on a pair, as an operator would do it.
+// TestMaintenance runs all maintenance commands on a pair, as an operator would.
 func TestMaintenance(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	clitest.FillForScan(t, c, 2000)
@@ -96,7 +96,7 @@ func TestMaintenance(t *testing.T) {
 	backups(t, c)
 }
 
-// backups makes some, lists them, and restores one.
+// backups creates backups, lists them, and restores one.
 func backups(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "sets")
@@ -140,10 +140,10 @@ func backups(t *testing.T, c clitest.CLI) {
 	require.Equal(t, cli.ExitError, code, stderr)
 }
 
-// TestCancelRolling: the first Ctrl-C cancels the plan safely and waits for that.
+// The first Ctrl-C cancels the plan safely and waits for the cancellation.
 func TestCancelRolling(t *testing.T) {
 	settings := harness.SmallNodes()
-	settings["maintenance.rewrite-rate"] = "64KiB" // it takes minutes, if it is not cancelled
+	settings["maintenance.rewrite-rate"] = "64KiB" // takes minutes unless it is cancelled
 	_, c := clitest.StartNodesWith(t, false, settings)
 	clitest.FillForScan(t, c, 2000)
 	ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)
@@ -161,7 +161,7 @@ func TestCancelRolling(t *testing.T) {
 	c.OK("store", "check")
 }
 
-// pageMapOf looks at the map of the standby's page file.
+// pageMapOf requests the map of the standby's page file.
 func pageMapOf(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	text := c.OK("store", "map")

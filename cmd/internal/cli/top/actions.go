@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// switchoverLimit is how long a switchover may take; undoing one may take as long.
+	// switchoverLimit bounds a switchover. A rollback of it may take as long again.
 	switchoverLimit = 10 * time.Second
-	// pauseReason is what others read.
+	// pauseReason is shown to other operators.
 	pauseReason = "from lockstep top"
 )
 
-// actions are what the model can have done.
+// actions are the operations that the model can start.
 type actions struct {
 	want       func(query)
 	switchover func() tea.Cmd
 	pause      func(bool) tea.Cmd
 }
 
-// doneMsg says how an action ended.
+// doneMsg is the result of an action.
 type doneMsg struct {
 	text string
 	err  error
@@ -40,7 +40,6 @@ func (s *source) actions(ctx context.Context) actions {
 	}
 }
 
-// switchover hands the active role to the other node.
 func (s *source) switchover(ctx context.Context) doneMsg {
 	ctx, cancel := context.WithTimeout(ctx, 2*switchoverLimit)
 	defer cancel()
@@ -60,7 +59,7 @@ func (s *source) switchover(ctx context.Context) doneMsg {
 		r.GetTerm(), r.GetPause().AsDuration().Round(100*time.Microsecond))}
 }
 
-// setPaused asks the nodes in turn: the active may be gone.
+// setPaused calls the nodes one after the other, since the active may be unreachable.
 func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 	defer cancel()

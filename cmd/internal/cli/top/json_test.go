@@ -8,7 +8,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/golden"
 )
 
-// TestJSON: what is printed for programs.
 func TestJSON(t *testing.T) {
 	var p Picture
 	golden.FillStruct(&p)

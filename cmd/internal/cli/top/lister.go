@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// listQueues has the active sort and pick them. One of a release that cannot tells all by name, without what happens in
-// them: then it is done here.
+// listQueues requests a sorted and filtered page from the active. An active of an older release lists all queues by
+// name, without activity; they are sorted and filtered here.
 func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	list, err := c.ListQueues(ctx, client.ListOptions{
 		Contains: q.contains, Order: q.order.ofClient(), Descending: q.reversed == (q.order == byName),
@@ -41,7 +41,7 @@ func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	return p, nil
 }
 
-// ofClient is the order for the client.
+// ofClient converts the order for the client.
 func (o order) ofClient() client.QueueOrder {
 	return [...]client.QueueOrder{
 		client.OrderMessages, client.OrderPublished, client.OrderDelivered, client.OrderAcknowledged, client.OrderAge,
@@ -49,7 +49,7 @@ func (o order) ofClient() client.QueueOrder {
 	}[o]
 }
 
-// activityFrom is what the active tells of a queue; nil for nothing.
+// activityFrom converts the activity that the active reports; nil if it reports none.
 func activityFrom(a *client.QueueActivity) *Activity {
 	if a == nil {
 		return nil
@@ -65,7 +65,7 @@ func activityFrom(a *client.QueueActivity) *Activity {
 	return j
 }
 
-// pageOf picks those that are wanted.
+// pageOf filters and sorts queues locally.
 func pageOf(queues []Queue, q query) page {
 	queues = slices.DeleteFunc(queues, func(x Queue) bool {
 		return !strings.Contains(strings.ToLower(x.Name), strings.ToLower(q.contains))
@@ -92,7 +92,7 @@ func queueOf(q *client.Queue) Queue {
 	return j
 }
 
-// factsOf are what is set for a queue and what happened to its messages, without what is not.
+// factsOf returns the settings and counters of a queue, without unset ones.
 func factsOf(q *client.Queue) []fact {
 	facts := []fact{{"published", out.Count(q.NextSequence-1) + " since it was made"}}
 	add := func(is bool, name, format string, args ...any) {
@@ -114,7 +114,7 @@ func factsOf(q *client.Queue) []fact {
 	return facts
 }
 
-// sortQueues puts queues in the order that is wanted: the largest first, or of names the first; ties by name.
+// sortQueues sorts by descending value, or by ascending name. Ties are sorted by name.
 func sortQueues(queues []Queue, q query) {
 	slices.SortStableFunc(queues, func(x, y Queue) int {
 		names := cmp.Compare(x.Name, y.Name)

@@ -14,46 +14,46 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
 )
 
-// window is how many queues are asked for: those on the screen, and some before and after them.
+// window is the number of queues per request: the visible ones and some before and after them.
 const window = 200
 
-// screen is what is shown.
+// screen is the view that is displayed.
 type screen int
 
 const (
-	ofPair   screen = iota // the pair and its queues
+	ofPair   screen = iota // both nodes and the queues
 	ofQueue                // one queue
 	ofAlarms               // all conditions, in full
 	ofKeys                 // all keys
 )
 
-// question is asked before something is done.
+// question is a confirmation prompt for an action.
 type question struct {
 	text string
 	yes  func() tea.Cmd
-	busy string // what is shown while it is done
+	busy string // displayed while the action runs
 }
 
-// model keeps what was told last, and what the operator has typed. It does no I/O.
+// model holds the last status and the operator's input. It does no I/O.
 type model struct {
 	do            actions
 	paint         painter
 	width, height int
 
 	status  statusMsg
-	told    bool              // status is known
-	names   map[string]string // of nodes by their addresses, for when they do not answer
+	told    bool              // a status was received
+	names   map[string]string // node names by address, for nodes that do not answer
 	page    page
 	listErr error
-	listed  bool // page is known
+	listed  bool // a page was received
 	operate bool
 
 	screen    screen
-	query     query  // that is wanted, but for its window
-	queue     string // of the screen of one queue
-	cursor    int    // number of the queue that is chosen, from 0
-	first     int    // number of the first one that is shown
-	scroll    int    // of the screens that are lists of lines
+	query     query  // requested, except for its window
+	queue     string // displayed on the queue screen
+	cursor    int    // index of the selected queue
+	first     int    // index of the first visible queue
+	scroll    int    // offset of the screens that are lists of lines
 	filtering bool
 	asking    *question
 	busy      string
@@ -68,7 +68,7 @@ func newModel(do actions) model {
 // Init implements tea.Model.
 func (m model) Init() tea.Cmd { return nil }
 
-// Update takes what the source says, keys, and sizes.
+// Update implements tea.Model. It handles messages of the source, keys and window sizes.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -100,7 +100,7 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// takeQueues takes a page, if it is the one that is wanted now.
+// takeQueues stores a page if it belongs to the current query.
 func (m *model) takeQueues(msg queuesMsg) {
 	if msg.page.query != m.wanted() {
 		return
@@ -110,7 +110,7 @@ func (m *model) takeQueues(msg queuesMsg) {
 	}
 }
 
-// wanted is the query for what is shown: the screen of one queue wants that one.
+// wanted returns the query for the current screen. The queue screen requests only its queue.
 func (m *model) wanted() query {
 	if m.screen == ofQueue {
 		return query{contains: m.queue, order: byName, limit: window}
@@ -118,7 +118,7 @@ func (m *model) wanted() query {
 	return m.query
 }
 
-// follow keeps the chosen queue on the screen, and has the source list what is around it.
+// follow scrolls to the selected queue and requests the window around it.
 func (m *model) follow() {
 	if m.screen != ofQueue && m.listed && m.page.query == m.query {
 		m.cursor = max(min(m.cursor, m.page.total-1), 0)
@@ -133,7 +133,7 @@ func (m *model) follow() {
 	}
 }
 
-// chosen is the queue under the cursor; nil for none.
+// chosen returns the selected queue, or nil.
 func (m *model) chosen() *Queue {
 	if i := m.cursor - m.page.query.offset; m.listed && i >= 0 && i < len(m.page.queues) {
 		return &m.page.queues[i]
@@ -141,7 +141,7 @@ func (m *model) chosen() *Queue {
 	return nil
 }
 
-// shown is the queue of the screen of one queue; nil if it is gone or not listed yet.
+// shown returns the queue of the queue screen; nil if it was deleted or is not listed yet.
 func (m *model) shown() *Queue {
 	if i := slices.IndexFunc(m.page.queues, func(q Queue) bool { return q.Name == m.queue }); i >= 0 {
 		return &m.page.queues[i]
@@ -149,7 +149,6 @@ func (m *model) shown() *Queue {
 	return nil
 }
 
-// key does what a key says.
 func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	name := msg.String()
 	var cmd tea.Cmd
@@ -180,7 +179,7 @@ func (m model) key(msg tea.KeyPressMsg) (tea.Model, tea.Cmd) {
 	return m, cmd
 }
 
-// turnTo shows a screen, or, if it is shown, the pair again.
+// turnTo switches to a screen, or back to the pair if the screen is already displayed.
 func (m *model) turnTo(s screen) {
 	if m.screen == s {
 		s = ofPair
@@ -188,7 +187,7 @@ func (m *model) turnTo(s screen) {
 	m.screen, m.scroll = s, 0
 }
 
-// back leaves a screen, and then the filter, and then what was said.
+// back leaves the screen; on the pair screen it clears the filter, then the last message.
 func (m *model) back() {
 	switch {
 	case m.screen != ofPair:
@@ -200,7 +199,7 @@ func (m *model) back() {
 	}
 }
 
-// listKey moves in the list of queues, sorts it, and chooses from it.
+// listKey handles a key in the queue list: move, sort or select.
 func (m *model) listKey(name string) {
 	switch name {
 	case "/":
@@ -224,7 +223,7 @@ func (m *model) listKey(name string) {
 	}
 }
 
-// move is how far a key moves.
+// move returns the number of rows that a key moves.
 func move(name string, page int) int {
 	switch name {
 	case "up", "k":
@@ -253,7 +252,7 @@ func (m *model) filter(contains string) {
 	m.toStart()
 }
 
-// typed takes a key while a filter is typed.
+// typed handles a key while the operator types a filter.
 func (m *model) typed(name, text string) {
 	switch name {
 	case "enter":
@@ -271,7 +270,7 @@ func (m *model) typed(name, text string) {
 	}
 }
 
-// ask asks before something is done, if it is possible and the operator may do it.
+// ask prompts for confirmation if the action is possible and the operator may perform it.
 func (m *model) ask(name string) {
 	refuse := func(why string) { m.said, m.failed = why, true }
 	pair := m.status.status.Pair
@@ -304,7 +303,7 @@ func (m *model) ask(name string) {
 	}
 }
 
-// otherNode names the one that would get the role.
+// otherNode returns the name of the node that would become active.
 func otherNode(s *nodes.Status) string {
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Name != "" && n.Name != s.Pair.Active {
@@ -319,7 +318,7 @@ func otherNode(s *nodes.Status) string {
 	return "the other node"
 }
 
-// answer takes a key while something is asked: only y does it.
+// answer handles a key while a prompt is displayed. Only y confirms.
 func (m *model) answer(name string) tea.Cmd {
 	q := m.asking
 	m.asking = nil
@@ -331,5 +330,5 @@ func (m *model) answer(name string) tea.Cmd {
 	return q.yes()
 }
 
-// age of what is shown, in whole seconds.
+// at returns the time of the displayed status, in whole seconds.
 func (m *model) at() string { return m.status.at.Format(time.TimeOnly) }

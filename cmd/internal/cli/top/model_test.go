@@ -20,7 +20,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// session is a model and what it has asked for.
+// session is a model and the requests that it made.
 type session struct {
 	t *testing.T
 	m model
@@ -55,7 +55,7 @@ func (s *session) tell(msg tea.Msg) tea.Cmd {
 	return cmd
 }
 
-// press presses keys; a text of several characters that is no name of a key is typed.
+// press sends keys. A text of several characters that is not a key name is typed.
 func (s *session) press(keys ...string) (last tea.Cmd) {
 	s.t.Helper()
 	special := map[string]rune{
@@ -76,7 +76,7 @@ func (s *session) press(keys ...string) (last tea.Cmd) {
 
 var look = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// screen is what is shown, without its looks. No line is longer than the terminal, and there are as many as it has.
+// screen returns the displayed text without styles. It checks that the text has the size of the terminal.
 func (s *session) screen() string {
 	s.t.Helper()
 	text := look.ReplaceAllString(s.m.View().Content, "")
@@ -91,7 +91,7 @@ func (s *session) screen() string {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// aPair is one whose standby has something wrong.
+// aPair is a pair whose standby reports conditions.
 func aPair(conditions ...nodes.Condition) statusMsg {
 	return statusMsg{
 		at: noon.In(time.Local),
@@ -130,7 +130,7 @@ func alarm(n int) nodes.Condition {
 	}
 }
 
-// someQueues answers what is wanted from n queues.
+// someQueues returns the queried page of n queues.
 func someQueues(n int, q query) queuesMsg {
 	all := make([]Queue, 0, n)
 	for i := range n {
@@ -149,7 +149,7 @@ func someQueues(n int, q query) queuesMsg {
 	return queuesMsg{page: pageOf(all, q)}
 }
 
-// TestFrames: what is shown in each state, on terminals of several sizes.
+// TestFrames compares each screen with a golden file, on terminals of several sizes.
 func TestFrames(t *testing.T) {
 	local := time.Local
 	time.Local = time.UTC
@@ -228,7 +228,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestNoColour: the looks are those of the terminal, and a picture for a file has none.
+// The model uses only the terminal's own colours, and a picture for a file has no styles.
 func TestNoColour(t *testing.T) {
 	s := newSession(t)
 	s.tell(aPair(alarm(0)))
@@ -239,7 +239,7 @@ func TestNoColour(t *testing.T) {
 	require.Contains(t, text, "orders.00001")
 }
 
-// TestMoving: however many queues there are, a window around the chosen one is asked for, and it stays on the screen.
+// A window around the selected queue is requested for any number of queues, and the selection stays visible.
 func TestMoving(t *testing.T) {
 	const many = 10_000
 	s := newSession(t)
@@ -272,14 +272,14 @@ func TestMoving(t *testing.T) {
 		require.NotNil(t, s.m.chosen(), "%d", s.m.cursor)
 		require.Contains(t, s.screen(), s.m.chosen().Name)
 	}
-	// Fewer are left than the number of the chosen one.
-	s.tell(someQueues(3, s.wanted)) // of a window that begins behind them
+	// The new total is less than the index of the selected queue.
+	s.tell(someQueues(3, s.wanted)) // of a window that begins after the last queue
 	s.tell(someQueues(3, s.wanted))
 	require.Contains(t, s.screen(), "(3 of 3)")
 	require.NotNil(t, s.m.chosen())
 }
 
-// TestSorting: each column can be sorted by, and the order reversed.
+// The list can be sorted by each column, in both orders.
 func TestSorting(t *testing.T) {
 	s := newSession(t)
 	s.tell(aPair())
@@ -303,7 +303,7 @@ func TestSorting(t *testing.T) {
 	require.Equal(t, "team-2/orders.00029", s.m.chosen().Name)
 }
 
-// TestTyping: what is typed filters, and is no command; an answer to an older question is not shown.
+// Typed characters filter and are not commands. An answer to an older query is ignored.
 func TestTyping(t *testing.T) {
 	s := newSession(t)
 	s.tell(aPair())
@@ -324,7 +324,7 @@ func TestTyping(t *testing.T) {
 	require.Empty(t, s.wanted.contains, "nothing is typed now")
 }
 
-// TestQuestions: nothing is done without a yes, nor by somebody who may not, nor twice.
+// No action runs without confirmation, without permission, or twice.
 func TestQuestions(t *testing.T) {
 	s := newSession(t)
 	s.press("S")
@@ -362,7 +362,7 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, 1, s.resumed)
 }
 
-// TestKeysAlways: no key, in whatever state, breaks the screen or leaves a line that is too long.
+// No key, in any state, breaks the screen or leaves a line that is too long.
 func TestKeysAlways(t *testing.T) {
 	s := newSession(t)
 	keys := strings.Fields("enter esc backspace up down pgdown end home / s r < ? a S P n y x")
@@ -391,7 +391,7 @@ func TestKeysAlways(t *testing.T) {
 	require.Positive(t, s.switchovers+s.paused)
 }
 
-// TestMayOperate: what a role gives is not known, so the node decides.
+// The permissions of a role are not known to the client, so the node decides.
 func TestMayOperate(t *testing.T) {
 	rule := &pb.AccessRule{Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH}}
 	me := &pb.WhoAmIResponse{Rules: []*pb.AccessRule{rule}}

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestManyQueues: the active sorts and filters, and only a window of the queues is asked for.
+// The active sorts and filters, and only a window of the queues is requested.
 func TestManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.Addr}})
@@ -27,7 +27,7 @@ func TestManyQueues(t *testing.T) {
 	c.OK("publish", "queue-123", "one")
 	s := show(t, c, 80, 24, nil, "--interval", "100ms")
 	s.until("450 queues by messages (1 of 450)", "queue-123                               1")
-	s.press("\x1b[F") // end
+	s.press("\x1b[F") // the End key
 	s.until("(450 of 450)", "queue-449")
 	s.press("<") // by name
 	s.until("by name (1 of 450)", "queue-000")

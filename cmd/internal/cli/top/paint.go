@@ -9,10 +9,10 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
-// painter gives texts a look. The colours are the terminal's own sixteen, so that they suit its theme; the program that
-// writes to the terminal leaves them out where there are none, and with NO_COLOR.
+// painter applies styles. It uses only the terminal's 16 colours, so that they suit its theme. The program that writes
+// to the terminal removes them if it has no colours, or if NO_COLOR is set.
 type painter struct {
-	plain bool // a text for a file: no looks at all
+	plain bool // no styles, for a file
 }
 
 func (p painter) with(s lipgloss.Style, text string) string {
@@ -40,7 +40,7 @@ func (p painter) critical(text string) string {
 	return p.with(lipgloss.NewStyle().Bold(true).Foreground(lipgloss.Red), text)
 }
 
-// bySeverity gives a text the look of a condition.
+// bySeverity styles a text by the severity of a condition.
 func (p painter) bySeverity(severity, text string) string {
 	switch severity {
 	case "critical":
@@ -51,7 +51,7 @@ func (p painter) bySeverity(severity, text string) string {
 	return text
 }
 
-// fit cuts a text to so many columns.
+// fit cuts a text to a number of columns.
 func fit(text string, columns int) string {
 	if utf8.RuneCountInString(text) <= columns {
 		return text
@@ -62,7 +62,7 @@ func fit(text string, columns int) string {
 	return string([]rune(text)[:columns-1]) + "…"
 }
 
-// wrap breaks a text into lines of so many columns, between words if it can.
+// wrap breaks a text into lines of the given number of columns, between words if possible.
 func wrap(text string, columns int) []string {
 	var lines []string
 	line := ""
@@ -92,19 +92,19 @@ func wrap(text string, columns int) []string {
 	return lines
 }
 
-// column of a table. Of those that have no room, those with the highest rank are left out first; rank 0 never is.
+// column is a column of a table. Columns that do not fit are omitted, highest rank first; rank 0 is never omitted.
 type column struct {
 	title string
 	right bool // aligned to the right
 	rank  int
-	least int // columns of the terminal that it takes at least, so that it does not jump when numbers grow
+	least int // minimum width in terminal columns, so that the table does not jump as numbers grow
 }
 
-// shortestName is how much of the first column is shown at least.
+// shortestName is the minimum width of the first column.
 const shortestName = 8
 
-// table lays out rows below a header, in so many columns of the terminal. The first column gets what the others leave,
-// and is cut if need be; with fill it takes all of it.
+// table lays out a header and rows in the given width. The first column gets the remaining width, and is cut if
+// necessary; with fill it takes all of it.
 func table(columns []column, rows [][]string, width int, fill bool) (header string, lines []string) {
 	widths, shown := make([]int, len(columns)), make([]bool, len(columns))
 	for i, c := range columns {

@@ -8,20 +8,20 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/nodes"
 )
 
-// Picture is what is shown, for programs.
+// Picture is the displayed status, for programs.
 type Picture struct {
 	At     time.Time    `json:"at"`
 	Status nodes.Status `json:"status"`
-	// Rates of the active; nil if none is, or if it has become active just now.
+	// Rates of the active; nil if no node is active, or if it became active just now.
 	Rates *nodes.Rates `json:"rates"`
-	// Queues, as many as were asked for, and how many there are.
+	// Queues are the requested queues; the next field counts all of them.
 	Queues      []Queue `json:"queues"`
 	QueuesTotal int     `json:"queues_total"`
-	// QueuesError says why they are not there, or are old.
+	// QueuesError is the reason why the queues are missing or outdated.
 	QueuesError string `json:"queues_error,omitempty"`
 }
 
-// Queue is one queue.
+// Queue is a queue in a picture.
 type Queue struct {
 	Name      string `json:"name"`
 	Messages  uint64 `json:"messages"`
@@ -29,23 +29,23 @@ type Queue struct {
 	Delayed   uint64 `json:"delayed"`
 	Consumers uint64 `json:"consumers"`
 	InFlight  uint64 `json:"in_flight"`
-	// Activity is nil for a node that does not tell it.
+	// Activity is nil if the node does not report it.
 	Activity      *Activity      `json:"activity"`
 	Subscriptions []Subscription `json:"subscriptions"`
 
-	facts []fact // what else is to be known of it
+	facts []fact // further settings and counters
 }
 
-// Activity is what happens in a queue. What is not known, or not yet, is nil.
+// Activity is the activity of a queue. Unknown values are nil.
 type Activity struct {
 	Published    *float64 `json:"published_per_second"`
 	Delivered    *float64 `json:"delivered_per_second"`
 	Acknowledged *float64 `json:"acknowledged_per_second"`
-	// OldestSeconds is the age of the oldest message; nil also if there is none.
+	// OldestSeconds is the age of the oldest message; nil if unknown or if the queue is empty.
 	OldestSeconds *float64 `json:"oldest_seconds"`
 }
 
-// Subscription is one of a queue.
+// Subscription is a subscription of a queue.
 type Subscription struct {
 	Name      string `json:"name"`
 	Backlog   uint64 `json:"backlog"`
@@ -54,13 +54,13 @@ type Subscription struct {
 	Filter    string `json:"filter,omitempty"`
 }
 
-// fact is a line of the page of one queue.
+// fact is a line of the queue screen.
 type fact struct{ name, value string }
 
-// order is what queues are sorted by.
+// order is the sort key of queues.
 type order int
 
-// The orders, as the keys go through them.
+// The orders, in the sequence that the keys cycle through.
 const (
 	byMessages order = iota
 	byPublished
@@ -78,16 +78,16 @@ func (o order) String() string {
 	}[o]
 }
 
-// query says which queues are wanted.
+// query selects the queues to list.
 type query struct {
 	contains string
 	order    order
-	reversed bool // the smallest first; of names, the last
-	offset   int  // how many to leave out
+	reversed bool // ascending values; for names, descending
+	offset   int  // number of queues to skip
 	limit    int
 }
 
-// page is the answer to a query.
+// page is the response to a query.
 type page struct {
 	query  query
 	queues []Queue

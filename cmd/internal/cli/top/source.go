@@ -14,40 +14,40 @@ import (
 )
 
 const (
-	// statusLimit is how long a node may take to answer.
+	// statusLimit bounds a status request to one node.
 	statusLimit = 2 * time.Second
-	// queuesLimit is how long the active may take to list queues, and to be found.
+	// queuesLimit bounds the lookup of the active and its listing of queues.
 	queuesLimit = 5 * time.Second
-	// rightsEvery is how often it is asked what the operator may do.
+	// rightsEvery is the interval of permission checks.
 	rightsEvery = 10 * time.Second
 )
 
-// What the source tells the model.
+// Messages from the source to the model.
 type (
-	// statusMsg is what the nodes say.
+	// statusMsg is the status of both nodes.
 	statusMsg struct {
 		at     time.Time
 		status nodes.Status
 		rates  *nodes.Rates
 	}
-	// queuesMsg is a page of queues, or why there is none.
+	// queuesMsg is a page of queues or an error.
 	queuesMsg struct {
 		page page
 		err  error
 	}
-	// rightsMsg says whether the operator may switch over and pause.
+	// rightsMsg reports whether the operator may switch over and pause.
 	rightsMsg struct{ operate bool }
 )
 
-// source asks the nodes.
+// source polls the nodes.
 type source struct {
 	client    *client.Client
 	addresses []string
 	interval  time.Duration
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	query query
-	asked chan struct{} // closed when there is another query
+	asked chan struct{} // closed when the query changes
 }
 
 func newSource(c *client.Client, addresses []string, interval time.Duration) *source {
@@ -57,7 +57,7 @@ func newSource(c *client.Client, addresses []string, interval time.Duration) *so
 	}
 }
 
-// run tells what the nodes say until ctx ends, and then closes what it returns.
+// run polls the nodes and passes the results to tell until ctx ends. It then closes the returned channel.
 func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{}) {
 	var running sync.WaitGroup
 	answers := make(chan answer)
@@ -75,13 +75,13 @@ func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{})
 	return ended
 }
 
-// answer of one node.
+// answer is the status of one node.
 type answer struct {
 	node int
 	nodes.Answer
 }
 
-// askNode asks one node again and again: one that does not answer holds up no other.
+// askNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other.
 func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
@@ -95,7 +95,7 @@ func (s *source) askNode(ctx context.Context, i int, answers chan<- answer) {
 	}
 }
 
-// tellStatus puts the answers together, once in each interval, and at once when a node has another role or is gone.
+// tellStatus combines the answers once per interval. If a role changes or a node disappears, it does so immediately.
 func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
 	all := make([]nodes.Answer, len(s.addresses))
 	for i, address := range s.addresses {
@@ -104,7 +104,7 @@ func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell fun
 	var rates rateKeeper
 	ticker := time.NewTicker(s.interval)
 	defer ticker.Stop()
-	known := 0 // nodes that were asked
+	known := 0 // nodes that have answered or failed
 	show := func() {
 		if known == len(all) {
 			now := nodes.Combine(all)
@@ -128,7 +128,7 @@ func (s *source) tellStatus(ctx context.Context, answers <-chan answer, tell fun
 	}
 }
 
-// rateKeeper tells rates between two answers of the active that are not the same.
+// rateKeeper computes rates between two different answers of the active.
 type rateKeeper struct {
 	before *nodes.Status
 	last   *nodes.Rates
@@ -137,13 +137,13 @@ type rateKeeper struct {
 func (k *rateKeeper) take(now *nodes.Status) *nodes.Rates {
 	active, was := activeOf(now), activeOf(k.before)
 	if active != nil && was != nil && active.NodeID == was.NodeID && active.AnsweredAt().Equal(was.AnsweredAt()) {
-		return k.last // nothing new
+		return k.last // unchanged
 	}
 	k.last, k.before = nodes.RatesBetween(k.before, now), now
 	return k.last
 }
 
-// activeOf is the node that serves; nil for none.
+// activeOf returns the active node, or nil.
 func activeOf(s *nodes.Status) *nodes.Node {
 	if s == nil {
 		return nil
@@ -156,8 +156,8 @@ func activeOf(s *nodes.Status) *nodes.Node {
 	return nil
 }
 
-// tellQueues lists the queues that are wanted. A list that takes long is made less often, so that it never takes more
-// than about a tenth of the time.
+// tellQueues lists the queried queues. It reduces the frequency of slow listings, so that they take at most about a
+// tenth of the time.
 func (s *source) tellQueues(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -175,7 +175,7 @@ func (s *source) tellQueues(ctx context.Context, tell func(any)) {
 	}
 }
 
-// want changes which queues are listed, from now on.
+// want replaces the query.
 func (s *source) want(q query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *source) want(q query) {
 	s.asked = make(chan struct{})
 }
 
-// tellRights says now and then what the operator may do.
+// tellRights periodically checks the permissions of the operator.
 func (s *source) tellRights(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, queuesLimit)
@@ -203,7 +203,8 @@ func (s *source) tellRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate tells whether somebody may switch over. What a role gives is not known here: then the node decides.
+// mayOperate reports whether the caller may switch over. For a role, whose permissions are not known here, it returns
+// true and the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true
@@ -221,7 +222,7 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 	return false
 }
 
-// once looks twice, an interval apart, and gives the picture.
+// once polls twice, one interval apart, and returns the picture.
 func (s *source) once(ctx context.Context) (*Picture, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
@@ -252,7 +253,7 @@ func (s *source) once(ctx context.Context) (*Picture, error) {
 	return p, nil
 }
 
-// wait ends after d, with ctx, or when sooner is closed.
+// wait returns after d, when ctx ends, or when sooner is closed.
 func wait(ctx context.Context, d time.Duration, sooner <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,18 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// terminal is a screen that shows what a program writes to it, as far as programs like this one go: what it does not
-// know it keeps in strange.
+// terminal emulates the terminal features that the program uses. Unknown sequences are recorded in strange.
 type terminal struct {
 	mu            sync.Mutex
 	width, height int
 	cells         [][]rune
 	row, col      int
-	top, bottom   int // rows of the region that scrolls
+	top, bottom   int // rows of the scroll region
 	last          rune
 	coloured      bool // a colour was set
 	strange       []string
-	rest          []byte // the beginning of a sequence
+	rest          []byte // incomplete sequence
 }
 
 func newTerminal(width, height int) *terminal {
@@ -31,7 +30,7 @@ func newTerminal(width, height int) *terminal {
 	return t
 }
 
-// resize makes it another size, empty.
+// resize changes the size and clears the screen.
 func (t *terminal) resize(width, height int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +42,7 @@ func (t *terminal) resize(width, height int) {
 	}
 }
 
-// text is what is on the screen.
+// text returns the text on the screen.
 func (t *terminal) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +53,7 @@ func (t *terminal) text() string {
 	return b.String()
 }
 
-// Write shows it.
+// Write implements io.Writer.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +69,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take shows the first character or sequence and returns its length; 0 if it is not whole.
+// take interprets the first character or sequence and returns its length; 0 if it is incomplete.
 func (t *terminal) take(data []byte) int {
 	switch c := data[0]; {
 	case c == 0x1b:
@@ -116,7 +115,7 @@ func (t *terminal) down() {
 	}
 }
 
-// scroll moves the lines from a row to the end of the region up, or down if n is less than 0.
+// scroll moves the lines from a row to the end of the region up by n, or down if n is negative.
 func (t *terminal) scroll(from, n int) {
 	for ; n > 0; n-- {
 		copy(t.cells[from:t.bottom], t.cells[from+1:t.bottom+1])
@@ -128,7 +127,6 @@ func (t *terminal) scroll(from, n int) {
 	}
 }
 
-// escape takes a sequence.
 func (t *terminal) escape(data []byte) int {
 	if len(data) < 2 {
 		return 0
@@ -170,10 +168,9 @@ func (t *terminal) escape(data []byte) int {
 	return 2
 }
 
-// control does a control sequence.
 func (t *terminal) control(args string, final byte) {
 	if strings.ContainsAny(args, "?><=$ ") || strings.IndexByte("hlnctqupy", final) >= 0 {
-		return // modes and questions change nothing that is on the screen
+		return // modes and queries do not change the screen
 	}
 	var n []int
 	for s := range strings.SplitSeq(args, ";") {
@@ -202,7 +199,7 @@ func (t *terminal) control(args string, final byte) {
 		t.col = max(t.col-count, 0)
 	case 'G', '`':
 		t.col = min(count, t.width) - 1
-	case 'I': // to a tab stop further right, and left
+	case 'I': // to the next and the previous tab stop
 		t.col = min((t.col/8+count)*8, t.width-1)
 	case 'Z':
 		t.col = max(((t.col+7)/8-count)*8, 0)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top has the command that shows a pair and its queues on a terminal, live.
+// Package top implements `lockstep top`, a live terminal view of a pair and its queues.
 //
-// A source asks each node for its status and the active for its queues, again and again; a model, which does no I/O,
-// keeps the last picture and what the operator has typed; view draws it.
+// A source polls each node for its status and the active for its queues. A model, which does no I/O, keeps the last
+// picture and the operator's input. The view renders it.
 package top
 
 import (
@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// shortest interval: nodes look at what they tell a few times a second at most.
+// shortest is the minimum interval. Nodes update the reported values only a few times per second.
 const shortest = 100 * time.Millisecond
 
-// Command makes `lockstep top`.
+// Command returns the `lockstep top` command.
 func Command(env *cli.Env) *cobra.Command {
 	var once bool
 	interval := time.Second
@@ -64,7 +64,7 @@ rates need two looks. The exit code of these is 1 when no node answers.`,
 	return cmd
 }
 
-// printOnce prints one picture, with the rates between two looks.
+// printOnce prints one picture, with rates between two polls.
 func printOnce(ctx context.Context, env *cli.Env, s *source) error {
 	p, err := s.once(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func printOnce(ctx context.Context, env *cli.Env, s *source) error {
 	return err
 }
 
-// live shows the picture until the operator leaves, or ctx ends.
+// live displays the picture until the operator quits or ctx ends.
 func live(ctx context.Context, env *cli.Env, s *source) error {
 	ctx, cancel := context.WithCancel(ctx)
 	program := tea.NewProgram(newModel(s.actions(ctx)), tea.WithContext(ctx), tea.WithInput(env.Stdin),

@@ -27,7 +27,7 @@ import (
 
 const patience = time.Minute
 
-// shown is `lockstep top` as its own process on a terminal.
+// shown is `lockstep top` in its own process with a terminal.
 type shown struct {
 	t    *testing.T
 	tty  *os.File
@@ -58,7 +58,7 @@ func show(t *testing.T, c clitest.CLI, width, height int, environ []string, args
 	return s
 }
 
-// until waits for texts that are on the screen together.
+// until waits until all texts are on the screen together.
 func (s *shown) until(texts ...string) {
 	s.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -90,7 +90,7 @@ func (s *shown) press(keys string) {
 	require.NoError(s.t, err)
 }
 
-// ends waits for the end of the process.
+// ends waits for the process to exit.
 func (s *shown) ends() {
 	s.t.Helper()
 	select {
@@ -104,8 +104,7 @@ func (s *shown) ends() {
 	require.Empty(s.t, s.seen.strange, "sequences that the terminal of this test does not know")
 }
 
-// TestThroughAFailover: top shows a pair at work, goes on when the active is killed and when it comes back, and does
-// what its keys say.
+// top shows a working pair, keeps running when the active is killed and restarted, and executes its key commands.
 func TestThroughAFailover(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
@@ -118,7 +117,7 @@ func TestThroughAFailover(t *testing.T) {
 	s.press("n")
 	s.until("nothing was done")
 
-	// Somebody publishes all the time, through everything that follows.
+	// A publisher runs during the whole test.
 	ctx, cancel := context.WithCancel(t.Context())
 	published := make(chan error, 1)
 	go func() { published <- publishAlways(ctx, c) }()
@@ -129,7 +128,7 @@ func TestThroughAFailover(t *testing.T) {
 	s.until("2 queues by messages")
 	s.press("s")
 	s.until("2 queues by published", "IN/S*")
-	require.Eventually(t, func() bool { // the one that is published to is the first
+	require.Eventually(t, func() bool { // the busiest queue is first
 		_, below, _ := strings.Cut(s.seen.text(), "IN/S*")
 		return strings.Index(below, "orders") < strings.Index(below, "prices") &&
 			regexp.MustCompile(`orders +[\d,]+ +[1-9]`).MatchString(below)
@@ -144,7 +143,7 @@ func TestThroughAFailover(t *testing.T) {
 	s.press("\r")
 	s.until("queue orders", "SUBSCRIPTION", "billing")
 	s.press("\x1b")
-	s.until("2 queues by published") // an escape and an S at once would be Alt+S
+	s.until("2 queues by published") // an escape directly followed by S would be Alt+S
 	s.press("Sy")
 	s.until(active.Address + " is active now")
 	s.press("P")
@@ -169,7 +168,7 @@ func TestThroughAFailover(t *testing.T) {
 	require.True(t, s.seen.coloured)
 }
 
-// publishAlways publishes until ctx ends; no publish may fail.
+// publishAlways publishes until ctx ends. No publish may fail.
 func publishAlways(ctx context.Context, c clitest.CLI) error {
 	cl, err := client.Open(ctx, client.Options{Addresses: strings.Split(c.Addr, ",")})
 	if err != nil {
@@ -188,7 +187,7 @@ func publishAlways(ctx context.Context, c clitest.CLI) error {
 	return nil
 }
 
-// TestOneNode: one node in no pair, without colours, until Ctrl-C; and what scripts get.
+// top shows a single node without a pair, without colours, until Ctrl-C. It also tests the output for scripts.
 func TestOneNode(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "one", "two", "--create")

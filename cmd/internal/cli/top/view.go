@@ -15,20 +15,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// What a terminal has to have at least.
+// Minimum size of the terminal.
 const (
 	leastWidth  = 40
 	leastHeight = 10
 )
 
-// View draws the screen.
+// View implements tea.Model.
 func (m model) View() tea.View {
 	v := tea.NewView(m.frame())
 	v.AltScreen, v.WindowTitle = true, "lockstep top"
 	return v
 }
 
-// frame is the screen as lines, as many as the terminal has.
+// frame returns the lines of the screen, as many as the terminal has.
 func (m *model) frame() string {
 	if m.width < leastWidth || m.height < leastHeight {
 		lines := wrap(fmt.Sprintf("%d×%d is too small: lockstep top needs %d×%d. q: leave", m.width, m.height,
@@ -53,20 +53,20 @@ func (m *model) frame() string {
 	return strings.Join(append(lines, m.foot()...), "\n")
 }
 
-// scrolled leaves out the lines above the one that the operator has moved to.
+// scrolled removes the lines above the scroll offset.
 func (m *model) scrolled(lines []string) []string {
 	room := m.height - m.footHeight()
 	return lines[min(m.scroll, max(len(lines)-room, 0)):]
 }
 
-// head is what is above the queues: the pair, what is wrong, and the rates.
+// head returns the part above the queues: nodes, conditions and rates.
 func (m *model) head() []string {
 	lines := append([]string{m.titleLine()}, m.nodeLines()...)
 	lines = append(lines, m.conditionLines()...)
 	return append(lines, m.rateLines()...)
 }
 
-// titleLine names the pair and the time.
+// titleLine contains the pair and the time.
 func (m *model) titleLine() string {
 	left := "lockstep top"
 	paused := ""
@@ -93,7 +93,7 @@ func (m *model) titleLine() string {
 
 func columnsOf(text string) int { return len([]rune(text)) }
 
-// nodeLines is a row for each node.
+// nodeLines returns a row for each node.
 func (m *model) nodeLines() []string {
 	if !m.told {
 		return []string{"asking the nodes …"}
@@ -141,12 +141,12 @@ func (m *model) nodeLines() []string {
 	return append([]string{m.paint.faint(header)}, lines...)
 }
 
-// lagOf is what the standby of an active lacks.
+// lagOf returns the lag of the active's standby.
 func lagOf(n *nodes.Node) string {
 	switch {
 	case n.Standby == "":
 		return ""
-	case n.Activity == nil: // of a release that does not tell bytes
+	case n.Activity == nil: // an older release that does not report bytes
 		return out.Plural(n.StandbyLag, "record")
 	}
 	text := out.Bytes(n.StandbyLagBytes)
@@ -171,7 +171,7 @@ func memoryOf(n *nodes.Node) string {
 	return out.Bytes(n.Activity.MemoryBytes) + " of " + out.Bytes(n.Activity.MemoryBudgetBytes)
 }
 
-// conditionLines tells what is the case and what to do, as much as fits a third of the screen.
+// conditionLines returns the conditions and their actions, limited to a third of the screen.
 func (m *model) conditionLines() []string {
 	all := m.status.status.Conditions
 	room := max(m.height/3-2, 2)
@@ -202,7 +202,7 @@ func conditionTitle(c *nodes.Condition) string {
 	return text
 }
 
-// alarmLines are all conditions in full.
+// alarmLines returns all conditions in full.
 func (m *model) alarmLines() []string {
 	lines := []string{""}
 	all := m.status.status.Conditions
@@ -229,7 +229,7 @@ func (m *model) alarmLines() []string {
 	return lines
 }
 
-// rateLines say what the active does.
+// rateLines returns the rates of the active.
 func (m *model) rateLines() []string {
 	if !m.told {
 		return nil
@@ -279,10 +279,9 @@ func milliseconds(ms float64) string {
 	return fmt.Sprintf("%.0f s", ms/1000)
 }
 
-// footHeight is how many lines foot has.
 func (m *model) footHeight() int { return len(m.foot()) }
 
-// foot is what is asked, or what was said, and the keys.
+// foot returns the prompt or the last message, and the keys.
 func (m *model) foot() []string {
 	var lines []string
 	switch {

@@ -11,12 +11,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// rows is how many queues fit the screen.
+// rows returns the number of queues that fit on the screen.
 func (m *model) rows() int {
-	return max(m.height-m.footHeight()-len(m.head())-2, 1) // a title and a header are above them
+	return max(m.height-m.footHeight()-len(m.head())-2, 1) // below a title and a header
 }
 
-// listLines are the queues.
 func (m *model) listLines() []string {
 	if m.listErr != nil && !m.listed {
 		return []string{"", m.paint.critical(fit("queues: "+m.listErr.Error(), m.width))}
@@ -41,7 +40,7 @@ func (m *model) listLines() []string {
 	return lines
 }
 
-// listTitle says which queues are shown, and how old they are if the active does not answer.
+// listTitle contains the range of the visible queues, and their age if the active does not answer.
 func (m *model) listTitle() string {
 	q := m.page.query
 	text := fmt.Sprintf("%s by %s", out.Plural(m.page.total, "queue"), q.order)
@@ -61,7 +60,7 @@ func (m *model) listTitle() string {
 	return m.paint.bold(text)
 }
 
-// queueTable lays out queues; the column that they are sorted by is marked.
+// queueTable lays out queues and marks the sort column.
 func queueTable(queues []Queue, width int, by order) (header string, lines []string) {
 	columns := []column{
 		{title: "QUEUE", least: 24},
@@ -90,7 +89,7 @@ func queueTable(queues []Queue, width int, by order) (header string, lines []str
 	return table(columns, rows, width, true)
 }
 
-// activityOf writes what happens in a queue; "-" for what is not known.
+// activityOf formats the activity of a queue; "-" for unknown values.
 func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
 	a := q.Activity
 	if a == nil {
@@ -106,7 +105,7 @@ func activityOf(q *Queue) (published, delivered, acknowledged, oldest string) {
 		known(a.OldestSeconds, func(s float64) string { return units.Age(time.Duration(s * float64(time.Second))) })
 }
 
-// queueLines are everything about one queue.
+// queueLines returns all details of one queue.
 func (m *model) queueLines() []string {
 	q := m.shown()
 	switch {
@@ -148,7 +147,7 @@ func (m *model) queueLines() []string {
 	return lines
 }
 
-// helpLines are all keys.
+// helpLines returns all keys.
 func (m *model) helpLines() []string {
 	lines := []string{m.paint.bold("lockstep top: keys"), ""}
 	for _, k := range [][2]string{
@@ -173,7 +172,7 @@ func (m *model) helpLines() []string {
 	return lines
 }
 
-// printed is a picture as text, with all of its queues.
+// printed formats a picture as text, with all of its queues.
 func printed(p *Picture) string {
 	m := newModel(actions{})
 	m.paint.plain = true

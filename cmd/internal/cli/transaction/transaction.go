@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transaction has the commands for transactions that are prepared and wait for a decision.
+// Package transaction implements the commands for prepared transactions.
 package transaction
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/out"
 )
 
-// Command makes `lockstep txn`.
+// Command returns the `lockstep txn` command.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "txn", GroupID: "use",
@@ -31,7 +31,7 @@ operator can decide in its place. The coordinator is told so when it decides aft
 	return cmd
 }
 
-// prepared is a prepared transaction for programs.
+// prepared is a prepared transaction, for programs.
 type prepared struct {
 	XID        string          `json:"xid"`
 	LSN        uint64          `json:"lsn"`
@@ -41,7 +41,7 @@ type prepared struct {
 	Bytes      uint64          `json:"bytes"`
 }
 
-// preparedQueue is what it will do in one queue.
+// preparedQueue is the effect on one queue.
 type preparedQueue struct {
 	Queue     string `json:"queue"`
 	Publishes uint64 `json:"publishes"`
@@ -59,7 +59,7 @@ func newPrepared(p client.PreparedTransaction, now time.Time) prepared {
 	return j
 }
 
-// what says in a few words what a transaction will do.
+// what summarizes the effects of a transaction.
 func (p *prepared) what() string {
 	parts := make([]string, 0, len(p.Queues))
 	for _, q := range p.Queues {
@@ -107,7 +107,7 @@ rollback.`,
 	}
 }
 
-// decision is what became of a transaction, for programs.
+// decision is the result of a commit or rollback, for programs.
 type decision struct {
 	XID       string `json:"xid"`
 	Committed bool   `json:"committed"`

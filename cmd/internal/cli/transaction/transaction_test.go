@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// TestTxn lists, commits and rolls back.
+// Prepared transactions are listed, committed and rolled back.
 func TestTxn(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "orders")

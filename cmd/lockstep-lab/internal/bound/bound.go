@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bound measures what a pair could do at most if nothing was stored: a client sends messages to a first relay,
-// that sends them on to a second one, and the answers come back the same way, as those of an active and its standby do.
+// Package bound measures the upper bound of a pair that stores nothing. A client sends messages to a first relay, which
+// forwards them to a second one. The answers return the same way, as those of an active and its standby do.
 //
-// The relays are processes of their own. Messages go in gRPC streams, as those of the product do (Transport GRPC), or
-// with nothing but a length before each over TCP (TCP). With Sync, both relays write what they receive to a file, and
-// sync it before they answer. relay.go is what a relay does, load.go the client; tcp.go and grpc.go are the transports.
+// The relays are separate processes. Messages are sent in gRPC streams like those of the product (Transport GRPC), or
+// length-prefixed over TCP (TCP). With Sync, both relays write received messages to a file, and sync it before they
+// answer. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
 package bound
 
 import (
@@ -19,36 +19,36 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Transport is how messages go from one process to the next.
+// Transport is the protocol between the processes.
 type Transport string
 
 // The transports.
 const (
-	// GRPC is one message of a gRPC stream for each.
+	// GRPC sends each message as one message of a gRPC stream.
 	GRPC Transport = "grpc"
-	// TCP is a length and the message.
+	// TCP sends a length and the message.
 	TCP Transport = "tcp"
 )
 
-// maxMessage is the most bytes that a message can have.
+// maxMessage is the maximum message size in bytes.
 const maxMessage = 64 << 20
 
-// A conn carries whole messages in both directions. One goroutine may send while another one receives.
+// A conn transfers whole messages in both directions. One goroutine may send while another one receives.
 type conn interface {
 	io.Closer
-	// send takes a message; it may wait in a buffer until flush.
+	// send sends a message. It may be buffered until flush.
 	send(m message) error
-	// flush has all that was sent go.
+	// flush sends all buffered messages.
 	flush() error
 	// receive waits for a message, which is valid until the next call.
 	receive() (message, error)
-	// waiting tells whether a whole message has arrived already, as far as that is known.
+	// waiting reports whether a whole message is known to have arrived.
 	waiting() bool
 }
 
-// listener takes the connections of a transport.
+// listener accepts the connections of a transport.
 type listener interface {
-	// serve calls handle for each connection, in a goroutine of its own, until close.
+	// serve calls handle for each connection, in a new goroutine, until close.
 	serve(handle func(conn)) error
 	address() string
 }
@@ -71,7 +71,7 @@ func dial(ctx context.Context, t Transport, address string) (conn, error) {
 	return dialGRPC(ctx, address)
 }
 
-// isEnd tells whether an error only says that the other side has ended the connection.
+// isEnd reports whether an error only means that the other side has closed the connection.
 func isEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || status.Code(err) == codes.Canceled
 }

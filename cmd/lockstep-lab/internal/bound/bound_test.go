@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLoad: every message is answered once, whatever carries it, one by one and many under way, stored or not.
+// Every message is answered once, with each transport, with one or many messages in flight, with and without storage.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		transport Transport
@@ -52,7 +52,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadEnds: a cancelled context ends it, and a relay that is gone is told.
+// A cancelled context ends the load, and a stopped relay causes an error.
 func TestLoadEnds(t *testing.T) {
 	for _, transport := range []Transport{GRPC, TCP} {
 		address := relays(t, transport, "")
@@ -68,7 +68,7 @@ func TestLoadEnds(t *testing.T) {
 	require.Error(t, Serve(RelayOptions{Transport: "smoke"}, nil, nil))
 }
 
-// relays starts two of them and returns the address of the first.
+// relays starts two relays and returns the address of the first.
 func relays(t *testing.T, transport Transport, dir string) (address string) {
 	t.Helper()
 	stop := make(chan struct{})

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// windowBytes is how far a side may be ahead of the other one's reading.
+// windowBytes is the flow control window.
 const windowBytes = 16 << 20
 
-// message is some bytes, in one piece or in the buffers that they came in.
+// message is a byte string, contiguous or in the buffers in which it was received.
 type message struct{ buffers mem.BufferSlice }
 
 func plain(b []byte) message { return message{mem.BufferSlice{mem.SliceBuffer(b)}} }
@@ -30,12 +30,12 @@ func (m message) parts() [][]byte {
 	return out
 }
 
-// asItIs is the codec of messages that are bytes: they are neither copied nor looked at.
+// asItIs is a codec for byte messages that neither copies nor parses them.
 type asItIs struct{}
 
 func (asItIs) Name() string { return "bound" }
 
-// Marshal gives gRPC references of its own.
+// Marshal returns additional references to the buffers, which gRPC releases.
 func (asItIs) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
@@ -45,7 +45,7 @@ func (asItIs) Marshal(v any) (mem.BufferSlice, error) {
 	return m.buffers, nil
 }
 
-// Unmarshal keeps what gRPC received.
+// Unmarshal retains the received buffers.
 func (asItIs) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
@@ -96,7 +96,7 @@ func (l *grpcListener) serve(handle func(conn)) error {
 	return nil
 }
 
-// stream is what both ends of a gRPC stream can do.
+// stream is the common interface of both ends of a gRPC stream.
 type stream interface {
 	SendMsg(m any) error
 	RecvMsg(m any) error
@@ -105,7 +105,7 @@ type stream interface {
 type grpcConn struct {
 	stream stream
 	end    func()
-	last   message // what was received last
+	last   message // the last received message
 }
 
 func dialGRPC(ctx context.Context, address string) (conn, error) {
@@ -118,7 +118,7 @@ func dialGRPC(ctx context.Context, address string) (conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	end := func() {
 		cancel()
-		_ = cc.Close() // it is not needed any more
+		_ = cc.Close() // it is no longer needed
 	}
 	desc := relayStream(nil)
 	s, err := cc.NewStream(ctx, &desc, "/"+serviceName+"/"+streamName)
@@ -131,7 +131,7 @@ func dialGRPC(ctx context.Context, address string) (conn, error) {
 
 func (c *grpcConn) send(m message) error { return c.stream.SendMsg(&m) }
 
-// flush has nothing to do: gRPC sends by itself.
+// flush does nothing, since gRPC sends automatically.
 func (c *grpcConn) flush() error { return nil }
 
 func (c *grpcConn) receive() (message, error) {
@@ -145,7 +145,7 @@ func (c *grpcConn) receive() (message, error) {
 	return m, nil
 }
 
-// waiting is not known of a gRPC stream.
+// waiting returns false, since gRPC streams do not report it.
 func (c *grpcConn) waiting() bool { return false }
 
 func (c *grpcConn) Close() error {

@@ -10,37 +10,37 @@ import (
 	"time"
 )
 
-// LoadOptions say what is sent through the relays.
+// LoadOptions configure the load on the relays.
 type LoadOptions struct {
 	Transport Transport
 	// Address of the first relay, host:port.
 	Address string
 	// Connections at the same time.
 	Connections int
-	// Window is how many messages of a connection are not answered; with 1 each is waited for.
+	// Window is the number of messages in flight per connection; 1 is synchronous.
 	Window int
 	// Body of each message.
 	Body []byte
-	// Duration after which no more is sent.
+	// Duration of sending.
 	Duration time.Duration
 	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
 	Record func(time.Duration)
 }
 
-// Load sends messages until Duration is over, and waits for the answer of each. It returns their number, and how long
-// that took, without the time in which the connections were made. A cancelled ctx ends it.
+// Load sends messages for Duration, and waits for all answers. It returns the number of messages and the elapsed time,
+// without the time for connecting. A cancelled ctx ends it.
 func Load(ctx context.Context, o LoadOptions) (messages int, took time.Duration, err error) {
 	conns := make([]conn, o.Connections)
 	defer func() {
 		for _, c := range conns {
 			if c != nil {
-				_ = c.Close() // all was answered, or it failed
+				_ = c.Close() // all messages were answered, or it failed
 			}
 		}
 	}()
 	first := []byte{0}
 	if o.Window > 1 && o.Transport == GRPC {
-		first[0] = 1 // answers of many messages may be one
+		first[0] = 1 // answers may be combined
 	}
 	for i := range conns {
 		if conns[i], err = dial(ctx, o.Transport, o.Address); err != nil {
@@ -53,7 +53,7 @@ func Load(ctx context.Context, o LoadOptions) (messages int, took time.Duration,
 	}
 	defer context.AfterFunc(ctx, func() {
 		for _, c := range conns {
-			_ = c.Close() // so that who waits for an answer wakes up
+			_ = c.Close() // unblocks receivers
 		}
 	})()
 	start := time.Now()
@@ -64,7 +64,7 @@ func Load(ctx context.Context, o LoadOptions) (messages int, took time.Duration,
 	return messages, time.Since(start), err
 }
 
-// loadAll has each connection send until the given time.
+// loadAll sends on each connection until the given time.
 func loadAll(ctx context.Context, conns []conn, o LoadOptions, until time.Time) (messages int, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -101,11 +101,11 @@ type sender struct {
 	o     LoadOptions
 	until time.Time
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	room     *sync.Cond
 	sent     uint64
 	answered uint64
-	done     bool // the last one was sent
+	done     bool // the last message was sent
 	failed   error
 	at       []time.Time // when message n was sent, at n modulo the window
 }
@@ -119,7 +119,7 @@ func (s *sender) one() error {
 	return err
 }
 
-// each sends message after message.
+// each sends messages synchronously.
 func (s *sender) each(ctx context.Context) error {
 	for start := time.Now(); start.Before(s.until); start = time.Now() {
 		if err := ctx.Err(); err != nil {
@@ -133,7 +133,7 @@ func (s *sender) each(ctx context.Context) error {
 	return nil
 }
 
-// pipelined keeps Window messages under way.
+// pipelined keeps Window messages in flight.
 func (s *sender) pipelined() error {
 	var receiver sync.WaitGroup
 	receiver.Go(s.receive)
@@ -156,7 +156,7 @@ func (s *sender) pipelined() error {
 	return s.failed
 }
 
-// next waits until another message may be sent, and tells whether it is the last one.
+// next waits until another message may be sent, and reports whether it is the last one.
 func (s *sender) next() (last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,10 +178,10 @@ func (s *sender) next() (last bool, err error) {
 	return s.done, nil
 }
 
-// full tells whether no more may be sent now. The caller holds mu.
+// full reports whether the window is full. The caller holds mu.
 func (s *sender) full() bool { return s.failed == nil && s.sent-s.answered >= uint64(s.o.Window) }
 
-// receive takes answers until the last one.
+// receive processes answers until the last one.
 func (s *sender) receive() {
 	for {
 		m, err := s.conn.receive()
@@ -209,6 +209,6 @@ func (s *sender) fail(err error) {
 	if s.failed == nil {
 		s.failed = err
 	}
-	_ = s.conn.Close() // so that the other goroutine ends as well
+	_ = s.conn.Close() // stops the other goroutine
 	s.room.Signal()
 }

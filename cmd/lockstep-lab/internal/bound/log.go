@@ -10,17 +10,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// logBytes is where the file of a relay begins anew: what is written is not read.
+// logBytes is the size of a relay's file. Writing wraps around, since the file is never read.
 const logBytes = 64 << 20
 
-// log is what a relay that syncs writes to. Without a file, nothing is done.
+// log is the log of a relay that syncs. Without a file, it does nothing.
 type log struct {
 	file vfs.File
 	at   int64
 	buf  []byte
 }
 
-// openLog makes a file that is full of zeros, so that a sync has to write its data only, as in the log of a node.
+// openLog creates a file filled with zeros, so that a sync writes only data, as in the log of a node.
 func openLog(o RelayOptions, number int64) (*log, error) {
 	if o.Sync == "" {
 		return &log{}, nil
@@ -48,7 +48,7 @@ func openLog(o RelayOptions, number int64) (*log, error) {
 	return l, nil
 }
 
-// add takes a message, to be written by sync.
+// add buffers a message for sync.
 func (l *log) add(m message) {
 	if l.file == nil {
 		return
@@ -58,7 +58,7 @@ func (l *log) add(m message) {
 	}
 }
 
-// sync writes what was added, and syncs it.
+// sync writes the buffered messages, and syncs the file.
 func (l *log) sync() error {
 	if l.file == nil {
 		return nil
@@ -80,7 +80,7 @@ func (l *log) sync() error {
 
 func (l *log) close() {
 	if l.file != nil {
-		_ = l.file.Close()                 // nothing in it is needed
+		_ = l.file.Close()                 // its content is not needed
 		_ = vfs.OS().Remove(l.file.Name()) // the directory is removed as well
 	}
 }

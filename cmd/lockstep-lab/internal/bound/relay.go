@@ -10,13 +10,13 @@ import (
 	"sync/atomic"
 )
 
-// RelayOptions say what a relay does.
+// RelayOptions configure a relay.
 type RelayOptions struct {
 	Transport Transport
-	// Next is the address of the relay behind it, host:port; empty for the last one.
+	// Next is the address of the next relay, host:port; empty for the last one.
 	Next string
-	// Sync is a directory: what is received is written to a file in it, and synced before it is answered. Empty: nothing
-	// is stored.
+	// Sync is a directory. Received messages are written to a file in it, and synced before they are answered. Empty:
+	// nothing is stored.
 	Sync string
 }
 
@@ -52,14 +52,15 @@ func Serve(o RelayOptions, stop <-chan struct{}, ready func(address string) erro
 	}
 }
 
-// relay serves one connection: it answers with the number of messages that are safe on this relay and all behind it.
+// relay serves one connection. It answers with the number of messages that are safe on this relay and all following
+// ones.
 func relay(from conn, o RelayOptions, number int64) error {
 	log, err := openLog(o, number)
 	if err != nil {
 		return err
 	}
 	defer log.close()
-	first, err := from.receive() // says whether answers may be put together
+	first, err := from.receive() // its first byte reports whether answers may be combined
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func relay(from conn, o RelayOptions, number int64) error {
 	return pass(from, to, log, a)
 }
 
-// pass sends on, writes and counts what is received.
+// pass forwards, writes and counts received messages.
 func pass(from, to conn, log *log, a *answers) error {
 	for n := uint64(1); ; n++ {
 		m, err := from.receive()
@@ -117,15 +118,15 @@ func pass(from, to conn, log *log, a *answers) error {
 	}
 }
 
-// never is a count that nothing waits for.
+// never is a count that does not limit the answers.
 const never = 1 << 62
 
-// answers tells the one who sends how many messages are safe everywhere.
+// answers sends the number of messages that are safe on all relays to the sender.
 type answers struct {
 	to       conn
-	together bool // by a goroutine that sends the newest count, not each
+	together bool // sent by a goroutine that combines counts
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	wake   *sync.Cond // run waits for it
 	own    uint64
 	remote uint64
@@ -133,7 +134,7 @@ type answers struct {
 	closed bool
 }
 
-// local has the first n messages be safe here.
+// local records that the first n messages are safe here.
 func (a *answers) local(n uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,12 +142,12 @@ func (a *answers) local(n uint64) error {
 	return a.tell()
 }
 
-// follow takes the answers of the relay behind.
+// follow processes the answers of the next relay.
 func (a *answers) follow(to conn) {
 	for {
 		m, err := to.receive()
 		if err != nil {
-			return // the connection in front ends as well, or waits in vain, which its client sees
+			return // the upstream connection ends as well, or its client detects missing answers
 		}
 		a.mu.Lock()
 		a.remote = count(m)
@@ -160,7 +161,7 @@ func (a *answers) follow(to conn) {
 	}
 }
 
-// tell answers, or has run do it. The caller holds mu.
+// tell sends the count, or wakes run. The caller holds mu.
 func (a *answers) tell() error {
 	n := min(a.own, a.remote)
 	if n <= a.told {
@@ -174,7 +175,7 @@ func (a *answers) tell() error {
 	return errors.Join(a.to.send(number(n)), a.to.flush())
 }
 
-// run sends the newest count, as long as there is a newer one.
+// run sends the newest count while there are newer ones.
 func (a *answers) run() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,7 +204,7 @@ func (a *answers) close() {
 	a.wake.Signal()
 }
 
-// number is an answer: a count.
+// number encodes an answer: a count.
 func number(n uint64) message { return plain(binary.BigEndian.AppendUint64(nil, n)) }
 
 func count(m message) uint64 {

@@ -10,10 +10,10 @@ import (
 	"net"
 )
 
-// bufferBytes is what one read or write of a connection can take.
+// bufferBytes is the buffer size for reads and writes.
 const bufferBytes = 256 << 10
 
-// lengthBytes is the length of a message before it.
+// lengthBytes is the size of the length prefix.
 const lengthBytes = 4
 
 type tcpListener struct{ net.Listener }
@@ -42,12 +42,12 @@ func (l tcpListener) serve(handle func(conn)) error {
 	}
 }
 
-// tcpConn is a conn of lengths and messages.
+// tcpConn is a conn of length-prefixed messages.
 type tcpConn struct {
 	net.Conn
 	r    *bufio.Reader
 	w    *bufio.Writer
-	last int // bytes of the message that was received last, which are still in r
+	last int // bytes of the last received message, which are still in r
 	head [lengthBytes]byte
 	long []byte // a message that is larger than r
 }
@@ -104,7 +104,7 @@ func (c *tcpConn) receive() (message, error) {
 	return plain(whole[lengthBytes:]), nil
 }
 
-// receiveLong receives what the reader's buffer cannot hold.
+// receiveLong receives a message that exceeds the reader's buffer.
 func (c *tcpConn) receiveLong(n int) (message, error) {
 	if _, err := c.r.Discard(lengthBytes); err != nil {
 		return message{}, err //nolint:wrapcheck // as above

@@ -18,7 +18,7 @@ import (
 // part is one measurement of `lockstep-lab all`: a command line of `bench`, and its short form.
 type part struct{ short, long string }
 
-// parts are all but the comparisons with peers, which come first.
+// parts returns all parts except the comparisons with peers, which run first.
 func parts() []part {
 	return []part{
 		{
@@ -107,7 +107,7 @@ A measurement that fails does not end the others; its error is printed, and the 
 	return cmd
 }
 
-// everything runs all parts and returns what failed.
+// everything runs all parts and returns the failed ones.
 func (c *comparer) everything(ctx context.Context, long bool, only []string) (failed error) {
 	try := func(name string, run func(context.Context) error) {
 		if ctx.Err() != nil || len(only) > 0 && !slices.Contains(only, name) {
@@ -133,7 +133,7 @@ func (c *comparer) everything(ctx context.Context, long bool, only []string) (fa
 	return failed
 }
 
-// bothChronicles: a sync is slow, so that a tenth of the messages is enough with it.
+// bothChronicles runs the comparison without and with sync. A sync is slow, so it uses a tenth of the messages with it.
 func (c *comparer) bothChronicles(ctx context.Context) error {
 	messages := c.f.Messages
 	defer func() { c.f.Messages = messages }()
@@ -145,7 +145,7 @@ func (c *comparer) bothChronicles(ctx context.Context) error {
 	return c.chronicleRounds(ctx)
 }
 
-// part runs one command line in a process of its own.
+// part runs one command line in its own process.
 func (c *comparer) part(ctx context.Context, args []string) error {
 	return c.alone(ctx, func() error {
 		c.say("%s", strings.Join(args, " "))
@@ -155,7 +155,7 @@ func (c *comparer) part(ctx context.Context, args []string) error {
 		results, err := benchProcess(ctx, c.env.Stderr, args...)
 		for _, r := range results {
 			if r.Median {
-				continue // the table makes its own
+				continue // the comparison table sets its own flags
 			}
 			r.Case = r.Describe()
 			c.c.Ours(r)

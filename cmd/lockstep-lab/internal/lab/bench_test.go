@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBench: each measurement, as short as can be.
+// Each measurement runs, as short as possible.
 func TestBench(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	for _, args := range [][]string{
@@ -51,7 +51,7 @@ func TestBench(t *testing.T) {
 		require.Positive(t, lines[3]["mb_per_s"])
 		require.Positive(t, lines[6]["file_mb"])
 		require.InDelta(t, 500, lines[4]["messages"], 0)
-		for i, l := range lines { // the nodes are started with what was filled again, and with what was rewritten
+		for i, l := range lines { // the nodes are restarted after the refill and after the rewrite
 			ms, started := l["start_ms"].(float64)
 			require.Equal(t, i == 2 || i == 3, started, "%d: %v", i, l["phase"])
 			require.Equal(t, started, ms > 1, "%d: %v", i, ms)
@@ -101,7 +101,7 @@ func TestBench(t *testing.T) {
 		require.Len(t, lines, 2)
 		return lines[0]["sections"] != nil && lines[1]["sections"] != nil
 	}
-	for try := 1; !measured(); try++ { // in a second in which the processes stood still, nobody waited for a lock
+	for try := 1; !measured(); try++ { // if the processes stalled for the second, no goroutine waited for a lock
 		require.Less(t, try, 10)
 	}
 	for i, phase := range []string{"publish", "consume"} {
@@ -116,7 +116,7 @@ func TestBench(t *testing.T) {
 	require.Equal(t, cli.ExitUsage, code)
 }
 
-// TestMaintenance: a pair is looked after while messages are published, and each figure is there.
+// Maintenance operations of a pair run while messages are published, and each figure is reported.
 func TestMaintenance(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	for _, wrong := range []string{

@@ -56,7 +56,7 @@ each.`,
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "512,15000"})
-	_ = cmd.Flags().MarkHidden("messages") // --duration says how many
+	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
 	cmd.Flags().IntSliceVar(&windows, "window", []int{1, 64, 1000}, "messages that are not yet acknowledged")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 3*time.Second, "how long each measurement takes")
@@ -64,7 +64,7 @@ each.`,
 	return cmd
 }
 
-// boundBeside measures the pair and the relays in turn.
+// boundBeside measures the pair and the relays alternately.
 func boundBeside(
 	ctx context.Context, env *cli.Env, f benchcli.Flags, p benchcli.Parsed, windows []int, t bench.Target,
 ) (err error) {
@@ -160,7 +160,7 @@ func printBounds(env *cli.Env, medians []bench.Result) error {
 	}, rows)
 }
 
-// relayCommand is what the relays are.
+// relayCommand runs a relay process.
 func relayCommand(env *cli.Env) *cobra.Command {
 	var o bound.RelayOptions
 	var transport string
@@ -173,7 +173,7 @@ func relayCommand(env *cli.Env) *cobra.Command {
 			o.Transport = bound.Transport(transport)
 			stop := make(chan struct{})
 			go func() {
-				_, _ = io.Copy(io.Discard, env.Stdin) // its end is what is waited for
+				_, _ = io.Copy(io.Discard, env.Stdin) // wait until the parent closes standard input
 				close(stop)
 			}()
 			return bound.Serve(o, stop, func(address string) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// leastSection is the least time for each message, in µs, of what people are shown.
+// leastSection is the minimum time per message, in µs, of a printed section.
 const leastSection = 0.01
 
 func capacityCommand(env *cli.Env) *cobra.Command {
@@ -80,7 +80,7 @@ waits then tell whether they get in each other's way, and a further table which 
 	return cmd
 }
 
-// capacity measures one pair, whose nodes may use so many processors; 0: all.
+// capacity measures one pair whose nodes may use the given number of processors; 0: all.
 func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, processors int) (err error) {
 	metrics := map[string]string{}
 	f.NodeSettings = map[string]map[string]string{}
@@ -101,7 +101,7 @@ func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Par
 	}
 	if processors > 0 {
 		defer restoreEnvironment("GOMAXPROCS")()
-		if err := os.Setenv("GOMAXPROCS", strconv.Itoa(processors)); err != nil { // for the nodes, which inherit it
+		if err := os.Setenv("GOMAXPROCS", strconv.Itoa(processors)); err != nil { // inherited by the nodes
 			return fmt.Errorf("bench: %w", err)
 		}
 	}
@@ -127,7 +127,7 @@ func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Par
 	})
 }
 
-// restoreEnvironment returns what puts a variable back.
+// restoreEnvironment returns a function that restores a variable.
 func restoreEnvironment(name string) func() {
 	before, was := os.LookupEnv(name)
 	return func() {
@@ -177,7 +177,7 @@ func printCapacity(env *cli.Env, c measure.Capacity) error {
 	return printSizes(env, c)
 }
 
-// printLocks prints who held the locks that others waited for.
+// printLocks prints the functions that held contended locks.
 func printLocks(env *cli.Env, c measure.Capacity) error {
 	if len(c.Locks) == 0 {
 		return nil
@@ -189,7 +189,7 @@ func printLocks(env *cli.Env, c measure.Capacity) error {
 	return env.Print.Table([]string{"Node", "Held the lock", ">Waiting for it"}, rows)
 }
 
-// printSizes prints what larger machines could carry.
+// printSizes prints estimates for larger machines.
 func printSizes(env *cli.Env, c measure.Capacity) error {
 	if len(c.Sizes) == 0 {
 		return nil

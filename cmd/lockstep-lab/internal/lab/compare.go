@@ -25,13 +25,13 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// envPeers names the directory with the benchmarks of other products, one directory with a program `run` for each.
+// envPeers names the directory of the benchmarks of other products: one directory with a program `run` for each.
 const envPeers = "LOCKSTEP_PEERS"
 
 // compareFlags are the flags of compare and all.
 type compareFlags struct {
 	benchcli.Flags
-	peersDir string // with a directory for each peer
+	peersDir string // contains a directory for each peer
 	lock     string
 	syncs    []string
 	configs  []string // of nats
@@ -50,7 +50,7 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 		"file whose lock is held while something is measured; empty: none")
 }
 
-// check reads the flags and refuses what cannot be measured. limit is the text of --memory-limit.
+// check parses and validates the flags. limit is the text of --memory-limit.
 func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
@@ -77,7 +77,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Parsed, err error) {
 	return p, nil
 }
 
-// find looks for the peers of that name; what is missing is only noted.
+// find searches the peers with the given names. Missing ones are only logged.
 func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) error {
 	f.peers = map[string]measure.Peer{}
 	for _, name := range names {
@@ -168,7 +168,7 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// comparer runs both sides and collects what they say.
+// comparer runs both sides and collects their results.
 type comparer struct {
 	env   *cli.Env
 	cmd   *cobra.Command
@@ -178,10 +178,10 @@ type comparer struct {
 	round int
 }
 
-// ourCase is one measurement of ours beside those of nats.
+// ourCase is one Lockstep measurement that is compared with nats.
 type ourCase struct {
 	name    string
-	only    int // size that it is measured with; 0: all
+	only    int // message size it is measured with; 0: all
 	publish bench.PublishOptions
 	consume bench.ConsumeOptions // if Consumers is above 0
 }
@@ -200,9 +200,9 @@ func ourCases() []ourCase {
 	}
 }
 
-// say tells a person what is done now: it takes long.
+// say prints progress, since the comparison takes long.
 func (c *comparer) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // a hint
+	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // only a hint
 }
 
 // alone runs fn while no other benchmark runs.
@@ -215,7 +215,7 @@ func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	return fn()
 }
 
-// natsRounds measures r1, ours, r3, r1, ours, r3 and so on.
+// natsRounds measures alternately: r1, ours, r3, r1, ours, r3 and so on.
 func (c *comparer) natsRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -237,7 +237,7 @@ func (c *comparer) natsRounds(ctx context.Context) error {
 	return nil
 }
 
-// nats runs one configuration of it; its program takes the lock.
+// nats runs one nats configuration. Its program acquires the lock.
 func (c *comparer) nats(ctx context.Context, configuration, sync string) (err error) {
 	p, ok := c.f.peers[measure.PeerNATS]
 	if !ok {
@@ -301,14 +301,14 @@ func (c *comparer) ourCase(
 ) (bench.Result, error) {
 	if o.consume.Consumers == 0 {
 		o.publish.SizeBytes, o.publish.Duration = size, c.f.Duration
-		if o.publish.Window > 1 { // a few MB under way are enough; more would only be latency
+		if o.publish.Window > 1 { // a few MB in flight are enough; more would only add latency
 			const bytes, least = 4 << 20, 16
 			o.publish.Window = max(least, min(o.publish.Window, bytes/max(size, 1)))
 		}
 		return bench.Publish(ctx, t, o.publish)
 	}
 	o.consume.SizeBytes = size
-	// As many as the peer had; without one, what takes a few seconds.
+	// As many as the peer consumed; without a peer, a number that takes a few seconds.
 	if o.consume.Messages = c.c.Messages(o.name, sync, size); o.consume.Messages == 0 {
 		const bytes, most = 600 << 20, 400_000
 		o.consume.Messages = min(bytes/max(size, 1), most)
@@ -316,7 +316,7 @@ func (c *comparer) ourCase(
 	return bench.Consume(ctx, t, o.consume)
 }
 
-// chronicleRounds measures the peer, ours, the peer and so on.
+// chronicleRounds measures alternately: peer, ours, peer and so on.
 func (c *comparer) chronicleRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -332,7 +332,8 @@ func (c *comparer) chronicleRounds(ctx context.Context) error {
 	return nil
 }
 
-// embedded runs one side in a fresh directory, after as much as it will use was written there and deleted.
+// embedded runs one side in a fresh directory. Before that, it writes and deletes as much data there as the side will
+// use.
 func (c *comparer) embedded(
 	ctx context.Context, sync string, size int, side func(ctx context.Context, dir, sync string, size int) error,
 ) error {
@@ -376,7 +377,7 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	return nil
 }
 
-// ourStore runs `bench store` in a process of its own, like the peer's.
+// ourStore runs `bench store` in its own process, like the peer's program.
 func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) error {
 	c.say("lockstep embedded, sync=%s, %d bytes", sync, size)
 	args := []string{
@@ -414,7 +415,7 @@ func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (result
 	}
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--output=json"}, args...)...)
 	cmd.Stderr = stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it removes its data then
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on this signal it removes its data
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.Output()
 	if err != nil {
@@ -450,7 +451,6 @@ func (c *comparer) print() error {
 	return nil
 }
 
-// printComparisons prints the table.
 func printComparisons(env *cli.Env, list []measure.Comparison) error {
 	var peers []string
 	for i := range list {

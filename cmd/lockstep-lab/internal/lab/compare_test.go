@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakePeers makes a directory with programs that print what the peers' do.
+// fakePeers creates a directory with programs that print output like the peers' programs.
 func fakePeers(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func comparisons(lines []map[string]any) (found []map[string]any) {
 	return found
 }
 
-// TestBenchAll refuses a part that is not there.
+// An unknown part is rejected.
 func TestBenchAll(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	_, stderr, code := c.Run("", "all", "--only", "nothing")
@@ -49,7 +49,7 @@ func TestBenchAll(t *testing.T) {
 	require.Contains(t, stderr, "growth")
 }
 
-// TestBenchCompare runs both sides, with peers that only print.
+// Both sides run, with peers that only print.
 func TestBenchCompare(t *testing.T) {
 	c, dir := clitest.CLI{T: t, Program: lab.Run}, fakePeers(t)
 	common := []string{"compare", "--lock", filepath.Join(dir, "lock"), "--peers", dir}

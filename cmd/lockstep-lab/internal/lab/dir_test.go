@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// measuring starts a measurement that lasts, and returns when it has printed something.
+// measuring starts a long measurement, and returns after its first output.
 func measuring(t *testing.T, dir string) (cmd *exec.Cmd, closeOutput func()) {
 	t.Helper()
 	program, err := os.Executable()
@@ -45,8 +45,8 @@ func requireEnded(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestBenchCleansUp: however a measurement ends, its data goes: when its reader goes away, when it is asked to stop,
-// and, when it was killed, at the next start. The data of one that runs stays.
+// The data of a measurement is removed when its reader goes away, when it is interrupted, and at the next start after
+// it was killed. The data of a running measurement stays.
 func TestBenchCleansUp(t *testing.T) {
 	left := func(dir string) []string {
 		names, err := filepath.Glob(filepath.Join(dir, bench.DirPrefix+"*"))
@@ -55,7 +55,7 @@ func TestBenchCleansUp(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cmd, closeOutput := measuring(t, dir)
-	closeOutput() // as `| head -1` does
+	closeOutput() // like `| head -1`
 	requireEnded(t, cmd)
 	require.Empty(t, left(dir), "SIGPIPE")
 

@@ -74,7 +74,7 @@ gets a TTL.`,
 	return cmd
 }
 
-// printExpire prints a table of the latencies and a sentence about the rest.
+// printExpire prints a table of the latencies and a sentence with the other figures.
 func printExpire(env *cli.Env, r *measure.ExpireResult) error {
 	if err := env.Print.Object(*r); err != nil {
 		return err

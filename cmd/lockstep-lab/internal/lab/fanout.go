@@ -85,7 +85,7 @@ which each has a filter that 1 % of the messages match. The messages have a prop
 	return cmd
 }
 
-// fanoutOfEach measures each number of subscriptions, and says how publishing compares with the first of them.
+// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
@@ -120,10 +120,11 @@ func fanoutOfEach(
 	return nil
 }
 
-// filterParts is how many parts the messages are of with --filter: a filter matches one of them.
+// filterParts is the number of distinct property values with --filter; a filter matches one of them.
 const filterParts = 100
 
-// compareFilters says what filtered subscriptions cost beside others: until the last message was dealt with.
+// compareFilters prints the cost of filtered subscriptions, compared with unfiltered ones, until the last message was
+// processed.
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all dealt with in %.2f × the time, with %.2f × the time of processors",
@@ -131,13 +132,13 @@ func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 		some.seconds/all.seconds, some.cpu/all.cpu)
 }
 
-// fanoutMedians are what one number of subscriptions is compared by with another.
+// fanoutMedians are the medians by which numbers of subscriptions are compared.
 type fanoutMedians struct {
 	published    bench.Result
 	seconds, cpu float64 // until all was delivered, without --backlog
 }
 
-// parseSizeRange reads a size, or a range of sizes.
+// parseSizeRange parses a size, or a range of sizes.
 func parseSizeRange(sizes []string) (least, most int, err error) {
 	text := strings.Join(sizes, ",")
 	from, to, isRange := strings.Cut(text, "-")
@@ -171,7 +172,7 @@ func fanoutRounds(
 	rows := make([][]any, 0, 3)
 	for _, phase := range []string{"publish", "deliver", "drain"} {
 		if len(phases[phase]) == 0 {
-			continue // there is no "deliver" with --backlog
+			continue // with --backlog the phase "deliver" does not exist
 		}
 		m := bench.Median(phases[phase])
 		if err := env.Print.Object(m); err != nil {
@@ -180,7 +181,7 @@ func fanoutRounds(
 		if phase == "publish" {
 			medians.published = m
 		}
-		if phase != "deliver" { // which is at the same time as publishing
+		if phase != "deliver" { // it overlaps with publishing
 			medians.seconds += m.Seconds
 			medians.cpu += m.CPU
 		}

@@ -16,21 +16,21 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
-// knob is a setting that is swept.
+// knob is a setting that is measured with several values.
 type knob struct {
 	setting string
 	values  []string
-	also    map[string]string // what else is set
+	also    map[string]string // other settings
 	sync    string            // unless --sync is given
 	loads   []bench.PublishOptions
 }
 
-// knobs that can be swept: each over two orders of magnitude, with the default among the values, under the loads that
-// feel it.
+// knobs returns the settings that can be measured. The values of each span two orders of magnitude and include the
+// default; the loads are those that the setting affects.
 func knobs() []knob {
 	return []knob{
 		{
-			// It costs the answer, and saves syncs: what publishers that wait notice.
+			// It increases latency and saves syncs, which affects publishers that wait for each acknowledgement.
 			setting: "commit-delay", values: []string{"0s", "100us", "300us", "1ms", "3ms", "10ms"}, sync: "always",
 			loads: []bench.PublishOptions{
 				{Producers: 1, Window: 1, Queues: 1},
@@ -39,7 +39,7 @@ func knobs() []knob {
 			},
 		},
 		{
-			// It costs log, and saves writes of pages: what a stream of messages notices. Only the log's size makes
+			// It uses log space and saves page writes, which affects a stream of messages. Only the log's size triggers
 			// checkpoints here.
 			setting: "checkpoint-bytes", values: []string{"16MiB", "64MiB", "256MiB", "1GiB", "2GiB"}, sync: "off",
 			also:  map[string]string{"checkpoint-interval": "24h"},
@@ -105,7 +105,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"rounds": "1"})
 	for _, name := range []string{"messages", "queues"} {
-		_ = cmd.Flags().MarkHidden(name) // the loads have their own
+		_ = cmd.Flags().MarkHidden(name) // defined by the loads
 	}
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "how long to publish with each value")
 	benchcli.RateFlag(cmd, &paced)
@@ -201,7 +201,7 @@ func printKnobs(env *cli.Env, results []bench.Result) error {
 	}, rows)
 }
 
-// load says in words how it was published.
+// load describes how messages were published.
 func load(r *bench.Result) string {
 	switch {
 	case r.Window > 1:
@@ -212,7 +212,7 @@ func load(r *bench.Result) string {
 	return fmt.Sprintf("%d publishers", max(r.Publishers, r.Producers))
 }
 
-// spread of the rate over all rounds.
+// spread formats the range of the rate over all rounds.
 func spread(r *bench.Result) string {
 	if r.RateMax == 0 || r.RateMin == r.RateMax {
 		return ""

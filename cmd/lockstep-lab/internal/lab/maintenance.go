@@ -100,7 +100,6 @@ standby is further away from publishers.`,
 	return cmd
 }
 
-// checkMaintenance refuses what cannot be measured.
 func checkMaintenance(o measure.MaintenanceOptions, publishers []int) error {
 	if o.PerSecond < 1 || o.Quiet <= 0 || o.Settle < 0 || o.StoreBytes < 1 || o.SizeBytes < 0 {
 		return cli.Usage("--store, --per-second and --quiet must be above 0, and --message-size and --settle not below")

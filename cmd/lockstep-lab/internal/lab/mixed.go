@@ -47,7 +47,7 @@ the consumers read from the disk what producers wrote long ago.`,
 	}
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"queues": "100", "rounds": "1"})
-	_ = cmd.Flags().MarkHidden("messages") // --duration says how many
+	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
 	cmd.Flags().IntVar(&o.Producers, "producers", 500, "producers at the same time")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "consumers at the same time")
 	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")

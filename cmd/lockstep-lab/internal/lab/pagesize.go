@@ -76,7 +76,7 @@ same messages in pages of both sizes. --messages is the number of all messages t
 	return cmd
 }
 
-// pageSizeRounds measures so many rounds and prints what they gave.
+// pageSizeRounds runs the given number of rounds and prints the results.
 func pageSizeRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.PageSizeOptions, rounds int) error {
 	var results []bench.Result
 	for round := range rounds {
@@ -92,7 +92,7 @@ func pageSizeRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.
 	return printPageSize(env, results)
 }
 
-// parseMix reads 40000x15000,6000x512; empty text is messages of the one size.
+// parseMix parses 40000x15000,6000x512. An empty text selects messages of the one size.
 func parseMix(text string, sizes []int, messages int) ([]measure.Group, error) {
 	if text == "" {
 		if len(sizes) != 1 {
@@ -113,7 +113,7 @@ func parseMix(text string, sizes []int, messages int) ([]measure.Group, error) {
 	return mix, nil
 }
 
-// printPageSize prints a table for people, and how the page sizes compare.
+// printPageSize prints a table, and a comparison of the page sizes.
 func printPageSize(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
@@ -157,8 +157,8 @@ func printPageSize(env *cli.Env, results []bench.Result) error {
 	return nil
 }
 
-// comparePageSizes says, for each round, what memory the rewrite took, and how the rates before and after it compare.
-// The refill counts for producing before it: like the producing after it, it finds a file that has grown.
+// comparePageSizes reports, for each round, the memory of the rewrite and the rates before and after it. The refill is
+// used as the rate of producing before it, since both then write to a file that has already grown.
 func comparePageSizes(results []bench.Result) (lines []string) {
 	before := map[string]bench.Result{}
 	rewritten := 0

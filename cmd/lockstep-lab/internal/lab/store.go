@@ -124,7 +124,7 @@ with a --window above 1; the one queue comes first.`,
 	return cmd
 }
 
-// nodeQueues measures many queues on nodes, fresh ones in each round.
+// nodeQueues measures many queues, on fresh nodes in each round.
 func nodeQueues(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, load bench.PublishOptions, queues int,
 ) error {
@@ -160,14 +160,14 @@ func nodeQueues(
 	return nil
 }
 
-// embeddedRounds measures, with so many stores open at once, each size in rounds, each with a directory of its own, and
-// prints them, the medians and how they compare.
+// embeddedRounds measures each size in rounds, with the given number of stores open at the same time. Each round has
+// its own directory. It prints the results, the medians and a comparison.
 func embeddedRounds(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Parsed, batch, stores int, phases []string,
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
 	ctx := cmd.Context()
-	defer process.LimitMemory(ctx, p.Memory*config.Size(stores))() // as a node's process does, which has one
+	defer process.LimitMemory(ctx, p.Memory*config.Size(stores))() // as in a node's process, which has one store
 	for _, size := range p.Sizes {
 		var all []bench.Result
 		for round := range f.Rounds {
@@ -187,7 +187,7 @@ func embeddedRounds(
 			}
 		}
 		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.Burst > 1 }) {
-			continue // there is nothing to take a median of
+			continue // nothing to take a median of
 		}
 		medians := mediansOf(all, phases)
 		for i := range medians {
@@ -220,7 +220,8 @@ func embeddedRound(
 	return results, err
 }
 
-// mediansOf gives the median of each phase at each number of stored messages; that of bursts is over all of them.
+// mediansOf returns the median of each phase at each number of stored messages. The median of bursts is over all of
+// them.
 func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	type key struct {
 		phase  string
@@ -292,7 +293,7 @@ func peak(results []bench.Result) (mb float64) {
 	return mb
 }
 
-// printEmbedded prints a table for people.
+// printEmbedded prints results as a table.
 func printEmbedded(env *cli.Env, results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {

@@ -69,7 +69,7 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 	return cmd
 }
 
-// printWipe prints a table of the latencies and a sentence about the rest.
+// printWipe prints a table of the latencies and a sentence with the other figures.
 func printWipe(env *cli.Env, r measure.WipeResult) error {
 	if err := env.Print.Object(r); err != nil {
 		return err

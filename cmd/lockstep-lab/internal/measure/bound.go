@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/bound"
 )
 
-// Bounds are relays that store nothing, or nothing but a file that they sync, and stand for the active and the standby.
+// Bounds are two relays in place of active and standby. They store nothing, or only append to a file that they sync.
 type Bounds struct {
 	Transport bound.Transport
-	// Sync is whether they write and sync what they receive.
+	// Sync reports whether they write and sync received messages.
 	Sync bool
 
 	relays    []*exec.Cmd
@@ -32,8 +32,8 @@ type Bounds struct {
 	address   string
 }
 
-// StartBounds starts the two relays of a transport as processes of their own: this program, called with args, which has
-// to call bound.Serve, print the address, and end with its standard input. They must be closed.
+// StartBounds starts the two relays of a transport as separate processes: this program, called with args. It must call
+// bound.Serve, print the address, and exit when its standard input is closed. The caller must close the relays.
 func StartBounds(ctx context.Context, t bound.Transport, sync bool, args func(next string) []string) (*Bounds, error) {
 	b := &Bounds{Transport: t, Sync: sync, processes: map[string]int{}}
 	for _, name := range []string{"b", "a"} {
@@ -72,7 +72,7 @@ func (b *Bounds) start(ctx context.Context, name string, args []string) error {
 	return nil
 }
 
-// Close ends the relays.
+// Close stops the relays.
 func (b *Bounds) Close() (err error) {
 	for _, p := range b.pipes {
 		err = errors.Join(err, p.Close())
@@ -83,7 +83,7 @@ func (b *Bounds) Close() (err error) {
 	return err
 }
 
-// Measure sends messages of that size through the relays for a time, window of them under way.
+// Measure sends messages of that size through the relays for the given time, with window messages in flight.
 func (b *Bounds) Measure(ctx context.Context, sizeBytes, window int, d time.Duration) (bench.Result, error) {
 	r := bench.Result{
 		Workload: "bound", Phase: string(b.Transport), Setup: "two relays", Sync: "off", SizeBytes: sizeBytes,

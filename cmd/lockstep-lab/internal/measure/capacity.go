@@ -16,21 +16,21 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// CapacityOptions say what is measured.
+// CapacityOptions configure a capacity measurement.
 type CapacityOptions struct {
 	SizeBytes int
-	// Messages that are published to Queues, and then again to one, which is drained.
+	// Messages published to Queues, and then again to one queue, which is drained.
 	Messages int
 	Queues   int
-	// Profile is how long the nodes are profiled: all the time that one of the two takes.
+	// Profile is the duration of the CPU profile: the whole time of one of the two phases.
 	Profile time.Duration
-	// Metrics are the addresses of the nodes' metrics, by the names of the nodes.
+	// Metrics are the addresses of the nodes' metrics, by node name.
 	Metrics map[string]string
-	// Locks has waits for locks recorded, which takes some processor time.
+	// Locks enables recording of lock waits, which takes some processor time.
 	Locks bool
 }
 
-// Capacity is what each goroutine of a pair used.
+// Capacity is the usage of each kind of goroutine of a pair.
 type Capacity struct {
 	// Result of the load, of which Phase is "publish" or "consume".
 	bench.Result
@@ -38,15 +38,15 @@ type Capacity struct {
 	Processors int `json:"processors,omitempty"`
 	// Sections of both nodes, the longest first.
 	Sections []Section `json:"sections"`
-	// LockWait is how long goroutines of each node waited for locks, in µs for each message.
+	// LockWait is the time that goroutines of each node waited for locks, in µs per message.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
-	// Locks are those that goroutines of each node waited for most, if that was recorded.
+	// Locks are the most contended locks of each node, if they were recorded.
 	Locks []HeldLock `json:"locks,omitempty"`
 	// Sizes are derived from Sections.
 	Sizes []Size `json:"sizes"`
 }
 
-// MeasureCapacity publishes to many queues, and then drains one, each while both nodes are profiled.
+// MeasureCapacity publishes to many queues, and then drains one queue, while both nodes are profiled.
 func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (publish, consume Capacity, err error) {
 	nodes, err := inspectors(ctx, t, o)
 	if err != nil {
@@ -91,7 +91,7 @@ func MeasureCapacity(ctx context.Context, t bench.Target, o CapacityOptions) (pu
 	return publish, consume, err
 }
 
-// inspectors are those of the nodes by what they are: "active" and "standby".
+// inspectors returns the inspectors of the nodes by role: "active" and "standby".
 func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[string]inspector, error) {
 	active, err := t.Client.WaitActive(ctx)
 	if err != nil {
@@ -108,12 +108,11 @@ func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[str
 	return out, nil
 }
 
-// countInterval is the time between two counts of goroutines, which cost the nodes some processor time themselves.
+// countInterval is the time between two goroutine counts, which take processor time on the nodes.
 const countInterval = 500 * time.Millisecond
 
-// countWhile counts the goroutines of the nodes again and again until the load is done, whose error it returns. A
-// single count would do for neither end of a load: at its begin not all producers are connected, and at its end some
-// have left.
+// countWhile counts the goroutines of the nodes repeatedly until the load is done, and returns the load's error. A
+// single count is not representative: at the start not all producers are connected, and at the end some have closed.
 func countWhile(
 	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
 ) (map[string]map[string]int, error) {

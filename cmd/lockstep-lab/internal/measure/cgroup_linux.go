@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// limitMemory moves this process into a memory cgroup of its own; its page cache counts. leave moves it back and
+// limitMemory moves this process into a new memory cgroup, which includes its page cache. leave moves it back and
 // removes the cgroup.
 func limitMemory(bytes int64) (leave func() error, err error) {
 	mount, home, limit, err := memoryCgroup()
@@ -47,8 +47,8 @@ func writeControl(file string, value int64) error {
 	return nil
 }
 
-// memoryCgroup finds the hierarchy with the memory controller: where it is mounted, the directory of this process's own
-// group, and the name of the file with the limit. Version 2 has one hierarchy, version 1 one for memory.
+// memoryCgroup finds the hierarchy with the memory controller. It returns its mount point, the directory of this
+// process's own group, and the name of the limit file. Version 2 has a single hierarchy, version 1 one for memory.
 func memoryCgroup() (mount, home, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -67,7 +67,8 @@ func memoryCgroup() (mount, home, limit string, err error) {
 		limit = "memory.max"
 		enabled, err := os.ReadFile(filepath.Join(mount, "cgroup.subtree_control"))
 		if err != nil || !slices.Contains(strings.Fields(string(enabled)), "memory") {
-			// Another place for processes at the top would be against the rules of version 2; systemd has it enabled.
+			// Version 2 allows no processes in inner groups except the root. The new group is therefore below the root,
+			// where the controller must be enabled. systemd enables it.
 			if err := os.WriteFile(filepath.Join(mount, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
 				return "", "", "", fmt.Errorf("enable the memory controller: %w", err)
 			}
@@ -82,7 +83,8 @@ func memoryCgroup() (mount, home, limit string, err error) {
 	return "", "", "", errors.New("the process is in no cgroup of " + mount)
 }
 
-// findMemoryMount reads mountinfo. A version 1 hierarchy with the memory controller wins: then version 2 has none.
+// findMemoryMount parses mountinfo. A version 1 hierarchy with the memory controller takes precedence, since version 2
+// does not have the controller then.
 func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// Comparison puts all rounds of one case side by side: ours, and those of peers.
+// Comparison contains all rounds of one case: ours, and those of peers.
 type Comparison struct {
 	Workload  string `json:"workload"` // "compare"
 	Case      string `json:"case"`
@@ -22,8 +22,8 @@ type Comparison struct {
 	peers map[string][]bench.Result
 }
 
-// Side is the median rate of one side, the latencies of the round that had it (of two in the middle the lower), and the
-// spread over all.
+// Side is the median rate of one side, the latencies of that round, and the spread over all rounds. Of two middle
+// rounds, the lower is the median.
 type Side struct {
 	Name    string  `json:"name"`
 	Rounds  int     `json:"rounds"`
@@ -32,13 +32,13 @@ type Side struct {
 	RateMax float64 `json:"rate_max_per_s"`
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
-	// Remark says what else there is to know of that round.
+	// Remark describes further properties of that round.
 	Remark string `json:"remark,omitempty"`
-	// Ratio of our rate to that of this one.
+	// Ratio of our rate to the rate of this side.
 	Ratio float64 `json:"ratio,omitempty"`
 }
 
-// Comparisons collects results by case, sync mode and size, in the order in which they come first.
+// Comparisons groups results by case, sync mode and size, in the order of their first occurrence.
 type Comparisons struct{ list []*Comparison }
 
 // find returns the comparison that r belongs to.
@@ -57,7 +57,7 @@ func (c *Comparisons) find(name, sync string, size int) *Comparison {
 	return c.list[i]
 }
 
-// Ours adds a result of ours under its Case.
+// Ours adds one of our results under its Case.
 func (c *Comparisons) Ours(r bench.Result) {
 	x := c.find(r.Case, r.Sync, r.SizeBytes)
 	x.ours = append(x.ours, r)
@@ -67,13 +67,13 @@ func (c *Comparisons) Ours(r bench.Result) {
 func (c *Comparisons) Peer(name, sync string, r bench.Result) {
 	x := c.find(r.Case, sync, r.SizeBytes)
 	x.peers[name] = append(x.peers[name], r)
-	if r.Case == CasePub64 { // the most that its clients have under way at a time
+	if r.Case == CasePub64 { // the maximum number of messages in flight of its clients
 		x = c.find(CasePipelined, sync, r.SizeBytes)
 		x.peers[name] = append(x.peers[name], r)
 	}
 }
 
-// Messages returns how many messages a peer had in that case, the last time; 0 if it is not known.
+// Messages returns the number of messages in a peer's last result of that case; 0 if unknown.
 func (c *Comparisons) Messages(name, sync string, size int) int {
 	for _, results := range c.find(name, sync, size).peers {
 		return results[len(results)-1].Messages

@@ -17,8 +17,8 @@ import (
 // ioBytes is the size of plain reads and writes.
 const ioBytes = 1 << 20
 
-// Warm writes a file of so many bytes and deletes it: memory and disk blocks that a virtual machine has not touched for
-// a while are slow the first time, and that would hide all else.
+// Warm writes a file of the given size and deletes it. In a virtual machine, the first access to memory and disk blocks
+// that were unused for a while is slow, which would dominate the results.
 func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
 		return fmt.Errorf("warm: %d MB are needed and %d are free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
@@ -40,7 +40,7 @@ func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	return nil
 }
 
-// dropFromCache writes a file to the disk and drops it from the page cache, where the system can do that.
+// dropFromCache writes a file to the disk and evicts it from the page cache, if the system supports it.
 func dropFromCache(name string) error {
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func coldRead(ctx context.Context, name string) (float64, error) {
 	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err()
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -13,36 +13,36 @@ import (
 )
 
 const (
-	// expireBound is how long the messages may take to be removed.
+	// expireBound bounds the removal of the messages.
 	expireBound = 15 * time.Minute
-	// expireLook is how often it is looked how many are left.
+	// expireLook is the polling interval for the number of remaining messages.
 	expireLook = 50 * time.Millisecond
-	// checkpointEvery is how often checkpoints are forced in their phase.
+	// checkpointEvery is the interval of forced checkpoints in their phase.
 	checkpointEvery = time.Second
 )
 
-// How messages expire, in ExpireOptions.By.
+// Kinds of expiry, in ExpireOptions.By.
 const (
-	ExpireByMessage = "message" // each says when
+	ExpireByMessage = "message" // each message has an expiry time
 	ExpireByQueue   = "queue"   // their queue gets a TTL
 )
 
-// ExpireOptions say what expires, and what is published meanwhile.
+// ExpireOptions configure an expiry measurement.
 type ExpireOptions struct {
-	// Messages that expire, with bodies of ExpiringBytes, and By what.
+	// Messages that expire, with bodies of ExpiringBytes. By is the kind of expiry.
 	Messages, ExpiringBytes int
 	By                      string
-	// Fill is how long publishing them may take, when each says its time: it is the end of this, and of what is
-	// measured before.
+	// Fill is the maximum time for publishing them, if each message has an expiry time. They expire after
+	// Fill and the preceding phases.
 	Fill time.Duration
-	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which
-	// waits for its answers.
+	// SizeBytes, PerSecond and Publishers define the concurrent load: message size, total rate, and the number of
+	// publishers, each of which waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Phase is for how long it is measured that nothing else happens, before and after, and with checkpoints.
+	// Phase is the duration of the idle phases before and after, and of the phase with checkpoints.
 	Phase time.Duration
 }
 
-// ExpireResult is what became of it. Latencies are in milliseconds, from the time at which a message was due.
+// ExpireResult is the result of Expire. Latencies are in milliseconds, from the time at which a message was due.
 type ExpireResult struct {
 	Workload  string `json:"workload"`
 	Round     int    `json:"round"`
@@ -52,41 +52,41 @@ type ExpireResult struct {
 	Messages  int    `json:"messages"`
 	SizeBytes int    `json:"size_bytes"`
 	PerSecond int    `json:"per_second"`
-	// Before and After: nothing else happens. Checkpoints: each node is told to write one each second. Expiring: from
-	// when the messages are over until the last of them is removed.
+	// Before and After are idle phases. In Checkpoints each node writes a checkpoint every second. Expiring lasts from
+	// the expiry time until the last expired message is removed.
 	Before      ExpirePhase `json:"before"`
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`
 	After       ExpirePhase `json:"after"`
-	// ExpiredRate is how many messages were removed in a second.
+	// ExpiredRate is the number of messages removed per second.
 	ExpiredRate float64 `json:"expired_per_s"`
-	// P50Ratio and P99Ratio are those while messages expire, in the mean of those before and after; CheckpointP99Ratio
-	// is that with checkpoints.
+	// P50Ratio and P99Ratio are the latencies in Expiring, divided by the mean of those in Before and After.
+	// CheckpointP99Ratio is the same for Checkpoints.
 	P50Ratio           float64 `json:"p50_ratio"`
 	P99Ratio           float64 `json:"p99_ratio"`
 	CheckpointP99Ratio float64 `json:"checkpoint_p99_ratio"`
 }
 
-// ExpirePhase is one phase.
+// ExpirePhase is the result of one phase.
 type ExpirePhase struct {
 	Latencies
 
-	// Written is how many checkpoints the active wrote in it; 0 if it is not known.
+	// Written is the number of checkpoints that the active wrote; 0 if unknown.
 	Written int `json:"checkpoints_written"`
-	// CPU time of all processes, in seconds; 0 if it is not known.
+	// CPU time of all processes, in seconds; 0 if unknown.
 	CPU float64 `json:"cpu_s"`
 }
 
-// expiring is one run.
+// expiring is one measurement.
 type expiring struct {
 	ExpireOptions
 	t      bench.Target
 	load   *steadyLoad
-	queue  string // of the messages that expire
+	queue  string // contains the messages that expire
 	result ExpireResult
 }
 
-// Expire fills a queue, publishes to another one at a steady rate, and has all that is in the first one expire.
+// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first one.
 func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult, error) {
 	names := bench.QueueNames(2)
 	x := &expiring{ExpireOptions: o, t: t, queue: names[1], result: ExpireResult{
@@ -108,7 +108,7 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 	return x.result, err
 }
 
-// Fill publishes the messages that will expire, and says when they do if each of them says so.
+// Fill publishes the messages that will expire, and returns their expiry time if each message has one.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	if x.By == ExpireByMessage {
 		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
@@ -130,10 +130,10 @@ func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	return over, x.checkpoint(ctx)
 }
 
-// warm is how long messages are published until connections and caches are warm.
+// warm is the duration of publishing to warm up connections and caches.
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// measure goes through the phases. over is when the messages expire; 0 if their queue is told.
+// measure runs the phases. over is the expiry time of the messages; zero if their queue gets a TTL.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := letPass(ctx, x.warm()); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	return nil
 }
 
-// phase measures what is published while fn runs.
+// phase measures the published messages while fn runs.
 func (x *expiring) phase(ctx context.Context, p *ExpirePhase, fn func() error) error {
 	before, err := x.checkpointsWritten(ctx)
 	if err != nil {
@@ -185,7 +185,8 @@ func (x *expiring) phase(ctx context.Context, p *ExpirePhase, fn func() error) e
 	return err
 }
 
-// checkpointsWritten is the number of the active's last checkpoint; 0 of nodes that were not started for this.
+// checkpointsWritten returns the number of the active's last checkpoint; 0 if the nodes were not started for the
+// measurement.
 func (x *expiring) checkpointsWritten(ctx context.Context) (uint64, error) {
 	if x.t.Pair == nil {
 		return 0, nil
@@ -194,7 +195,7 @@ func (x *expiring) checkpointsWritten(ctx context.Context) (uint64, error) {
 	return s.GetCheckpoint(), err
 }
 
-// checkpoints has checkpoints written during a phase.
+// checkpoints forces checkpoints during a phase.
 func (x *expiring) checkpoints(ctx context.Context) error {
 	for end := time.Now().Add(x.Phase); time.Now().Before(end); {
 		if err := x.checkpoint(ctx); err != nil {
@@ -207,7 +208,7 @@ func (x *expiring) checkpoints(ctx context.Context) error {
 	return nil
 }
 
-// checkpoint has each node that is known write one: of nodes that run already, the active.
+// checkpoint forces a checkpoint on each known node; of nodes that were already running, only on the active.
 func (x *expiring) checkpoint(ctx context.Context) error {
 	var addresses []string
 	if x.t.Pair == nil {

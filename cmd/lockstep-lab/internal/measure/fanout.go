@@ -17,53 +17,52 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// FanoutOptions say how one queue with many subscriptions is loaded.
+// FanoutOptions configure the load on one queue with many subscriptions.
 type FanoutOptions struct {
-	// Subscriptions of the queue: each gets every message, which is stored once.
+	// Subscriptions of the queue: each receives every message, which is stored once.
 	Subscriptions int
-	// Producers publish at the same time, with Window messages of each unanswered.
+	// Producers publish concurrently, with Window messages of each in flight.
 	Producers, Window int
-	// Consumers at the same time. With fewer than Subscriptions they take turns: each one reads Turn messages of a
-	// subscription at most and goes on to the one that has waited longest, so that the subscriptions stand at different
-	// places.
+	// Consumers at the same time. If there are fewer than Subscriptions, they take turns. Each reads at most Turn
+	// messages of a subscription and continues with the one that has waited longest. The subscriptions therefore have
+	// different positions.
 	Consumers, Turn, Prefetch int
-	// Messages in all, with bodies of SizeMin to SizeMax bytes.
+	// Messages in total, with bodies of SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
-	// Backlog: everything is published before the consumers begin.
+	// Backlog publishes everything before the consumers start.
 	Backlog bool
-	// Parts: each message has a property that says of which of so many parts it is; 0: it has none. Filtered: each
-	// subscription has a filter that the messages of one of them match.
+	// Parts is the number of values of a message property; 0: the messages do not have it. If Filtered, each
+	// subscription has a filter that matches one value.
 	Parts    int
 	Filtered bool
-	// Drain is how long deliveries go on after the last message was published, at most; 0: until all are delivered.
+	// Drain is the maximum duration of deliveries after the last publish; 0: until all messages are delivered.
 	Drain time.Duration
 }
 
-// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more:
-// longer than messages that are there take to come on a busy machine.
+// patience is how long a consumer waits for a message before it leaves a subscription that seems empty. It is longer
+// than the delivery of existing messages takes on a busy machine.
 const patience = time.Second
 
-// fanout is one run.
+// fanout is one measurement.
 type fanout struct {
 	FanoutOptions
 	client *client.Client
 	queue  string
-	// free has the subscriptions that no consumer reads, the one that has waited longest first.
+	// free contains the subscriptions without a consumer, in the order in which they became free.
 	free      chan int
 	delivered []atomic.Int64     // by subscription
-	expected  []int64            // of them
-	left      atomic.Int64       // deliveries to come
-	published atomic.Bool        // all messages
-	over      context.CancelFunc // ends the consumers
-	// waits of each consumer for a message, while messages are published and afterwards.
+	expected  []int64            // by subscription
+	left      atomic.Int64       // deliveries outstanding
+	published atomic.Bool        // all messages were published
+	over      context.CancelFunc // stops the consumers
+	// waits of each consumer for a message, during and after publishing.
 	waits [][2]*hdrhistogram.Histogram
 }
 
-// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Results are of
-// "publish", where a latency is the time to the acknowledgement; of "deliver", which is what was delivered during the
-// same time; and of "drain", what was delivered afterwards. There a latency is the time that a consumer waited for its
-// next message. Share, of "deliver", is what the subscription that was served least had, as a part of the one that was
-// served most.
+// Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to three
+// results. In "publish", a latency is the time to the acknowledgement. "deliver" contains the deliveries during
+// publishing, and "drain" those after it; there a latency is the time that a consumer waited for its next message.
+// Share, of "deliver", is the minimum number of deliveries of a subscription, as a fraction of the maximum.
 func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(bench.Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: bench.QueueNames(1)[0], free: make(chan int, o.Subscriptions),
@@ -84,7 +83,7 @@ func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(be
 	return err
 }
 
-// expect says how many messages each subscription gets.
+// expect computes the number of messages of each subscription.
 func (f *fanout) expect() {
 	f.expected = make([]int64, f.Subscriptions)
 	for i := range f.expected {
@@ -155,7 +154,7 @@ func (f *fanout) measure(ctx context.Context, t bench.Target) ([]bench.Result, e
 	return []bench.Result{publish, deliver, drain}, nil
 }
 
-// deliveries are those of all subscriptions.
+// deliveries returns the total of all subscriptions.
 func (f *fanout) deliveries() (n int) {
 	for _, e := range f.expected {
 		n += int(e)
@@ -172,7 +171,7 @@ func (f *fanout) result(t bench.Target, phase string) bench.Result {
 	}
 }
 
-// waited puts the waits of all consumers together.
+// waited merges the waits of all consumers.
 func (f *fanout) waited(phase int) *hdrhistogram.Histogram {
 	all := bench.NewHistogram()
 	for _, w := range f.waits {
@@ -201,7 +200,7 @@ func (f *fanout) withQueue(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// createQueue makes the queue with its subscriptions.
+// createQueue creates the queue with its subscriptions.
 func (f *fanout) createQueue(ctx context.Context, names []string) error {
 	o := client.CreateQueueOptions{Subscriptions: names}
 	if f.Filtered {
@@ -222,7 +221,6 @@ func (f *fanout) createQueue(ctx context.Context, names []string) error {
 
 func subscriptionName(i int) string { return fmt.Sprintf("s%04d", i) }
 
-// publish publishes all messages.
 func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	sizes := make([]int, f.Messages)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -243,24 +241,25 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	return h, err
 }
 
-// read is one consumer: it reads a subscription after the other until limited ends, as it does when all is delivered.
+// read runs one consumer. It reads one subscription after the other until limited ends, which happens when all messages
+// are delivered.
 func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histogram) error {
 	for {
 		select {
 		case <-limited.Done():
-			return nil // all is delivered, or the goroutine that ended it says why
+			return nil // all is delivered, or the goroutine that cancelled reports the error
 		case sub := <-f.free:
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
 			}
-			if f.delivered[sub].Load() < f.expected[sub] { // otherwise no consumer need wait for more
+			if f.delivered[sub].Load() < f.expected[sub] { // otherwise nothing is left to read
 				f.free <- sub
 			}
 		}
 	}
 }
 
-// turn reads a part of one subscription.
+// turn reads at most Turn messages of one subscription.
 func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
 	c, err := f.client.Consume(ctx, f.queue,
 		client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
@@ -268,8 +267,8 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	// One timer that is set now and then, instead of one for each message: this process has its part of the machine,
-	// too.
+	// A timer that is reset occasionally, instead of one for each message, since this process shares the machine with
+	// the nodes.
 	limit, leave := context.WithCancel(limited)
 	defer leave()
 	timer, set := time.AfterFunc(patience, leave), time.Now()
@@ -282,7 +281,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 		}
 		d, err := c.Receive(limit)
 		if limit.Err() != nil && err != nil {
-			break // nothing more for now, or all is over
+			break // no message for now, or the measurement has ended
 		}
 		if err != nil {
 			return err
@@ -304,7 +303,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 	return c.Flush(ctx)
 }
 
-// share compares the subscription that was served least with the one that was served most.
+// share returns the minimum number of deliveries of a subscription as a fraction of the maximum.
 func (f *fanout) share() float64 {
 	least, most := f.delivered[0].Load(), int64(1)
 	for i := range f.delivered {

@@ -15,27 +15,28 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// GrowthOptions say how large the stores are that are compared.
+// GrowthOptions configure the sizes of the compared stores.
 type GrowthOptions struct {
 	EmbeddedOptions
-	// Levels are the numbers of messages stored before the measurement, each in a store of its own. All of them are
-	// open at the same time.
+	// Levels are the numbers of messages stored before the measurement, each in a separate store. All stores are open
+	// at the same time.
 	Levels []int
-	// Messages to publish in a slice, and Acks to make, each of a message chosen by chance. Each slice ends with a
-	// checkpoint, which is part of it: that is where the pages and the tree are written.
+	// Messages published in a slice, and Acks of randomly chosen messages. Each slice includes a checkpoint at its end,
+	// which writes the pages and the tree.
 	Messages, Acks int
-	// Slices of each level, which take turns.
+	// Slices of each level. The levels take turns.
 	Slices int
 }
 
-// fillBatch is how many messages a transaction has that only fills the store.
+// fillBatch is the number of messages per transaction while filling the store.
 const fillBatch = 1000
 
-// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. The levels
-// take turns, slice by slice, so that they meet the same disk; what is published in a slice takes the place of as many
-// of the oldest messages. Two results for each level, "publish" and "ack random": Rate is the median of the slices, CPU
-// and bytes are over all of them. Ratio is the median of the ratios of each slice's rate to that of the first level's
-// slice of the same turn, and CPURatio that of all CPU time per message.
+// Growth measures the cost of publishing, and of acknowledging in random order, with different numbers of stored
+// messages. The levels alternate slice by slice, so that they share the same disk conditions. The messages published in
+// a slice replace as many of the oldest messages. It reports two results for each level, "publish" and "ack random".
+// Rate is the median of the slices; CPU and bytes are over all slices. Ratio is the median of the ratios of each
+// slice's rate to that of the first level's slice of the same turn. CPURatio is the ratio of the total CPU time per
+// message.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
@@ -85,12 +86,12 @@ func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) erro
 	return nil
 }
 
-// growthLevel is a store with one queue that holds a number of messages.
+// growthLevel is a store with one queue that contains a number of messages.
 type growthLevel struct {
 	turner
 	stored      int
-	first, next uint64   // messages that are stored
-	order       []uint64 // in which to acknowledge them
+	first, next uint64   // range of the stored messages
+	order       []uint64 // sequences in the order of their acknowledgement
 }
 
 func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growthLevel, error) {
@@ -129,7 +130,7 @@ func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *benc
 		n := int(l.next - l.first)
 		l.order = randomOrder(n, min(acks, n/slices)*slices)
 	}
-	n := len(l.order) / (slices - len(l.slices)) // of the slices that are left
+	n := len(l.order) / (slices - len(l.slices)) // evenly over the remaining slices
 	order := l.order[:n]
 	l.order = l.order[n:]
 	return l.e.withCheckpoint(ctx, n, out, func(r *bench.Result) error {
@@ -142,7 +143,7 @@ func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *benc
 	})
 }
 
-// Fill writes messages that are not measured, and a checkpoint.
+// Fill writes messages outside the measurement, and a checkpoint.
 func (e *embedded) fill(ctx context.Context, messages int) error {
 	batch := e.Batch
 	defer func() { e.Batch = batch }()
@@ -154,10 +155,10 @@ func (e *embedded) fill(ctx context.Context, messages int) error {
 	return err
 }
 
-// randomOrder gives count different numbers from 1 to n in an order that is the same each time.
+// randomOrder returns count distinct numbers from 1 to n in a deterministic random order.
 func randomOrder(n, count int) []uint64 {
 	rng := rand.New(rand.NewPCG(3, 4))
-	// Fisher and Yates, of which only what was moved is held.
+	// Fisher–Yates shuffle that stores only the moved elements.
 	moved := make(map[int]int, 2*count)
 	at := func(i int) int {
 		if v, ok := moved[i]; ok {

@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Knob measures publishing to nodes that were started with one setting changed, with the checkpoints of the active in
-// that time, and how large its log is in the end. The setting is for the result only.
+// Knob measures publishing to nodes that were started with one changed setting. The result includes the number of the
+// active's checkpoints and the size of its log at the end. The setting is only copied to the result.
 func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, value string) (bench.Result, error) {
 	if t.Pair == nil {
 		return bench.Result{}, errors.New("settings can only be compared on nodes that are started for it")
@@ -36,7 +36,7 @@ func Knob(ctx context.Context, t bench.Target, o bench.PublishOptions, knob, val
 	return r, err
 }
 
-// storeStatus asks the active for its store.
+// storeStatus requests the store status of the active.
 func storeStatus(ctx context.Context, t bench.Target) (*pb.StoreStatus, error) {
 	active, err := t.Client.WaitActive(ctx)
 	if err != nil {

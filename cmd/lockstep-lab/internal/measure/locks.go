@@ -13,20 +13,20 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// HeldLock is a function that held a lock which others waited for.
+// HeldLock is a function that held a contended lock.
 type HeldLock struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
-	// Function that gave the lock back, without the path of the module.
+	// Function that released the lock, without the module path.
 	Function string `json:"function"`
-	// Share of all the time that goroutines of the node waited for locks, from 0 to 1.
+	// Share is the fraction, from 0 to 1, of the total time that goroutines of the node waited for locks.
 	Share float64 `json:"share"`
 }
 
-// mostLocks is how many are told of each node.
+// mostLocks is the maximum number of functions per node.
 const mostLocks = 5
 
-// locks adds up a profile of waits by the function that held the lock.
+// locks groups a profile of waits by the function that held the lock.
 func locks(node string, p *profile.Profile) []HeldLock {
 	nanos, all := map[string]int64{}, int64(0)
 	for _, s := range p.Sample {
@@ -46,7 +46,7 @@ func locks(node string, p *profile.Profile) []HeldLock {
 	return out[:min(len(out), mostLocks)]
 }
 
-// holder is the function that gave the lock of a sample back.
+// holder returns the function that released the lock of a sample.
 func holder(s *profile.Sample) string {
 	for _, at := range s.Location {
 		for _, line := range at.Line {
@@ -60,7 +60,7 @@ func holder(s *profile.Sample) string {
 	return runtimeSection
 }
 
-// contention records for a time what goroutines of the node wait for.
+// contention records the lock waits of the node's goroutines for the given time.
 func (n inspector) contention(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 	return n.profile(ctx, fmt.Sprintf("/debug/pprof/mutex?seconds=%d", int(d.Seconds())))
 }

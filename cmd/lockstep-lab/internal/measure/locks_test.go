@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLocks: waits are told by the function that held the lock, and the most of them.
+// Waits are attributed to the function that held the lock, and only the longest are reported.
 func TestLocks(t *testing.T) {
 	held := func(ns int64, stack ...string) *profile.Sample {
 		s := profile.Sample{Value: []int64{1, ns}}

@@ -19,40 +19,40 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// What publishers are measured beside.
+// Operations that run while publishers are measured.
 const (
-	WorkNothing = "nothing" // the quiet time once more: how far two of them are apart
+	WorkNothing = "nothing" // another quiet period: the difference between two of them
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
-	WorkBackup  = "backup"  // of the standby, with the setting of the background's share
+	WorkBackup  = "backup"  // of the standby, with the configured background share
 	WorkScan    = "scan"    // of the standby, the same
-	WorkRejoin  = "rejoin"  // the standby comes back without its disk and gets a snapshot
+	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 
-// Works are all of them, in the order in which they are measured.
+// Works returns all operations, in the order in which they are measured.
 func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, WorkScan, WorkRejoin} }
 
-// workBound is how long one piece of work may take.
+// workBound bounds one operation.
 const workBound = 30 * time.Minute
 
-// MaintenanceOptions say what is in the store, what is published, and what is done meanwhile.
+// MaintenanceOptions configure the stored data, the load and the operations.
 type MaintenanceOptions struct {
-	// StoreBytes of bodies that are in the store.
+	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64
-	// SizeBytes of a message that is published meanwhile, PerSecond how many of all Publishers, each of which waits for
-	// its answers.
+	// SizeBytes, PerSecond and Publishers define the load: message size, total rate, and the number of publishers, each
+	// of which waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Quiet is for how long publishers are measured before each piece of work, with nothing going on, and Settle how
-	// long nothing is measured after each.
+	// Quiet is the duration of the idle measurement before each operation. Settle is the pause without measurement
+	// after each operation.
 	Quiet, Settle time.Duration
-	// Works to do, of Works.
+	// Works are the operations to run, of those in the function Works.
 	Works []string
-	// PageSizes that a resize goes to and fro between.
+	// PageSizes between which a resize alternates.
 	PageSizes [2]int
 	Rounds    int
 }
 
-// MaintenanceResult is one piece of work of one round. Latencies are in milliseconds, from the time at which a message
-// was due; MB are 10^6 bytes.
+// MaintenanceResult is one operation of one round. Latencies are in milliseconds, from the time at which a message was
+// due; MB are 10^6 bytes.
 type MaintenanceResult struct {
 	Workload   string  `json:"workload"`
 	Phase      string  `json:"phase"`
@@ -62,27 +62,27 @@ type MaintenanceResult struct {
 	SizeBytes  int     `json:"size_bytes"`
 	Publishers int     `json:"publishers"`
 	PerSecond  int     `json:"per_second"`
-	// Quiet, directly before the work, and While it was done.
+	// Quiet is directly before the operation, While during it.
 	Quiet Latencies `json:"quiet"`
 	While Latencies `json:"while"`
 	// Ratios of While to Quiet.
 	P50Ratio float64 `json:"p50_ratio"`
 	P99Ratio float64 `json:"p99_ratio"`
-	// MB that were read or copied, by both nodes together, in Seconds.
+	// MB read or copied by both nodes together, in Seconds.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
-	// Slowest moments of While.
+	// Slowest periods of While.
 	Slowest []Slow `json:"slowest"`
-	// Median: the round with the median P99Ratio, with the spread over all of them, and the longest latency of any.
+	// Median is set for the round with the median P99Ratio. It has the spread and the longest latency over all rounds.
 	Median      bool    `json:"median,omitempty"`
 	P99RatioMin float64 `json:"p99_ratio_min,omitempty"`
 	P99RatioMax float64 `json:"p99_ratio_max,omitempty"`
 	MaxOfAll    float64 `json:"max_ms_of_all,omitempty"`
 }
 
-// MedianWork returns the round with the median ratio, of two in the middle the higher, with the spread over all of
-// them. There must be one.
+// MedianWork returns the round with the median ratio, with the spread over all rounds. Of two middle rounds it returns
+// the higher. rounds must not be empty.
 func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b MaintenanceResult) int {
 		return cmp.Compare(a.P99Ratio, b.P99Ratio)
@@ -95,15 +95,15 @@ func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	return m
 }
 
-// upkeep is one measurement under way.
+// upkeep is one measurement in progress.
 type upkeep struct {
 	MaintenanceOptions
 	t    bench.Target
 	load *steadyLoad
 }
 
-// Maintenance fills the store, publishes at a steady rate, and does each piece of work in each round, always after a
-// quiet time that it is compared with. report is called for each.
+// Maintenance fills the store, publishes at a constant rate, and runs each operation in each round, after a quiet
+// period as the baseline. It calls report for each result.
 func Maintenance(
 	ctx context.Context, t bench.Target, o MaintenanceOptions, report func(MaintenanceResult) error,
 ) error {
@@ -133,7 +133,7 @@ func Maintenance(
 	})
 }
 
-// measure measures a quiet time, and one piece of work.
+// measure measures a quiet period and one operation.
 func (u *upkeep) measure(ctx context.Context, work string) (MaintenanceResult, error) {
 	r := MaintenanceResult{
 		Workload: "maintenance", Phase: work, Sync: u.t.Sync, StoreMB: float64(u.StoreBytes) / 1e6,
@@ -165,7 +165,7 @@ func (u *upkeep) measure(ctx context.Context, work string) (MaintenanceResult, e
 	return r, after()
 }
 
-// do does a piece of work; seconds is 0 where all of its time is meant. after tidies up.
+// do runs an operation. seconds is 0 if its total duration is meant. after cleans up.
 func (u *upkeep) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
@@ -185,7 +185,7 @@ func (u *upkeep) do(ctx context.Context, work string) (mb, seconds float64, afte
 	return mb, seconds, after, err
 }
 
-// resize has the pair rewrite both page files.
+// resize rewrites both page files of the pair.
 func (u *upkeep) resize(ctx context.Context) (mb float64, err error) {
 	s, err := u.t.Client.MaintenanceSettings(ctx)
 	if err != nil {
@@ -217,7 +217,7 @@ func (u *upkeep) resize(ctx context.Context) (mb float64, err error) {
 	return 2 * float64(u.StoreBytes) / 1e6, nil
 }
 
-// standby is the node that is, and its client.
+// standby returns the standby node and its client.
 func (u *upkeep) standby(ctx context.Context) (*harness.Node, *client.Node, error) {
 	active, err := bench.ActiveNode(ctx, u.t)
 	if err != nil {
@@ -246,8 +246,8 @@ func (u *upkeep) scan(ctx context.Context) (mb float64, err error) {
 	return float64(found.GetFileBytes()) / 1e6, err
 }
 
-// rejoin takes the standby's disk away and waits until the pair is in sync again. mb and seconds are of the snapshot,
-// with its installation.
+// rejoin removes the standby's disk and waits until the pair is in sync again. mb and seconds are those of the snapshot
+// and its installation.
 func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {
@@ -256,13 +256,13 @@ func (u *upkeep) rejoin(ctx context.Context) (mb, seconds float64, after func() 
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
-	// The files are deleted later: that is not what a lost disk does to the other machine.
+	// The files are deleted later, since a lost disk does not load the other machine with deletions.
 	lost := n.DataDir() + ".lost"
 	if err := os.Rename(n.DataDir(), lost); err != nil {
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
-	// The loss itself is what bench failover measures. Publishers are measured from when it is over.
+	// bench failover measures the loss itself. The publishers are measured after it has been handled.
 	if err := letPass(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}

@@ -14,24 +14,24 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// MixedOptions say how many queues are published to and consumed from at the same time.
+// MixedOptions configure concurrent publishing and consuming.
 type MixedOptions struct {
 	SizeBytes int
-	// Queues that Producers and Consumers are spread over; several consumers of a queue share its messages.
+	// Queues over which Producers and Consumers are distributed. The consumers of a queue share its messages.
 	Queues, Producers, Consumers int
-	// Window is how many messages of one producer are not answered; 1 is synchronous.
+	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window int
 	// Prefetch of each consumer.
 	Prefetch int
-	// Backlog is how many messages are in the queues before.
+	// Backlog is the number of messages published before.
 	Backlog int
 	// Duration of the measurement.
 	Duration time.Duration
 }
 
-// Mixed measures publishing and consuming at the same time: results of "publish", where a latency is the time to the
-// acknowledgement, and "deliver", where it is the time that a consumer waited for its next message. What was delivered
-// is acknowledged, and confirmed before the queues are deleted.
+// Mixed measures concurrent publishing and consuming. In the result "publish", a latency is the time to the
+// acknowledgement. In "deliver", it is the time that a consumer waited for its next message. Delivered messages are
+// acknowledged and confirmed before the queues are deleted.
 func Mixed(ctx context.Context, t bench.Target, o MixedOptions) (publish, deliver bench.Result, err error) {
 	publish = bench.Result{
 		Workload: "mixed", Phase: "publish", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes, Queues: o.Queues,
@@ -102,7 +102,6 @@ func mixed(
 	return nil
 }
 
-// receiveUntil receives and acknowledges messages until the context ends.
 func receiveUntil(ctx context.Context, c *client.Consumer, h *hdrhistogram.Histogram) error {
 	for {
 		start := time.Now()

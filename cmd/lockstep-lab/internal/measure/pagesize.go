@@ -27,21 +27,21 @@ import (
 // Group is a number of messages of one size.
 type Group struct{ Messages, SizeBytes int }
 
-// PageSizeOptions say what to compare.
+// PageSizeOptions configure the comparison.
 type PageSizeOptions struct {
 	// Mix of messages.
 	Mix []Group
-	// Senders at the same time, spread over Queues; as many consumers as queues.
+	// Senders at the same time, distributed over Queues. The number of consumers equals that of queues.
 	Senders, Queues int
 	// Window of each sender, Prefetch of each consumer.
 	Window, Prefetch int
-	// PageSize to compare with, in bytes; 0: what a scan of the full store recommends.
+	// PageSize to compare with, in bytes; 0: the recommendation of a scan of the full store.
 	PageSize int
 	// PageSizeMax bounds the recommendation, in bytes; 0: the setting.
 	PageSizeMax int
 }
 
-// name of the mix, for the results; empty when all messages have the same size.
+// name returns the mix for the results; empty if all messages have the same size.
 func (o *PageSizeOptions) name() string {
 	if len(o.Mix) < 2 {
 		return ""
@@ -53,7 +53,7 @@ func (o *PageSizeOptions) name() string {
 	return strings.Join(parts, ",")
 }
 
-// sizes gives the size of each message, in an order that is the same each time.
+// sizes returns the size of each message, in a deterministic order.
 func (o *PageSizeOptions) sizes() (sizes []int, total int64) {
 	for _, g := range o.Mix {
 		for range g.Messages {
@@ -66,14 +66,14 @@ func (o *PageSizeOptions) sizes() (sizes []int, total int64) {
 	return sizes, total
 }
 
-// Phases of a Result: producing, producing once more before the rewrite, and the rewrite.
+// Phases of a Result: producing, producing again before the rewrite, and the rewrite.
 const (
 	PhaseProduce = "produce"
 	PhaseRefill  = "refill"
 	PhaseRewrite = "rewrite"
 )
 
-// pageSizeRun is one comparison under way.
+// pageSizeRun is one comparison in progress.
 type pageSizeRun struct {
 	PageSizeOptions
 	t      bench.Target
@@ -83,13 +83,13 @@ type pageSizeRun struct {
 	report func(bench.Result) error
 }
 
-// PageSize measures producing all messages and then consuming all, with the page size that the nodes were started with;
-// then it fills the queues once more, scans, rewrites the page files, and measures consuming what was rewritten, and
-// producing and consuming again. One result for each phase; those of the refill and of the rewrite also say how long
-// the nodes then take to start, with the same messages in pages of the one size and of the other.
+// PageSize measures producing all messages and then consuming all, with the initial page size of the nodes. It then
+// fills the queues again, scans, and rewrites the page files. It measures consuming the rewritten messages, and
+// producing and consuming again. It reports one result for each phase. The results of the refill and of the rewrite
+// include the start time of the nodes, with the same messages in pages of both sizes.
 //
-// What is written to the disk includes a checkpoint, and what was in the page cache of the system. A standalone node
-// rewrites when it is started again; the nodes of a pair one after the other, as standbys.
+// The amount written to the disk includes a checkpoint and the dirty page cache. A standalone node rewrites during a
+// restart. The nodes of a pair rewrite one after the other, as standbys.
 func PageSize(ctx context.Context, t bench.Target, o PageSizeOptions, report func(bench.Result) error) error {
 	if t.Pair == nil {
 		return errors.New("page sizes can only be compared on nodes that are started for it")
@@ -110,7 +110,7 @@ func PageSize(ctx context.Context, t bench.Target, o PageSizeOptions, report fun
 	})
 }
 
-// warmUpMessages are produced and consumed before the first phase: connections are opened and memory is grown.
+// warmUpMessages are produced and consumed before the first phase, to open connections and allocate memory.
 const warmUpMessages = 2000
 
 func (r *pageSizeRun) warmUp(ctx context.Context) error {
@@ -123,7 +123,7 @@ func (r *pageSizeRun) warmUp(ctx context.Context) error {
 	return r.consume("warm-up")(ctx)
 }
 
-// phase measures one thing, and the checkpoint after it.
+// phase measures one phase, and the checkpoint after it.
 func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhistogram.Histogram, error)) error {
 	bench.SyncDisk(r.t.Dir)
 	out := bench.Result{
@@ -131,7 +131,7 @@ func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhis
 		SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
 		Queues: r.Queues, Producers: r.Senders, Window: r.Window, Prefetch: r.Prefetch,
 	}
-	for _, n := range r.t.Pair.Nodes { // one that was restarted has another number
+	for _, n := range r.t.Pair.Nodes { // a restarted process has a new ID
 		r.t.Processes[n.Name] = n.PID()
 	}
 	bench.ResetPeaks(r.t.Processes)
@@ -152,12 +152,12 @@ func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhis
 	return r.report(out)
 }
 
-// starts is how often the nodes are started to take the median.
+// starts is the number of starts for the median.
 const starts = 3
 
-// start stops all nodes and starts them again, several times, and returns the median of the milliseconds from starting
-// them until they serve: for a pair, until they are in sync. What they hold is in their page files, but for what a
-// checkpoint at the end leaves in the log.
+// start restarts all nodes several times. It returns the median of the milliseconds from the start until they serve;
+// for a pair, until they are in sync. Their data is in the page files, except for the log that a checkpoint at the end
+// leaves.
 func (r *pageSizeRun) start(ctx context.Context) (ms float64, err error) {
 	var all []float64
 	for range starts {
@@ -171,7 +171,7 @@ func (r *pageSizeRun) start(ctx context.Context) (ms float64, err error) {
 	return all[len(all)/2], nil
 }
 
-// finish writes what is left to the disk, and fills in what it cost and how the files are.
+// finish writes dirty data to the disk, and sets the cost and the file sizes.
 func (r *pageSizeRun) finish(ctx context.Context, out *bench.Result, m *bench.Meter) error {
 	for _, n := range r.t.Pair.Nodes {
 		admin, err := r.t.Client.Node(n.Address)
@@ -246,7 +246,7 @@ func (r *pageSizeRun) consume(phase string) func(context.Context) error {
 	}
 }
 
-// rewritten is what a rewrite of one node did.
+// rewritten is the result of a rewrite of one node.
 type rewritten struct {
 	Took   time.Duration
 	before int // page size
@@ -275,7 +275,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 			return err
 		}
 		all = append(all, w)
-		// Another process than before, and all that it did: also the peak of its memory is that of its life.
+		// The process is new, so its whole usage counts; the peak memory is also that of its lifetime.
 		n := r.t.Pair.Nodes[0]
 		m = bench.NewMeter(map[string]int{n.Name: n.PID()}, r.t.Dir)
 		m.Begin[n.Name] = bench.Usage{}
@@ -304,7 +304,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 	return r.report(out)
 }
 
-// scan asks the standby, or the only node, for the page size to take, and says what it recommends.
+// scan returns the page size recommended by the standby or the only node, with its note.
 func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err error) {
 	node, err := r.active(ctx)
 	if err != nil {
@@ -330,7 +330,7 @@ func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err erro
 	return int(s.GetRecommended()), note, nil
 }
 
-// rewritePair rewrites the standby, hands the role over, and rewrites the other node.
+// rewritePair rewrites the standby, switches over, and rewrites the other node.
 func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, error) {
 	var all []rewritten
 	for i := range r.t.Pair.Nodes {
@@ -367,7 +367,7 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 	return all, nil
 }
 
-// rewriteStandalone has the node rewrite its page file when it is started again.
+// rewriteStandalone restarts the node with a setting to rewrite its page file.
 func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritten, error) {
 	n := r.t.Pair.Nodes[0]
 	req := &pb.UpdateSettingsRequest{}
@@ -400,7 +400,7 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 	return rewriteInLog(n.LogFile())
 }
 
-// rewriteInLog finds what a node says in its log about the rewrite at its start.
+// rewriteInLog finds the log entry about the rewrite at a node's start.
 func rewriteInLog(file string) (rewritten, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -427,7 +427,7 @@ func rewriteInLog(file string) (rewritten, error) {
 		nil
 }
 
-// plainCopy measures a copy of the active's page file with a sync, in MB/s: what a rewrite is to be compared with.
+// plainCopy measures a copy of the active's page file with a sync, in MB/s, as the baseline of a rewrite.
 func (r *pageSizeRun) plainCopy(ctx context.Context) (float64, error) {
 	active, err := r.active(ctx)
 	if err != nil {
@@ -444,7 +444,7 @@ func (r *pageSizeRun) plainCopy(ctx context.Context) (float64, error) {
 		return 0, fmt.Errorf("copy page.db: %w", err)
 	}
 	start := time.Now()
-	// Plain reads and writes: copy_file_range would share the blocks on some filesystems.
+	// Plain reads and writes, since copy_file_range would share the blocks on some filesystems.
 	n, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, 1<<20))
 	if err = errors.Join(err, dst.Sync()); err != nil {
 		return 0, errors.Join(fmt.Errorf("copy page.db: %w", err), dst.Close())

@@ -18,28 +18,27 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// The peers whose benchmarks this package knows how to run and read.
+// Peers with supported benchmarks.
 const (
 	PeerNATS      = "nats"
 	PeerChronicle = "chronicle"
 )
 
-// ErrNoPeer is returned when the benchmark of a peer is not there.
+// ErrNoPeer is returned if the benchmark of a peer is not installed.
 var ErrNoPeer = errors.New("not installed")
 
-// Peer is another product's benchmark: a program that starts the product, loads it, and prints lines of values
-// separated by tabs.
+// Peer is another product's benchmark: a program that starts the product, loads it, and prints tab-separated lines.
 type Peer struct {
 	// Name is PeerNATS or PeerChronicle.
 	Name string
-	// Command is the program, and arguments that come first.
+	// Command is the program and its first arguments.
 	Command []string
-	// Stderr gets what it says beside its results; nil to drop it.
+	// Stderr receives its diagnostic output; nil discards it.
 	Stderr io.Writer
 }
 
-// FindPeer finds a peer's program: the one that is given, or `run` in the directory. ErrNoPeer says that it is not
-// there.
+// FindPeer returns a peer's program: the given one, or `run` in the directory. It returns ErrNoPeer if the program does
+// not exist.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
@@ -54,10 +53,10 @@ func FindPeer(name, dir, command string) (Peer, error) {
 	return Peer{Name: name, Command: []string{run}}, nil
 }
 
-// peerStop is how long a peer's program may take to clean up when it is told to end.
+// peerStop bounds the cleanup of a peer's program after it was signalled to stop.
 const peerStop = 20 * time.Second
 
-// run runs the program and returns what it printed.
+// run runs the program and returns its output.
 func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	args = append(append([]string{}, p.Command[1:]...), args...)
 	cmd := exec.CommandContext(ctx, p.Command[0], args...)
@@ -92,9 +91,9 @@ const (
 	CaseRead      = "burst read"
 )
 
-// NATSOptions say how NATS is measured.
+// NATSOptions configure the NATS benchmark.
 type NATSOptions struct {
-	// Config is r1, r1-always, r3 or r3-always: servers, and when they sync.
+	// Config is r1, r1-always, r3 or r3-always: the number of servers, and the sync mode.
 	Config string
 	// Sizes of bodies.
 	Sizes []int
@@ -104,7 +103,7 @@ type NATSOptions struct {
 	Dir string
 }
 
-// NATS runs its benchmark. Its program takes the lock of all benchmarks itself.
+// NATS runs its benchmark. Its program acquires the benchmark lock itself.
 func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	sizes := make([]string, len(o.Sizes))
 	for i, s := range o.Sizes {
@@ -122,7 +121,7 @@ func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	return results, err
 }
 
-// parseNATS reads lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers,
+// parseNATS parses lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers,
 // note.
 func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 	cases := map[string]string{
@@ -144,7 +143,7 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 		if err := errors.Join(errs[:]...); err != nil {
 			return nil, fmt.Errorf("result of nats %q: %w", line, err)
 		}
-		r.P50, _ = strconv.ParseFloat(f[4], 64) // "-" where there is none
+		r.P50, _ = strconv.ParseFloat(f[4], 64) // "-" if missing
 		r.P99, _ = strconv.ParseFloat(f[5], 64)
 		r.MB, r.Seconds = r.Rate*float64(r.SizeBytes)/1e6, d.Seconds()
 		r.Messages = int(r.Rate * r.Seconds)
@@ -165,7 +164,7 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 	return results, nil
 }
 
-// noted finds a number in the note, the last column.
+// noted returns a number from the note, the last column.
 func noted(columns []string, key string) int {
 	for _, word := range strings.Fields(columns[len(columns)-1]) {
 		if v, ok := strings.CutPrefix(word, key); ok {
@@ -178,7 +177,7 @@ func noted(columns []string, key string) int {
 	return 0
 }
 
-// ChronicleOptions say how Chronicle Queue is measured.
+// ChronicleOptions configure the Chronicle Queue benchmark.
 type ChronicleOptions struct {
 	// SizeBytes of a body, Messages of each of the Bursts.
 	SizeBytes, Messages, Bursts int
@@ -188,11 +187,11 @@ type ChronicleOptions struct {
 	Pause time.Duration
 	// MemoryLimit of the process and its page cache, in bytes; 0 for none.
 	MemoryLimit int64
-	// Dir for its data, which must not be there.
+	// Dir for its data, which must not exist.
 	Dir string
 }
 
-// Chronicle runs its benchmark: two results for each burst.
+// Chronicle runs its benchmark and returns two results for each burst.
 func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
 	args := []string{
 		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.Bursts),
@@ -215,7 +214,7 @@ func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result,
 	return results, err
 }
 
-// parseChronicle reads lines of: burst, and ms, messages per second and MB/s of writing and of reading.
+// parseChronicle parses lines of: burst, and ms, messages per second and MB/s of writing and of reading.
 func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 	const columns = 7
 	var results []bench.Result

@@ -39,7 +39,7 @@ func TestParseChronicle(t *testing.T) {
 	require.InDelta(t, 25e6, results[1].Rate, 0)
 }
 
-// TestPeers runs programs that print what the peers' do, and puts them side by side with results of ours.
+// The output of programs like those of the peers is parsed and compared with our results.
 func TestPeers(t *testing.T) {
 	dir := t.TempDir()
 	_, err := FindPeer(PeerNATS, "", "")

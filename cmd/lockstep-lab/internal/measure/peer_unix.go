@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inGroup gives the command a process group of its own, all of which is told to end when the context does.
+// inGroup starts the command in a new process group, and interrupts the whole group when the context ends.
 func inGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 }
 
-// lockPoll is how often a lock that is held is tried again.
+// lockPoll is the interval between attempts to acquire a held lock.
 const lockPoll = 200 * time.Millisecond
 
-// Lock takes the lock that benchmarks on this machine share, so that they do not run at the same time; it waits until
-// ctx ends. An empty name is no lock. waits is called once if it has to wait.
+// Lock acquires the lock shared by all benchmarks on this machine, so that they do not run at the same time. It waits
+// until ctx ends. An empty name disables locking. waits is called once if Lock has to wait.
 func Lock(ctx context.Context, name string, waits func()) (unlock func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

@@ -14,21 +14,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueuesOptions say how to load a store with many queues.
+// QueuesOptions configure the load on a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
-	// Queues to make; each gets one message, and then Messages go round all of them in each of the Slices.
+	// Queues to create. Each gets one message; then Messages are distributed over all of them in each of the Slices.
 	Queues, Messages, Slices int
 }
 
-// createAtOnce is how many queues are made with one sync.
+// createAtOnce is the number of queues created with one sync.
 const createAtOnce = 1000
 
-// Queues compares a store with one queue with one that has many. Results: "create" makes the queues; "one each"
-// publishes one message to each; "one queue" publishes Messages in each of several slices to the only queue, and "round
-// robin" the same, each to the next queue. Those two take turns, and a slice ends with a checkpoint that is part of it;
-// Ratio and CPURatio compare them as Growth does. QueueBytes of "round robin" is the heap that each queue takes then;
-// that of "start", which opens the store again, is what it takes after a start.
+// Queues compares a store with one queue with a store with many queues. Results: "create" creates the queues. "one
+// each" publishes one message to each. "one queue" publishes Messages in each of several slices to the only queue.
+// "round robin" does the same, each message to the next queue. The last two alternate, and each slice includes a
+// checkpoint at its end; Ratio and CPURatio compare them as in Growth. QueueBytes of "round robin" is the heap per
+// queue at that time; QueueBytes of "start", which reopens the store, is the heap per queue after a start.
 func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) error) (err error) {
 	if o.Queues < 1 || o.Slices < 1 {
 		return errors.New("at least one queue and one slice are needed")
@@ -85,7 +85,7 @@ func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) erro
 	})
 }
 
-// publishInTurns publishes to one queue, and round many. Then it closes the store of the one.
+// publishInTurns publishes to one queue and to many queues alternately. It then closes the store with one queue.
 func publishInTurns(
 	ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(bench.Result) error,
 ) error {
@@ -117,7 +117,7 @@ func publishInTurns(
 	return report(round)
 }
 
-// createQueues makes queues 1 to n, each in a transaction of its own.
+// createQueues creates queues 1 to n, each in a separate transaction.
 func (e *embedded) createQueues(ctx context.Context, n int, out *bench.Result) error {
 	h, start := bench.NewHistogram(), time.Now()
 	for done := 0; done < n; done += createAtOnce {
@@ -137,7 +137,7 @@ func (e *embedded) createQueues(ctx context.Context, n int, out *bench.Result) e
 	return nil
 }
 
-// roundRobin publishes message after message, each to the next of the queues.
+// roundRobin publishes each message to the next queue.
 func (e *embedded) roundRobin(ctx context.Context, queues, messages int, out *bench.Result) error {
 	return e.transactions(ctx, messages, out, func(now int64, done, n int) {
 		for i := range n {
@@ -156,17 +156,17 @@ func (e *embedded) reopen(ctx context.Context) error {
 	if err := e.close(); err != nil {
 		return err
 	}
-	runtime.GC() // what the closed one had is not to be collected while the new one is opened
+	runtime.GC() // do not collect the closed store's memory while the new one is opened
 	if err := e.open(); err != nil {
 		return fmt.Errorf("open the store again: %w", err)
 	}
 	return nil
 }
 
-// heapInUse returns the bytes of the objects that are in use.
+// heapInUse returns the bytes of live objects.
 func heapInUse() uint64 {
 	runtime.GC()
-	runtime.GC() // what had a finalizer goes with the second one
+	runtime.GC() // the second one frees objects that had a finalizer
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -16,12 +16,12 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// createQueuesAtOnce is how many queues are asked for at the same time.
+// createQueuesAtOnce is the number of concurrent requests that create queues.
 const createQueuesAtOnce = 64
 
-// NodeQueues is Queues through the client, on nodes that were started for it: load says how it is published, Messages
-// of it to one queue and then round n queues. There is no heap for each queue here; RSS is that of the processes.
-// "start" is the time from starting all nodes again until they serve and are in sync.
+// NodeQueues is Queues through the client, on nodes that were started for the measurement. load configures publishing:
+// its Messages go to one queue and then round n queues. The heap per queue is not measured here; RSS is that of the
+// processes. "start" is the time from restarting all nodes until they serve and are in sync.
 func NodeQueues(
 	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
 ) error {
@@ -63,7 +63,7 @@ func NodeQueues(
 		if err := phase.run(&r); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)
 		}
-		if phase.name == "start" { // other processes than before
+		if phase.name == "start" { // the processes are new
 			m = bench.NewMeter(t.Processes, t.Dir)
 		}
 		r.Cost(m)
@@ -74,7 +74,7 @@ func NodeQueues(
 	return nil
 }
 
-// publishRound publishes message after message, each to the next of the queues.
+// publishRound publishes each message to the next queue.
 func publishRound(
 	ctx context.Context, t bench.Target, queues []string, o bench.PublishOptions, out *bench.Result,
 ) error {
@@ -94,7 +94,7 @@ func publishRound(
 	return err
 }
 
-// createAll makes queues, several at a time.
+// createAll creates queues concurrently.
 func createAll(ctx context.Context, c *client.Client, names []string, out *bench.Result) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -126,7 +126,7 @@ func createAll(ctx context.Context, c *client.Client, names []string, out *bench
 	return nil
 }
 
-// restartAll stops all nodes, starts them again, and measures until they are ready.
+// restartAll restarts all nodes, and measures the time until they are ready.
 func restartAll(ctx context.Context, t bench.Target, out *bench.Result) error {
 	for _, n := range t.Pair.Nodes {
 		if err := n.Stop(); err != nil {

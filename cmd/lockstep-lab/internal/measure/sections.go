@@ -17,32 +17,33 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// Section is what a node's goroutines of one kind, which begin with the same function, used.
+// Section is the CPU usage of all goroutines of a node with the same start function.
 type Section struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
-	// Function that the goroutines begin with, without the path of the module.
+	// Function in which the goroutines start, without the module path.
 	Function string `json:"function"`
-	// Goroutines of this kind while it was measured. What one alone does is serial: no further processor helps it.
+	// Goroutines of this kind during the measurement. The work of a single goroutine is serial: more processors do not
+	// speed it up.
 	Goroutines int `json:"goroutines"`
-	// CPU of all of them, in µs for each message.
+	// CPU time of all of them, in µs per message.
 	CPU float64 `json:"cpu_us_per_message"`
-	// Ceiling is how many messages a second one goroutine has time for, if it has a processor for itself and shares the
-	// work with the others of its kind evenly.
+	// Ceiling is the maximum number of messages per second of one goroutine. It assumes that the goroutine has its own
+	// processor, and that the goroutines of its kind share the work evenly.
 	Ceiling float64 `json:"ceiling_per_s,omitempty"`
 }
 
-// modulePath is left out of the names of functions.
+// modulePath is removed from function names.
 const modulePath = "github.com/lockstep-mq/lockstep/"
 
-// runtimeSection is all work of the Go runtime in goroutines and threads of its own, such as the collector's. Ceilings
+// runtimeSection is the work of the Go runtime in its own goroutines and threads, such as garbage collection. Ceilings
 // do not apply to it.
 const runtimeSection = "runtime"
 
-// startsDispatcher begins both goroutines of a queue's dispatcher, which do different work.
+// startsDispatcher starts both goroutines of a queue's dispatcher, which do different work.
 const startsDispatcher = modulePath + "server/dispatch.(*Registry).start."
 
-// sections adds up a CPU profile by the function that each goroutine begins with.
+// sections groups a CPU profile by the start function of each goroutine.
 func sections(node string, cpu *profile.Profile, goroutines map[string]int, messages int) []Section {
 	nanos := map[string]int64{}
 	for _, s := range cpu.Sample {
@@ -67,7 +68,7 @@ func sections(node string, cpu *profile.Profile, goroutines map[string]int, mess
 	return out
 }
 
-// root is the function that the goroutine of a sample begins with; not one whose only purpose is to begin another one.
+// root returns the start function of a sample's goroutine. It skips functions that only start another one.
 func root(s *profile.Sample) string {
 	for i := len(s.Location) - 1; i >= 0; i-- {
 		lines := s.Location[i].Line
@@ -81,13 +82,13 @@ func root(s *profile.Sample) string {
 			case strings.HasPrefix(name, "runtime."):
 				return runtimeSection
 			}
-			return strings.TrimSuffix(strings.TrimPrefix(name, modulePath), "-fm") // a method as a value
+			return strings.TrimSuffix(strings.TrimPrefix(name, modulePath), "-fm") // a method value
 		}
 	}
 	return runtimeSection
 }
 
-// count adds up a profile of goroutines by the function that each begins with.
+// count groups a goroutine profile by start function.
 func count(goroutines *profile.Profile) map[string]int {
 	out := map[string]int{}
 	for _, s := range goroutines.Sample {
@@ -96,8 +97,8 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual is the median of several counts, of two in the middle the higher, for each kind; a kind that a count does not
-// have was not there then.
+// usual returns the median of several counts for each kind; of two middle values, the higher. A kind that is missing
+// from a count counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}
 	for _, c := range counts {
@@ -146,7 +147,7 @@ func (n inspector) profile(ctx context.Context, path string) (p *profile.Profile
 	return p, nil
 }
 
-// cpu profiles the node for a time.
+// cpu records a CPU profile of the node.
 func (n inspector) cpu(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 	return n.profile(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(d.Seconds())))
 }
@@ -159,7 +160,7 @@ func (n inspector) goroutines(ctx context.Context) (map[string]int, error) {
 	return count(p), nil
 }
 
-// waited is how many seconds the node's goroutines have waited for locks since its start.
+// waited is the total time in seconds that the node's goroutines have waited for locks since its start.
 const waited = "go_sync_mutex_wait_total_seconds_total"
 
 func (n inspector) waited(ctx context.Context) (seconds float64, err error) {

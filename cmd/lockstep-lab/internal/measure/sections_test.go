@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSections: time is that of the function which a goroutine begins with, past what only begins goroutines.
+// CPU time is attributed to the start function of a goroutine, skipping functions that only start goroutines.
 func TestSections(t *testing.T) {
 	stack := func(names ...string) []*profile.Location { // the innermost first
 		var out []*profile.Location
@@ -36,7 +36,7 @@ func TestSections(t *testing.T) {
 	}, sections("active", cpu, goroutines, 10))
 }
 
-// TestUsual: what is there for most of the time counts, not what a single look at the begin or at the end finds.
+// The median of several counts is used, so that a single count at the start or the end has no effect.
 func TestUsual(t *testing.T) {
 	require.Equal(t, map[string]int{"read": 5, "dispatch": 1, "left": 0}, usual([]map[string]int{
 		{"read": 1, "dispatch": 2, "left": 1}, {"read": 5, "dispatch": 1}, {"read": 5, "dispatch": 1},
@@ -44,7 +44,7 @@ func TestUsual(t *testing.T) {
 	require.Empty(t, usual(nil))
 }
 
-// TestSectionsOfDispatcher: what delivers messages of a queue is told apart from what settles them.
+// The goroutine that delivers messages of a queue is distinguished from the one that settles them.
 func TestSectionsOfDispatcher(t *testing.T) {
 	begun := func(method string) *profile.Sample {
 		var s profile.Sample

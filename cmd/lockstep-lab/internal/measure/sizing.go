@@ -2,20 +2,20 @@
 
 package measure
 
-// Size is what a pair carries at most whose nodes have a machine each with so many processors like those of a
-// measurement. It is derived from processor time and was not measured on such machines: the bandwidth of memory, disk
-// and network, waiting for locks and the work of the scheduler are not in it.
+// Size is the estimated maximum rate of a pair whose nodes each have a machine with the given number of processors. It
+// is derived from the processor time of a measurement, and assumes the same processors. It was not measured on such
+// machines: it ignores the bandwidth of memory, disk and network, lock waits and scheduling.
 type Size struct {
 	Processors int `json:"processors"`
-	// ByProcessors is how many messages a second the busier node has processor time for.
+	// ByProcessors is the maximum number of messages per second by the processor time of the busier node.
 	ByProcessors float64 `json:"processors_allow_per_s"`
-	// BySerial is how many the longest section has time for of which there is one goroutine.
+	// BySerial is the maximum number of messages per second of the longest section that has a single goroutine.
 	BySerial float64 `json:"serial_allows_per_s"`
-	// Limit is what allows less: "active" or "standby" when it is that node's processors, else the section's function.
+	// Limit is the limiting resource: "active" or "standby" for that node's processors, else the section's function.
 	Limit string `json:"limit"`
 }
 
-// Rate is the lower one of both.
+// Rate returns the lower of both limits.
 func (s Size) Rate() float64 { return min(s.ByProcessors, s.BySerial) }
 
 // sizing derives sizes from the sections of both nodes.
@@ -33,7 +33,7 @@ func sizing(sections []Section) []Size {
 		busier = "standby"
 	}
 	if cpu[busier] == 0 || serial.CPU == 0 {
-		return nil // a load so short that no sample was taken
+		return nil // the load was too short for a sample
 	}
 	var out []Size
 	for _, n := range []int{2, 4, 8, 16, 32, 64} {

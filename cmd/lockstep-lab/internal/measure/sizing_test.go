@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSizing: what one goroutine does alone limits larger machines, and the processors of the busier node smaller ones.
+// The work of a single goroutine limits larger machines, and the processors of the busier node limit smaller ones.
 func TestSizing(t *testing.T) {
 	sizes := sizing([]Section{
 		{Node: "active", Function: "read", Goroutines: 5, CPU: 6, Ceiling: 5e6 / 6},

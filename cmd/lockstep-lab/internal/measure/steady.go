@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// This file publishes at a steady rate while something else happens, and measures phases of that apart.
+// Publishing at a constant rate during other operations, with separate measurements for each phase.
 
-// slotTime is how finely slow moments are told apart, and slowest how many of them are told.
+// slotTime is the resolution of slow periods, and slowest the number of reported ones.
 const (
 	slotTime = 100 * time.Millisecond
 	slowest  = 5
@@ -33,37 +33,38 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
-	// BySecond has the longest latency of what was answered in each second of the phase.
+	// BySecond is the longest latency of the messages acknowledged in each second of the phase.
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
-// steadyLoad publishes at a steady rate, and measures the phases apart.
+// steadyLoad publishes at a constant rate, and measures the phases separately.
 type steadyLoad struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
 	since time.Time
 	slow  []float64 // the longest latency in each second since then, in milliseconds
-	step  string    // what happens now, as the measurement calls it
+	step  string    // current step of the operation
 	slots []Slow    // the longest latency in each slotTime
 }
 
-// Slow is a moment in which messages took long.
+// Slow is a period in which messages were slow.
 type Slow struct {
-	// At is when the first of them was answered, in seconds from the begin of the phase, and P100 the longest latency.
+	// At is when the first of them was acknowledged, in seconds since the start of the phase. P100 is the longest
+	// latency.
 	At   float64 `json:"at_s"`
 	P100 float64 `json:"max_ms"`
-	// Step of what was going on, where it has several.
+	// Step of the operation, if it has several.
 	Step string `json:"step,omitempty"`
 }
 
-// during names what happens from now on.
+// during sets the current step of the operation.
 func (p *steadyLoad) during(step string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.step = step
 }
 
-// slowMoments are the slowest ones of the phase that has just ended or goes on, the slowest first.
+// slowMoments returns the slowest periods of the current or last phase, the slowest first.
 func (p *steadyLoad) slowMoments() []Slow {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +72,7 @@ func (p *steadyLoad) slowMoments() []Slow {
 	return all[:min(len(all), slowest)]
 }
 
-// next ends a phase and begins another.
+// next ends a phase and starts another.
 func (p *steadyLoad) next() Latencies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +85,7 @@ func (p *steadyLoad) next() Latencies {
 	}
 }
 
-// Took notes a latency.
+// Took records a latency.
 func (p *steadyLoad) Took(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,13 +105,14 @@ func (p *steadyLoad) Took(d time.Duration) {
 	}
 }
 
-// steady says what is published.
+// steady configures the load.
 type steady struct {
 	queue                            string
 	sizeBytes, perSecond, publishers int
 }
 
-// publishSteadily publishes while fn runs. When publishing fails, the context of fn ends and the error is that.
+// publishSteadily publishes while fn runs. If publishing fails, it cancels the context of fn and returns the publish
+// error.
 func publishSteadily(
 	ctx context.Context, t bench.Target, o steady, fn func(context.Context, *steadyLoad) error,
 ) error {
@@ -134,7 +136,7 @@ func publishSteadily(
 	}
 	err = fn(runCtx, p)
 	if cause := context.Cause(runCtx); cause != nil {
-		err = cause // why nothing is published any more says more
+		err = cause // the error of the publisher is more specific
 	}
 	stop(nil)
 	running.Wait()
@@ -144,8 +146,8 @@ func publishSteadily(
 	return err
 }
 
-// run publishes one message each interval, from first on, until ctx ends. A message that is late because the one before
-// it took long counts from when it was due.
+// run publishes one message per interval, starting at first, until ctx ends. The latency of a message that was delayed
+// by the previous one is measured from the time at which it was due.
 func (p *steadyLoad) run(
 	ctx context.Context, producer *client.Producer, queue string, m client.Message, first time.Time,
 	interval time.Duration,
@@ -169,7 +171,7 @@ func (p *steadyLoad) run(
 	}
 }
 
-// letPass lets time pass.
+// letPass waits for d, or until ctx ends.
 func letPass(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -179,7 +181,7 @@ func letPass(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fillStore publishes until the store holds so much, and has both nodes write it to pages.
+// fillStore publishes until the store has the given size, and writes checkpoints on both nodes.
 func fillStore(ctx context.Context, t bench.Target, queue string, storeBytes int64) error {
 	producers, err := bench.NewProducers(ctx, t.Client, 2)
 	if err != nil {

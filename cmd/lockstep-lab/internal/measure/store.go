@@ -19,38 +19,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// EmbeddedOptions say how the embedded store is opened and loaded: no gRPC, no replication, one goroutine.
+// EmbeddedOptions configure the embedded store and its load: no gRPC, no replication, one goroutine.
 type EmbeddedOptions struct {
 	// Dir for the data; it must be empty.
 	Dir string
 	// SizeBytes of a body.
 	SizeBytes int
-	// Batch is how many messages are one transaction.
+	// Batch is the number of messages per transaction.
 	Batch int
 	// Sync mode: "always", "interval" or "off".
 	Sync string
-	// PageSize and MemoryBudget, of the process, in bytes; 0 for the defaults.
+	// PageSize and the MemoryBudget of the process, in bytes; 0 for the defaults.
 	PageSize     int
 	MemoryBudget int64
-	// PageCache says what stays in the system's cache.
+	// PageCache configures the use of the system's page cache.
 	PageCache store.PageCache
 }
 
-// StoreOptions say how to load the embedded store with bursts.
+// StoreOptions configure the load with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
-	// Messages of each of the Bursts; each burst is read back before the next one. Nothing is acknowledged: the store
+	// Messages of each of the Bursts. Each burst is read before the next one. Nothing is acknowledged, so the store
 	// grows.
 	Messages, Bursts int
 	// Pause between two bursts.
 	Pause time.Duration
-	// Warm writes as much as the run will use, and deletes it, before anything is measured.
+	// Warm writes as much data as the run will use, and deletes it, before the measurement.
 	Warm bool
-	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It needs root and a memory cgroup; if that
-	// cannot be had, the Note of the results says so.
+	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It requires root and a memory cgroup. If it
+	// cannot be set, the Note of the results contains the reason.
 	MemoryLimit int64
-	// Far closes the store after the bursts, and measures how long it takes to open, and a reader that begins at the
-	// first message, beside a plain read of the page file.
+	// Far closes the store after the bursts. It measures opening it, and a reader that starts at the first message,
+	// compared with a plain read of the page file.
 	Far bool
 }
 
@@ -61,7 +61,7 @@ type embedded struct {
 	builder txn.Builder
 	body    []byte
 	next    uint64        // sequence to read next
-	opened  time.Duration // how long the last start took
+	opened  time.Duration // duration of the last start
 	note    string
 }
 
@@ -77,7 +77,6 @@ const (
 	readBytes    = 1 << 20
 )
 
-// openEmbedded opens a store in o.Dir.
 func openEmbedded(o EmbeddedOptions) (*embedded, error) {
 	e := &embedded{EmbeddedOptions: o, body: bench.Body(o.SizeBytes), next: 1}
 	err := e.open()
@@ -98,7 +97,7 @@ func (e *embedded) open() error {
 	return err
 }
 
-// budget is that of the process, as memory.budget is of a node's.
+// budget returns the memory budget of the process, like memory.budget of a node.
 func (e *embedded) budget() int64 {
 	if e.MemoryBudget == 0 {
 		return config.Default().Memory.Budget.Bytes()
@@ -116,7 +115,7 @@ func (e *embedded) close() error {
 	return s.Close()
 }
 
-// result is one that begins now.
+// result returns a new result.
 func (e *embedded) result(workload, phase string) bench.Result {
 	return bench.Result{
 		Workload: workload, Phase: phase, Setup: "embedded", Sync: e.Sync, SizeBytes: e.SizeBytes, Batch: e.Batch,
@@ -124,7 +123,7 @@ func (e *embedded) result(workload, phase string) bench.Result {
 	}
 }
 
-// measure runs fn and fills in what it took of this process.
+// measure runs fn and sets the resource usage of this process.
 func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error {
 	bench.ResetPeaks(bench.Self())
 	m := bench.NewMeter(nil, e.Dir)
@@ -138,10 +137,10 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 	return nil
 }
 
-// Store measures writing bursts and reading them back. Two results for each burst: of a "write" a latency is that of
-// one transaction, durable as the sync mode says and readable; of a "read" that of one read of up to 1000 messages or 1
-// MiB. Checksums are verified by the reads that come from pages, and every body is looked at. With Far there are two
-// more: "start", and "read far".
+// Store measures writing bursts and reading them back. It reports two results for each burst. A latency of "write" is
+// that of one transaction, readable and durable according to the sync mode. A latency of "read" is that of one read of
+// up to 1000 messages or 1 MiB. Reads from pages verify checksums, and every body is accessed. With Far there are two
+// more results: "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
 		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
@@ -187,9 +186,9 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 	return r.far(ctx, o.Messages*o.Bursts, tell)
 }
 
-// StoreBytes is what a run of Store will write to the page file and keep of the log, roughly.
+// StoreBytes returns the approximate size that a run of Store writes to the page file and keeps in the log.
 func StoreBytes(messages, bursts, sizeBytes int) int64 {
-	const recordBytes = 40 // around a body
+	const recordBytes = 40 // overhead per body
 	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
 	return data + min(data, store.DefaultCheckpointBytes+store.DefaultLogKeepBytes)
 }
@@ -211,7 +210,7 @@ func (e *embedded) burst(ctx context.Context, burst, messages int, report func(b
 	return nil
 }
 
-// far measures a start, and a reader that begins at the first message while nothing of the store is in the page cache.
+// far measures a start, and a reader that starts at the first message with an empty page cache.
 func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
@@ -252,7 +251,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	if err != nil {
 		return err
 	}
-	// Before and after: a host below may have kept what was read the first time.
+	// The mean of before and after, since a host below may have cached the data of the first read.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
 	result.Note = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
@@ -267,19 +266,19 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// createQueue makes a queue with one subscription.
+// createQueue creates a queue with one subscription.
 func (e *embedded) createQueue(name string) error {
 	return e.commit(func() { e.builder.CreateQueue(name, txn.Config{}, "default") })
 }
 
-// commit makes one transaction: log, sync, apply.
+// commit executes one transaction: log, sync, apply.
 func (e *embedded) commit(fill func()) error {
 	return e.commitMany(1, func(int) { fill() })
 }
 
-// commitMany makes transactions that are written and synced together.
+// commitMany executes transactions that are written and synced together.
 func (e *embedded) commitMany(transactions int, fill func(i int)) (err error) {
-	frames, end := make([]byte, 0, e.Batch*(e.SizeBytes+64)+transactions*256), e.store.End() // the store keeps it
+	frames, end := make([]byte, 0, e.Batch*(e.SizeBytes+64)+transactions*256), e.store.End() // the store retains it
 	for i := range transactions {
 		start := len(frames)
 		e.builder.Begin(wal.BeginFrame(frames), time.Now().UnixMilli(), nil)
@@ -315,8 +314,8 @@ func (e *embedded) write(ctx context.Context, messages int, out *bench.Result) e
 	})
 }
 
-// transactions commits count of something in transactions of Batch; fill is given the time, how many there were, and
-// how many to put into the transaction.
+// transactions commits count items in transactions of Batch items. fill receives the time, the number of items before,
+// and the number to add to the transaction.
 func (e *embedded) transactions(
 	ctx context.Context, count int, out *bench.Result, fill func(nowMS int64, done, n int),
 ) error {
@@ -335,7 +334,7 @@ func (e *embedded) transactions(
 	return nil
 }
 
-// read reads the first queue on from where the last read ended.
+// read continues reading the first queue after the end of the last read.
 func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) error {
 	h, start := bench.NewHistogram(), time.Now()
 	var batch []store.Delivery
@@ -370,8 +369,8 @@ func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) er
 	return nil
 }
 
-// Trend compares the rates of the last half of the bursts with those of the first two; ok is false when there are fewer
-// than four. With 16 bursts these are the last 8.
+// Trend returns the ratio of the rate of the last half of the bursts to that of the first two. ok is false for fewer
+// than four bursts. With 16 bursts the last half is 8.
 func Trend(bursts []bench.Result) (ratio float64, ok bool) {
 	if len(bursts) < 4 {
 		return 0, false

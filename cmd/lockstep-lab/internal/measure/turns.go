@@ -10,15 +10,15 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// turner is a store that is measured in slices, in turns with others: so all of them meet the same disk and the same
-// machine.
+// turner is a store that is measured in slices, alternating with others, so that all have the same disk and machine
+// conditions.
 type turner struct {
 	e      *embedded
 	slices []bench.Result
 }
 
-// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The store that begins is the
-// last one in the next turn.
+// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The first store of a turn is
+// the last one in the next turn.
 func takeTurns(
 	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error,
 	tidy func(*turner) error,
@@ -45,9 +45,9 @@ func takeTurns(
 	return nil
 }
 
-// total sums the slices up: Rate is the median, CPU and bytes are of all. If first is not nil, Ratio is the median of
-// the ratios of each slice's rate to that of first's slice of the same turn, and CPURatio that of all CPU time per
-// message.
+// total combines the slices: Rate is the median; CPU and bytes are totals. If first is not nil, Ratio is the median of
+// the ratios of each slice's rate to that of first's slice of the same turn. CPURatio is the ratio of the total CPU
+// time per message.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
 	out.Median = false // of rounds
@@ -81,7 +81,7 @@ func (t *turner) total(first *turner) bench.Result {
 	return out
 }
 
-// withCheckpoint measures count of something that fn does, and the checkpoint after it.
+// withCheckpoint measures fn, which processes count items, and a checkpoint after it.
 func (e *embedded) withCheckpoint(
 	ctx context.Context, count int, out *bench.Result, fn func(*bench.Result) error,
 ) error {

@@ -15,41 +15,41 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// wipeBound is how long a wiped standby may take to be in sync again.
+// wipeBound bounds the time until a wiped standby is in sync again.
 const wipeBound = 30 * time.Minute
 
-// fillBytes is the size of the messages that a store is filled with.
+// fillBytes is the size of the messages that fill the store.
 const fillBytes = 4096
 
-// WipeOptions say what is in the store, and what is published meanwhile.
+// WipeOptions configure the stored data and the load.
 type WipeOptions struct {
-	// StoreBytes of bodies that are in the store.
+	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64
-	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which
-	// waits for its answers.
+	// SizeBytes, PerSecond and Publishers define the load: message size, total rate, and the number of publishers, each
+	// of which waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Before is for how long it is measured with both nodes, first, and again at the end.
+	// Before is the duration of the measurement with both nodes, at the start and again at the end.
 	Before time.Duration
-	// Settle is how long nothing is done after the store was filled: a disk that is limited in what it may write has to
-	// recover.
+	// Settle is the pause after the store was filled. A disk with a write limit needs it to recover.
 	Settle time.Duration
 }
 
-// WipeResult is what became of it. Latencies are in milliseconds, from the time at which a message was due; MB are 10^6
-// bytes.
+// WipeResult is the result of Wipe. Latencies are in milliseconds, from the time at which a message was due; MB are
+// 10^6 bytes.
 type WipeResult struct {
 	Workload  string  `json:"workload"`
 	Sync      string  `json:"sync"`
 	StoreMB   float64 `json:"store_mb"`
 	SizeBytes int     `json:"size_bytes"`
 	PerSecond int     `json:"per_second"`
-	// Before, from the end of the standby until it was in sync again, and after that.
+	// Before is the phase with both nodes, While lasts from the stop of the standby until it is in sync again, and
+	// After follows.
 	Before Latencies `json:"before"`
 	While  Latencies `json:"while"`
 	After  Latencies `json:"after"`
-	// P99Ratio is the p99 while, in those before.
+	// P99Ratio is the p99 in While, divided by that in Before.
 	P99Ratio float64 `json:"p99_ratio"`
-	// SnapshotMB is what was copied, in SnapshotSeconds, with its installation.
+	// SnapshotMB was copied and installed in SnapshotSeconds.
 	SnapshotMB      float64 `json:"snapshot_mb"`
 	SnapshotSeconds float64 `json:"snapshot_s"`
 	SnapshotRate    float64 `json:"snapshot_mb_per_s"`
@@ -57,8 +57,8 @@ type WipeResult struct {
 	InSyncSeconds float64 `json:"in_sync_s"`
 }
 
-// Wipe fills the store, publishes at a steady rate, and takes the standby's disk away: it is killed, its data is
-// removed, and it is started again at once.
+// Wipe fills the store, publishes at a constant rate, and wipes the standby: it is killed, its data is removed, and it
+// is restarted immediately.
 func Wipe(ctx context.Context, t bench.Target, o WipeOptions) (WipeResult, error) {
 	r := WipeResult{Workload: "wipe", Sync: t.Sync, SizeBytes: o.SizeBytes, PerSecond: o.PerSecond}
 	names := bench.QueueNames(2)
@@ -77,7 +77,7 @@ func Wipe(ctx context.Context, t bench.Target, o WipeOptions) (WipeResult, error
 	return r, err
 }
 
-// wipe is what is done while messages are published.
+// wipe runs the phases while messages are published.
 func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o WipeOptions) error {
 	if err := letPass(ctx, o.Before/4); err != nil { // until connections and caches are warm
 		return err
@@ -95,8 +95,8 @@ func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o 
 	if err := standby.Kill(); err != nil {
 		return err
 	}
-	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well:
-	// that is not what a lost disk does to the other machines.
+	// Renaming avoids deletion during the measurement. Deleting gigabytes delays everything else on the same filesystem
+	// for half a second, including the coordinator. A lost disk does not affect the other machines that way.
 	lost := standby.DataDir() + ".lost"
 	if err := os.Rename(standby.DataDir(), lost); err != nil {
 		return fmt.Errorf("wipe the standby: %w", err)
@@ -123,7 +123,7 @@ func (r *WipeResult) wipe(ctx context.Context, t bench.Target, p *steadyLoad, o 
 	return err
 }
 
-// readSnapshot finds in the standby's own log how much it received, in MB, and how long that took.
+// readSnapshot returns the size of the received snapshot from the standby's log, in MB, and its duration.
 func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err error) {
 	f, err := os.Open(n.LogFile())
 	if err != nil {
@@ -140,7 +140,7 @@ func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err er
 			Bytes uint64 `json:"bytes"`
 		}
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
-			continue // what a node says to people
+			continue // a line that is not JSON
 		}
 		at, err := time.Parse("2006-01-02T15:04:05.000Z0700", line.TS)
 		if err != nil || at.Before(since.Add(-time.Second)) {
