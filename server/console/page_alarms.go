@@ -10,20 +10,18 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// runbook is where the runbook is; the kind of a condition names its section.
+// runbook is the address of the runbook; each kind of condition is a section.
 const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/runbook.md#"
 
-// alarmsPage shows all conditions.
 func alarmsPage() Page {
 	return Page{
 		Path: "/alarms", Title: "Alarms", Key: "a", Right: "any", Template: "alarms", Live: true, Load: loadAlarms,
 	}
 }
 
-// alarmsView is what the page Alarms shows.
 type alarmsView struct {
 	Conditions []*pb.Condition
-	Silent     []*nodeView // nodes that do not answer
+	Silent     []*nodeView // nodes that do not respond
 	Runbook    string
 }
 
@@ -41,7 +39,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// gather has the conditions that any node tells, each once, the most serious first.
+// gather merges the conditions of all nodes without duplicates, the most severe first.
 func gather(nodes []*nodeView) []*pb.Condition {
 	type key struct{ kind, node string }
 	known := make(map[key]bool)
