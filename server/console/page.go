@@ -82,7 +82,6 @@ type Done struct {
 	// Goto is the next page; empty: the current page.
 	Goto string
 	// Show is the name of a template, in the file of the page, shown with Data in the dialog instead of the message.
-	//
 	Show string
 	Data any
 }
