@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// VerifiedToProto converts what the check of a save-set found.
+// VerifiedToProto converts the result of a backup verification.
 func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 	out := &pb.VerifyBackupResult{Set: SetToProto(&r.Set), Restorable: r.Problem == nil, Archive: r.Archive}
 	if r.Problem != nil {
@@ -23,7 +23,6 @@ func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 	return out
 }
 
-// PageMapToProto converts a page map.
 func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
 	out := &pb.GetPageMapResponse{
 		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),
