@@ -120,7 +120,7 @@ func ParseRatio(text string) (Ratio, error) {
 // String returns the form that ParseRatio reads.
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within caps the limits on pending data at fractions of the memory budget. The default limits are below these caps for
+// Within caps limits at fractions of the memory budget. The default limits are below these caps for
 // the default budget. One transaction is always possible, regardless of its size.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))

@@ -86,8 +86,8 @@ func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// begin registers a running handler, and returns the caller of the call. If the caller has left, the peer has no
-// address.
+// begin registers a running handler, and returns the caller of the call. If the caller has left, the peer
+// has a placeholder address.
 func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
 	l.mu.Lock()

@@ -69,7 +69,8 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocess.Link)
 	return pb.NewQueueServiceClient(link), link
 }
 
-// A call belongs to the caller it names until that caller leaves; other calls have no address and no certificate.
+// A call belongs to the caller it names until that caller leaves; other calls have a placeholder
+// address and no certificate.
 func TestCallers(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{

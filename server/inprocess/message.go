@@ -18,7 +18,7 @@ import (
 // item is a message in transit: passed by reference, or encoded.
 type item struct {
 	handed proto.Message // nil: encoded
-	bytes  int           // encoded size; for a message passed by reference an upper bound, unless that would exceed the limit
+	bytes  int           // encoded size, or an estimate if handed; into computes the exact size near the limit
 	data   mem.BufferSlice
 }
 
@@ -45,7 +45,7 @@ func pack(v any) (item, error) {
 			return item{handed: m}, nil
 		}
 	case *pb.ConsumeRequest:
-		if m.GetAttach() == nil { // without error texts
+		if m.GetAttach() == nil { // has no strings to validate
 			return item{handed: m, bytes: proto.Size(m)}, nil
 		}
 	case Maker:
