@@ -29,7 +29,7 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
-	left := inSync(self) // the other node was active and has left the in-sync set, since it may have lost data, too (INV-6)
+	left := inSync(self) // the active has left the in-sync set, since it may have lost data, too (INV-6)
 	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record
