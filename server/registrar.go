@@ -37,7 +37,7 @@ type Services interface {
 }
 
 // Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. gRPC would return
-// INTERNAL, which blames the node and suggests a retry. gRPC ends a call whose request its codec rejects. The server
+// INTERNAL, which blames the node and suggests a retry. gRPC ends a call if the codec rejects its request. The server
 // must therefore use codec.MarkingServerOptions, which marks the request instead, and all services must be registered
 // here: their handlers reject marked requests.
 type Registrar struct {
@@ -47,7 +47,7 @@ type Registrar struct {
 	Gate *gate.Gate
 }
 
-// RegisterService registers a copy of desc whose handlers check the requests they receive.
+// RegisterService registers a copy of desc with handlers that check the received requests.
 func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	own := *desc
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)

@@ -88,7 +88,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.encode(size, func(o *Output) error { return o.message(m) })
 }
 
-// message appends a message whose size is cached.
+// message appends a message with a cached size.
 func (o *Output) message(m proto.Message) (err error) {
 	o.B, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(o.B, m)
 	return err //nolint:wrapcheck // encode does

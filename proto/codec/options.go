@@ -14,7 +14,7 @@ func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
 }
 
-// BulkDialOptions is DialOptions for a connection with one call whose large messages, up to the given size, are
+// BulkDialOptions is DialOptions for a connection with one call with large messages, up to the given size, that are
 // retained: they are received directly into their final memory.
 func BulkDialOptions(most int) []grpc.DialOption {
 	c := newCodec()
@@ -28,8 +28,8 @@ func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
 }
 
-// MarkingServerOptions is ServerOptions for a server whose handlers call Undecodable for each request: without it gRPC
-// ends the call with INTERNAL before the handler runs.
+// MarkingServerOptions is ServerOptions for a server with handlers that call Undecodable for each request: without it
+// gRPC ends the call with INTERNAL before the handler runs.
 func MarkingServerOptions() []grpc.ServerOption {
 	c := newCodec()
 	c.marks = true

@@ -110,7 +110,7 @@ func TestReceivedInPlace(t *testing.T) {
 		{5000, 0},
 		{15_000, 0},
 		{16_300, 0},
-		{maxFrame - prefixBytes - 5, maxFrame}, // a full frame, whose memory is reused
+		{maxFrame - prefixBytes - 5, maxFrame}, // a full frame, with reused memory
 		{20_000, maxFrame},
 		{32_000, maxFrame},
 		{33_000, maxFrame + 1024}, // gRPC requests no memory for less
@@ -162,7 +162,7 @@ func TestReceivedAhead(t *testing.T) {
 	require.LessOrEqual(t, *n, ahead*(maxFrame+1024))
 }
 
-// A message whose last part was received in the place of another message, and fits there, is not confused with it.
+// If the last part of a message was received in the place of another one, and fits there, the two are not confused.
 func TestAnothersPlace(t *testing.T) {
 	overwrites(t)
 	c, w := inPlaces()

@@ -26,8 +26,8 @@ func WithHeld(ctx context.Context, h *Held) context.Context {
 	return context.WithValue(ctx, heldKey{}, h)
 }
 
-// WhileMay ends the stream of a context when check fails, immediately or after a change of the rules, even while the
-// handler waits for a client that does not read. The check may be called from any goroutine.
+// WhileMay ends the stream of a context when check fails, immediately or after a change of the rules. It does so even
+// while the handler waits for a slow client. The check may be called from any goroutine.
 func WhileMay(ctx context.Context, check func() error) error {
 	if err := check(); err != nil {
 		return err

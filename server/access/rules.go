@@ -193,8 +193,8 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret that a node sends to the other one if it has no better credentials; nil if there
-// is none. It must not be modified.
+// PeerSecret returns the shared secret that a node sends to the other one if it has no better credentials; nil if not
+// set. It must not be modified.
 func (r *Rules) PeerSecret() []byte {
 	if t := r.Table(); t != nil {
 		return t.peer

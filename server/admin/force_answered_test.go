@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Neither node may hold everything, such as after a power failure of both with sync=off. The operator is then told to
-// stop the node that holds less, regardless of which node is asked. The other node is not suggested for a role that it
-// cannot take.
+// Neither node may hold everything, such as after a power failure of both with sync=off. The error then advises the
+// operator to stop the node that holds less, regardless of which node is asked. The other node is not suggested for a
+// role that it cannot take.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}

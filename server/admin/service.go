@@ -175,8 +175,9 @@ func pairStatus(st *state.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes lists the nodes of the pair: nodes in the cluster record, nodes in sync (a new standby can be in sync
-// before it has announced itself), and nodes that announced themselves, whose liveness key has a newer address.
+// knownNodes lists the nodes of the pair: nodes in the cluster record, nodes in sync, and announced nodes. A new
+// standby can be in sync before it announces itself. The liveness key of an announced node may have a newer address
+// than the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {

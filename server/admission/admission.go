@@ -381,7 +381,7 @@ func (s *source) oldest(now time.Time) *Conn {
 	return c
 }
 
-// forget removes a source whose state is back at the defaults. mu is held.
+// forget removes a source without connections and with all tries refilled. mu is held.
 func (l *Listener) forget(s *source, limits Limits, now time.Time) {
 	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
 		delete(l.sources, s.host)

@@ -309,7 +309,7 @@ func TestPeer(t *testing.T) {
 	})
 }
 
-// A connection whose calls fail authentication is closed, unless an earlier call was admitted.
+// A connection with calls that fail authentication is closed, unless an earlier call was admitted.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")

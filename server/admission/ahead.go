@@ -16,9 +16,9 @@ import (
 // per call, but a connection may have thousands of calls. This file counts them over all calls of all connections:
 // received DATA frames minus requests that handlers have finished.
 //
-// Above the limit, connections from addresses that hold more than their fraction are not read. Connections whose
-// clients hold much data without letting it be processed are closed. A large request over a slow line does not qualify
-// while it keeps growing. A complete request does not either, since it waits for the node.
+// Above the limit, connections from addresses that hold more than their fraction are not read. A connection is closed
+// if its client holds much data that cannot be processed. A large request over a slow line does not qualify while it
+// keeps growing. A complete request does not either, since it waits for the node.
 
 const (
 	// aheadTick is the interval of the checks while the limit is exceeded.
@@ -84,7 +84,7 @@ type Incoming struct {
 	bytes    int64
 	working  int64 // part of bytes: the request being processed
 	running  bool  // the handler is running
-	over     bool  // no more data will arrive
+	over     bool  // all data has arrived
 	released bool
 }
 
@@ -190,7 +190,7 @@ func (in *Incoming) Took(bytes int) {
 }
 
 // Waits records that a request waits for the node until over is called. In the meantime no client is penalized for data
-// it holds, including clients whose requests wait behind this one.
+// it holds, including clients with requests behind this one.
 func (in *Incoming) Waits() (over func()) {
 	if in == nil {
 		return func() {}
@@ -339,8 +339,8 @@ func (l *Listener) relieve() {
 }
 
 // worstOf returns the connection to close: the largest holder among those that hold too much, counted per connection
-// and per address; nil if no connection qualifies. awaited, if not nil, is the connection whose request is still
-// growing: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+// and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing request:
+// neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
 func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]int64, awaited *Conn) (worst *Conn) {
 	a := &l.ahead
 	working := int64(0)

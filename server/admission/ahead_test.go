@@ -224,7 +224,7 @@ func testHoarding(t *testing.T) {
 	go func() {
 		for time.Since(began) < time.Minute {
 			select {
-			case s.taking <- struct{}{}: // it may be from the hoarder, whose requests never complete
+			case s.taking <- struct{}{}: // it may be from the hoarder, which never completes a request
 			case <-t.Context().Done():
 				return
 			}
@@ -243,7 +243,7 @@ func testHoarding(t *testing.T) {
 	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
 }
 
-// A client whose requests wait for the node is not closed for held data; it is closed when the requests wait for the
+// A client is not closed for held data while its requests wait for the node. It is closed when they wait for the
 // client.
 func TestWaitingIsNotHoarding(t *testing.T) { synctest.Test(t, testWaitingIsNotHoarding) }
 

@@ -211,7 +211,7 @@ func (l *Log) repeats(r *Record) bool {
 	return true
 }
 
-// unsaid returns the records of counted refusals whose time has expired; all of them for the zero time.
+// unsaid returns the records of counted refusals after repeatTime; all of them for the zero time.
 func (l *Log) unsaid(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -305,8 +305,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Read returns the records in memory from a number, the next number, how many of the requested records are no longer in
-// memory, and a channel that is closed when more records exist.
+// Read returns the records in memory from a number, and the next number. missed is the number of requested records no
+// longer in memory. more is closed when further records exist.
 func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

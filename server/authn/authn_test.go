@@ -349,7 +349,7 @@ func TestTokens(t *testing.T) {
 	require.NotContains(t, err.Error(), "good")
 }
 
-// A node that does not accept JWTs says so in the error.
+// The error of a node without JWT support names the cause.
 func TestNoJWT(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// ofConnection returns the identity of the client certificate of a call's connection, verified against tls.ca; nil if
-// there is none.
+// ofConnection returns the identity of the client certificate of a call's connection, verified against tls.ca; nil
+// without one.
 func ofConnection(ctx context.Context) (*access.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -110,7 +110,7 @@ func (k *keys) generation() uint64 {
 }
 
 // load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the time to
-// retry, unless another call has fetched the keys while this one waited.
+// retry. It returns nil if another call has fetched the keys while this one waited.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {

@@ -200,7 +200,7 @@ func (b *Book) Now() []Condition {
 	return all
 }
 
-// Worst returns the highest severity among conditions; 0 if there are none.
+// Worst returns the highest severity among conditions; 0 if the list is empty.
 func Worst(all []Condition) Severity {
 	worst := Severity(0)
 	for i := range all {

@@ -56,7 +56,7 @@ type pairView struct {
 	// Active and Standby are the nodes of the cluster record; nil if missing.
 	Active, Standby *nodeView
 	Link            link
-	Totals          *nodeView // the node whose queues are shown
+	Totals          *nodeView // source of the queue totals
 	Rates, Depth    chart
 	// NoActive: no node serves clients; a forced failover may be required.
 	NoActive bool

@@ -78,7 +78,7 @@ func TestMatch(t *testing.T) {
 		{`size < 10`, false, true},
 		{`published_at == timestamp("2023-11-14T22:13:20Z")`, true, true},
 		{`published_at.getHours() == 22`, true, true},
-		{`expires_at - published_at == duration("60s")`, true, false}, // of the other message: longer than the maximum duration
+		{`expires_at - published_at == duration("60s")`, true, false}, // other message: exceeds the maximum duration
 		{`expires_at > timestamp("2100-01-01T00:00:00Z")`, false, true},
 		{`deliver_at > published_at`, true, false},
 		{`1 / size > 0`, false, false},
@@ -133,7 +133,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A message whose evaluation exceeds the cost limit does not match, and the evaluation is aborted.
+// A message does not match if its evaluation exceeds the cost limit; the evaluation is aborted.
 func TestCostOfEvaluation(t *testing.T) {
 	f, err := filter.Compile(`properties.all(k, ` + strings.Repeat(`k.contains("k") && `, 8) + `true)`)
 	require.NoError(t, err)

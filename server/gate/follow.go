@@ -22,8 +22,8 @@ const (
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream until it returns, or until the caller's identity is no longer valid, or the
-// caller lacks the right required by the method. Streams that publish and consume check the rules of their queues
+// Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
+// caller loses the right required by the method. Streams that publish and consume check the rules of their queues
 // themselves.
 func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Over
@@ -99,7 +99,7 @@ func (g *Gate) rights(ctx context.Context, method string) (
 	}, g.o.Rules.Changed
 }
 
-// ended returns the status of a stream whose identity is no longer valid: the reason, with the progress reported by the
+// ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
 // handler.
 func ended(why, err error) error {
 	if err == nil {

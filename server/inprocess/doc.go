@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inprocess implements in-process calls to the node's own gRPC services, on behalf of clients that reached the
-// process by other means, such as browsers or AMQP clients.
+// Package inprocess implements in-process calls to the node's own gRPC services. The callers act for clients connected
+// by other means, such as browsers or AMQP clients.
 //
 // A Link is both ends of such calls: services are registered with it, and generated clients use it as a connection. It
 // has no transport: each handler runs in its own goroutine, and messages pass over a short channel in each direction.

@@ -19,7 +19,7 @@ import (
 // namespace is the prefix of all metrics of this program.
 const namespace = "lockstep"
 
-// oldestLimit limits the time per scrape spent on the oldest messages of queues, which may have to be read from disk.
+// oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
 const oldestLimit = 500 * time.Millisecond
 
 // snapshot is the state seen by one scrape.

@@ -74,7 +74,7 @@ type More struct {
 	Jobs []maintenance.JobInfo
 	// Archive of the log; nil if not configured.
 	Archive *backup.ArchiveStatus
-	// Voters of a pair whose coordinator is raft.
+	// Voters of a pair with a raft coordinator.
 	Voters []Voter
 	// Certificates used by the node.
 	Certificates []Certificate

@@ -220,7 +220,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	return sequences, nil
 }
 
-// partnerOr returns the node to compare with, or the reason why there is none; on a node that is not active, the error
+// partnerOr returns the node to compare with, or an error with the reason; on a node that is not active, the error
 // names the active.
 func (g *Guard) partnerOr() (failover.NodeInfo, error) {
 	if _, err := g.o.Serving.Session(); err != nil {

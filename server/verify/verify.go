@@ -33,7 +33,7 @@ const (
 	compareHeld = 10 * time.Second
 	// comparePushKey is deleted repeatedly to advance the log; it never exists.
 	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a standby that is lost or whose store is being replaced, and
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and
 	// indexAgain the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond

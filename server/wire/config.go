@@ -25,8 +25,8 @@ func ConfigFields() []string {
 	}
 }
 
-// Config converts a queue's configuration except its dead-letter queue, whose number only the store has. The error
-// wraps ErrInvalid and names the field.
+// Config converts a queue's configuration except its dead-letter queue: only the store has its number. The error wraps
+// ErrInvalid and names the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	c = txn.Config{
 		MaxMessages: in.GetMaxMessages(), MaxBytes: in.GetMaxBytes(), MaxDeliveries: uint64(in.GetMaxDeliveries()),

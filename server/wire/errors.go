@@ -38,8 +38,7 @@ var (
 	ErrSequenceReused = errors.New("the producer's sequence was used before")
 	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; its condition publishes-refused says what helps")
-	// ErrTooManyBrowsers is returned when Browse calls whose clients do not read use all of the memory reserved for
-	// them.
+	// ErrTooManyBrowsers is returned when Browse calls with slow clients use all of the memory reserved for them.
 	ErrTooManyBrowsers = errors.New("too many browsers at once")
 	// ErrResponseTooLarge is returned when one message exceeds the maximum size that the consumer can receive.
 	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
@@ -244,8 +243,8 @@ func lookup(err error) mapping {
 	return mapping{err: err, code: codes.Internal, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// ToStatus converts an error to the status returned by a gRPC handler, with the reason in an ErrorInfo and, if the node
-// is not active, a NotActive detail. nil and statuses are returned unchanged.
+// ToStatus converts an error to the status returned by a gRPC handler. The reason is in an ErrorInfo; if the node is
+// not active, the status has a NotActive detail. nil and statuses are returned unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil

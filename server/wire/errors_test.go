@@ -44,7 +44,7 @@ func TestErrorTableBothWays(t *testing.T) {
 	}
 }
 
-// Every reason of the API is used. Two reasons have no error value, and two are used by server/authn, whose errors are
+// Every reason of the API is used. Two reasons have no error value, and two are used by server/authn, which returns
 // statuses.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{

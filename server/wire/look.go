@@ -23,6 +23,7 @@ func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 	return out
 }
 
+// PageMapToProto converts a page map.
 func PageMapToProto(m *store.PageMap) *pb.GetPageMapResponse {
 	out := &pb.GetPageMapResponse{
 		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),

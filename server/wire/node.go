@@ -16,8 +16,8 @@ import (
 // retryAfter is the retry delay sent to clients while no node is active.
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next or, if that is the zero value, to the active of the cluster
-// record, as known to the node with that status.
+// NotActive returns an error that redirects clients to next. If next is the zero value, it redirects to the active of
+// the cluster record in st.
 func NotActive(st *failover.Status, next failover.NodeInfo) *NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active

@@ -17,7 +17,7 @@ import (
 const policyPath = "redelivery"
 
 // Policy converts the settings by which a subscription overrides its queue's configuration, except the dead-letter
-// queue, whose number only the store has. own lists the overridden fields. The error wraps ErrInvalid and names the
+// queue: only the store has its number. own lists the overridden fields. The error wraps ErrInvalid and names the
 // field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {

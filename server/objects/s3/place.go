@@ -262,7 +262,7 @@ func (p *Place) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads, whose parts would otherwise use storage.
+// Sweep aborts incomplete uploads to free the storage of their parts.
 func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "look for unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {

@@ -31,7 +31,7 @@ const (
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
-	// putID identifies one Put, so that a completion whose response was lost is recognized.
+	// putID identifies one Put, so that a completed upload is recognized after a lost response.
 	putID = "Lockstep-Put"
 )
 

@@ -147,7 +147,7 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// forget removes a block whose fetch failed, so that it is fetched again.
+// forget removes a block after a failed fetch, so that it is fetched again.
 func (r *reader) forget(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
