@@ -97,8 +97,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 var copied func(bytes int) //nolint:gochecknoglobals // for a test that counts
 
-// CountCopies makes fn receive the number of bytes copied to join messages that arrived in pieces. It is for tests, and
-// must be called before anything is received.
+// CountCopies sets a function that is called with the number of bytes copied to join the pieces of a message. It is for
+// tests, and must be called before anything is received.
 func CountCopies(fn func(bytes int)) { copied = fn }
 
 func tallyCopy(bytes int) {

@@ -174,8 +174,7 @@ func (p *buffers) Get(length int) *[]byte {
 // poisoned: freed buffers are overwritten, so that tests detect use after free.
 var poisoned bool //nolint:gochecknoglobals // for a test
 
-// Poison makes all freed buffers be overwritten before reuse. It is for tests, and must be called before any connection
-// is made.
+// Poison enables overwriting of freed buffers. It is for tests, and must be called before any connection is made.
 func Poison() { poisoned = true }
 
 // Put frees a buffer returned by Get.

@@ -67,7 +67,7 @@ func inPlaces() (codec, wire) {
 	return c, wire{c.places}
 }
 
-// overwrites makes freed buffers be overwritten until the test ends.
+// overwrites enables overwriting of freed buffers until the test ends.
 func overwrites(t testing.TB) {
 	poisoned = true
 	t.Cleanup(func() { poisoned = false })

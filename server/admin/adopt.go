@@ -141,7 +141,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	return p, nil
 }
 
-// adoptable returns why there is nothing to adopt, as far as this node knows; the machine checks this again.
+// adoptable returns an error if this node sees nothing to adopt; the failover machine checks this again.
 func adoptable(st state.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":

@@ -283,7 +283,7 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
 // Trouble returns problems for the operator: frequent authentication failures within the last minute (at least
-// ManyFailures), and unavailable keys of the issuer. Each is empty if there is no problem.
+// ManyFailures), and unavailable keys of the issuer. Each is empty without a problem.
 func (a *Authn) Trouble() (many, keys string) {
 	if n, details := a.failures.look(a.now()); n >= ManyFailures {
 		many = details

@@ -287,7 +287,7 @@ func (k *keys) upkeep(ctx context.Context) error {
 	idle := k.tried.IsZero() || k.now().Sub(k.tried) >= due
 	k.mu.Unlock()
 	if idle {
-		_ = k.load(ctx, due) // the only error is that it is too early
+		_ = k.load(ctx, due) // fails only if it is too early
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -111,8 +111,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt returns the URL of the console for clients that reach the node at the advertised address. It is empty if the
-// console listens on loopback only.
+// URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
+// listens on a specific address, URLAt returns URL, which other hosts may not reach.
 func (s *Server) URLAt(advertised string) string {
 	asked, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(asked)

@@ -113,7 +113,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// busiest returns the queues with the largest backlog, with at most as many subscriptions each.
+// busiest returns the exported queues. It applies the same limit to the subscriptions of each queue, which are selected
+// by backlog.
 func (c *collector) busiest() []queueSnapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
 	defer cancel()

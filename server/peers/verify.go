@@ -36,7 +36,7 @@ func (p *Peers) QueueDigests(
 	return wire.DigestsFromProto(r), r, nil
 }
 
-// Scrub makes the node at an address read all its data.
+// Scrub runs a scrub on the node at an address.
 func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.ScrubResponse, error) {
 	c, err := p.conn(address)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 const (
 	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
-	// attempt in which the record was passed before both nodes were asked.
+	// attempt in which the log passed the record before both nodes had received the request.
 	compareAhead    = 8
 	compareFarther  = 8
 	compareAttempts = 6
