@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	// MessageSlackBytes is what a gRPC request has around the messages of a transaction.
+	// MessageSlackBytes is the overhead of a gRPC request in addition to the messages of a transaction.
 	MessageSlackBytes = 1 << 20
-	// streamWindowBytes and connectionWindowBytes are what a client may send before the node has read it.
+	// streamWindowBytes and connectionWindowBytes are the HTTP/2 flow control windows of clients.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 4 << 20
-	// A client that answers no ping for so long is gone, and its messages go to others.
+	// A client that does not answer a ping in time is disconnected, and its messages are redelivered to others.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// writeBufferBytes is how much is collected before it is written to a connection: a batch of messages of 15 KB takes
-	// a few system calls then. gRPC has connections share the buffers, so that an idle one has none.
+	// writeBufferBytes is the size of the write buffer of a connection; with it a batch of messages of 15 KB takes few
+	// system calls. Connections share the buffers, so that an idle one uses none.
 	writeBufferBytes = 256 << 10
-	// maxStreams is how many calls of one connection may be open; more wait in their client. Each costs memory: for its
-	// goroutines, and for what it may send ahead.
+	// maxStreams is the maximum number of open calls per connection; further calls wait in the client. Each call uses
+	// memory for its goroutines and for unprocessed data.
 	maxStreams = 4096
-	// maxHeaderBytes is how large the metadata of a call may be. A token is the largest part of it.
+	// maxHeaderBytes is the maximum size of a call's metadata. A token is the largest part of it.
 	maxHeaderBytes = 64 << 10
-	// keepaliveMin is how often clients may ping.
+	// keepaliveMin is the minimum interval of client pings.
 	keepaliveMin = time.Second
-	// StopLimit is how long open calls may take to end when the server stops.
+	// StopLimit is the time that open calls may take to end when the server stops.
 	StopLimit = 500 * time.Millisecond
 )
 
@@ -46,8 +46,8 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// New makes the gRPC server of a node, without services, for transactions of that size. The options are added to its
-// own. Every call passes the gate.
+// New creates the gRPC server of a node, without services, for transactions of up to the given size. The options are
+// added to its own. Every call passes the gate.
 func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
@@ -60,7 +60,7 @@ func New(transactionBytes int, g *gate.Gate, options ...grpc.ServerOption) Serve
 	return Server{Registrar: Registrar{Services: s, Gate: g}, grpc: s}
 }
 
-// Limits are those of the server, for calls within the process.
+// Limits returns the limits of the server for in-process calls.
 func Limits(transactionBytes int) inprocess.Limits {
 	return inprocess.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }
@@ -70,10 +70,10 @@ func (s Server) Serve(l net.Listener) error {
 	return s.grpc.Serve(l) //nolint:wrapcheck // its caller knows what was served
 }
 
-// Reflect registers the service by which tools find out which services there are. It is the last to be registered.
+// Reflect registers the reflection service, which lists the services. It must be registered last.
 func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
-// Shutdown ends all calls: those that take longer than a moment are cut off.
+// Shutdown ends all calls; after StopLimit it cancels the remaining ones.
 func (s Server) Shutdown() {
 	done := make(chan struct{})
 	go func() {

@@ -24,30 +24,30 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// AlarmService is the name under which the gRPC health service tells whether an operator should look: NOT_SERVING while
-// a condition is a warning or critical.
+// AlarmService is the name under which the gRPC health service reports alarms: NOT_SERVING while a condition is a
+// warning or critical.
 const AlarmService = "lockstep.alarm"
 
-// Services is what services are registered with: a gRPC server, or a link within the process.
+// Services is a registrar of services: a gRPC server, or an in-process link.
 type Services interface {
 	grpc.ServiceRegistrar
 
-	// GetServiceInfo lists them.
+	// GetServiceInfo lists the registered services.
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services that answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it
-// INTERNAL, as if the node were to blame, and as if another attempt could do better. gRPC ends a call whose request its
-// codec refuses, so the server must have codec.MarkingServerOptions, which marks the request instead, and all services
-// must be registered here: the handlers refuse what is marked.
+// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. gRPC would return
+// INTERNAL, which blames the node and suggests a retry. gRPC ends a call if the codec rejects its request. The server
+// must therefore use codec.MarkingServerOptions, which marks the request instead, and all services must be registered
+// here: their handlers reject marked requests.
 type Registrar struct {
 	Services
 
-	// Gate stands before every call.
+	// Gate is the auth interceptor of all calls.
 	Gate *gate.Gate
 }
 
-// RegisterService registers a copy of desc whose handlers look at what they receive.
+// RegisterService registers a copy of desc with handlers that check the received requests.
 func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	own := *desc
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
@@ -62,10 +62,9 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	r.Services.RegisterService(&own, impl)
 }
 
-// method is one method of a service.
 type method struct {
-	name string // with its service
-	// anyone may call it: that it passes the gate says nothing of its caller. forPeer: only the other node may.
+	name string // including the service name
+	// anyone may call it: an admitted call does not authenticate its caller. forPeer: only the other node may call it.
 	anyone, forPeer bool
 }
 
@@ -76,7 +75,7 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter passes the gate, and notes for the connection that a call of it has.
+// enter passes the gate, and records on the connection that a call was admitted.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Gate.Enter(ctx, m.name)
 	switch {
@@ -93,7 +92,7 @@ func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool,
 	return inner, audited, err
 }
 
-// about tells what a client calls itself, and the version of TLS that it uses.
+// about returns the client's name and its TLS version.
 func about(ctx context.Context) (client, tlsVersion string) {
 	if agent := metadata.ValueFromIncomingContext(ctx, "user-agent"); len(agent) > 0 {
 		client = agent[0]
@@ -106,7 +105,7 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary makes the handler of one method. What it needs for a call is used again, so that a call costs no memory for it.
+// unary creates the handler of a unary method. Its per-call objects are reused, so that a call does not allocate them.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
@@ -139,7 +138,7 @@ func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler
 	}
 }
 
-// stream makes the handler of one method with a stream.
+// stream creates the handler of a streaming method.
 func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		ctx, audited, err := r.enter(stream.Context(), &m)
@@ -174,8 +173,8 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 type checkedRequest struct {
 	dec     func(any) error
 	check   func(any) error // decode
-	request any             // what was decoded
-	// incoming is what the client sends, counted.
+	request any             // the decoded request
+	// incoming counts the data of the client.
 	incoming *admission.Incoming
 }
 
@@ -188,19 +187,19 @@ func (r *checkedRequest) decode(v any) error {
 	return checkDecoded(v)
 }
 
-// checkedStream looks at each request of a stream.
+// checkedStream checks each request of a stream.
 type checkedStream struct {
 	grpc.ServerStream
 
 	ctx   context.Context //nolint:containedctx // it is the stream's, with the caller's identity
-	keep  bool            // the first request, for the audit
+	keep  bool            // keep the first request for the audit log
 	first atomic.Pointer[any]
-	// incoming is what the client sends, counted; last is the request that the handler received last.
+	// incoming counts the data of the client; last is the last request received by the handler.
 	incoming *admission.Incoming
 	last     codec.Counted
 }
 
-// request is the first one; nil if it is not kept, or has not come.
+// request returns the first request; nil if it is not kept, or not yet received.
 func (s *checkedStream) request() any {
 	if first := s.first.Load(); first != nil {
 		return *first
@@ -208,10 +207,10 @@ func (s *checkedStream) request() any {
 	return nil
 }
 
-// Context is that of the stream, with the identity of the caller.
+// Context returns the stream's context with the identity of the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a request. The handler is done with the one before.
+// RecvMsg receives a request. The handler has finished the previous one.
 func (s *checkedStream) RecvMsg(v any) error {
 	if err := s.receive(v); err != nil {
 		return err

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf as others do, and
-// decodes the messages that carry message bodies (publish requests, deliveries, log records, pages) with a few
-// allocations each instead of several for each body: the bodies are slices of one buffer, and what surrounds them comes
-// in slabs. What is sent is encoded into buffers that are used again, and may encode itself (Appender). What is large
-// is not even copied, but sent from where it is, and log records are received where they stay (BulkDialOptions).
+// Package codec implements the gRPC codec of Lockstep's servers and clients. It encodes standard protobuf. Messages
+// that carry message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each
+// instead of several per body: the bodies are slices of one buffer, and the surrounding objects are allocated in slabs.
 //
-// What it does not expect (a field that it does not know, a field twice, a wire type that does not fit, text that is
-// not UTF-8) it leaves to the protobuf library, so that the result, or the error, is the library's.
+// Messages are encoded into pooled buffers, and may encode themselves (Appender). Large fields are sent without a copy,
+// and log records are received directly into their final memory (BulkDialOptions).
+//
+// The codec passes unexpected input (unknown fields, repeated fields, mismatched wire types, invalid UTF-8) to the
+// protobuf library, so that the result, or the error, is that of the library.
 package codec
 
 import (
@@ -25,35 +26,35 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// codec is the protobuf codec with a way of its own for some messages.
+// codec is the protobuf codec with custom decoders for some messages.
 type codec struct {
 	encoding.CodecV2
 	buffers *buffers
 	outputs *sync.Pool
-	places  *places // where large messages were received; nil: anywhere
-	marks   bool    // what cannot be decoded is marked, and is no error
+	places  *places // memory of large messages; nil: not used
+	marks   bool    // mark malformed messages instead of returning an error
 }
 
-// New returns the codec alone. Its name is that of protobuf.
+// New returns the codec without connection options. Its name is that of protobuf.
 func New() encoding.CodecV2 { return newCodec() }
 
 func newCodec() codec {
 	return codec{CodecV2: encoding.GetCodecV2(proto.Name), buffers: &buffers{}, outputs: &sync.Pool{}}
 }
 
-// Counted has a message decoded, and tells how long it was.
+// Counted decodes a message and returns its length.
 type Counted struct {
-	// Message is decoded into.
+	// Message is the message to decode into.
 	Message any
-	// Bytes that it took, with gRPC's header of it.
+	// Bytes is its length including the gRPC header.
 	Bytes int
 }
 
-// prefixBytes is the length of gRPC's header of a message.
+// prefixBytes is the length of the gRPC message header.
 const prefixBytes = 5
 
-// Unmarshal decodes data into v, or into what a *Counted is for. Bodies in v refer to memory of their own that is not
-// used again, but for those in a ReceivedPublish.
+// Unmarshal decodes data into v, or into the message of a *Counted. Bodies in v refer to memory that is not reused,
+// except those in a ReceivedPublish.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if counted, ok := v.(*Counted); ok {
 		counted.Bytes, v = prefixBytes+data.Len(), counted.Message
@@ -67,7 +68,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		if publishStreamRequest(m.receive(data, c.buffers), &m.Request, m.memory) {
 			return nil
 		}
-		return c.library(data, &m.Request) // it resets it first
+		return c.library(data, &m.Request) // resets it first
 	case *pb.PublishRequest:
 		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}, new(publishMemory)) }
 	case *pb.ConsumeResponse:
@@ -91,13 +92,13 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if decode(join(data)) {
 		return nil
 	}
-	return c.library(data, v) // it resets v first
+	return c.library(data, v) // resets v first
 }
 
 var copied func(bytes int) //nolint:gochecknoglobals // for a test that counts
 
-// CountCopies has fn called with how many bytes of messages that came in pieces are copied together. It is for a test,
-// and must be called before anything is received.
+// CountCopies sets a function that is called with the number of bytes copied to join the pieces of a message. It is for
+// tests, and must be called before anything is received.
 func CountCopies(fn func(bytes int)) { copied = fn }
 
 func tallyCopy(bytes int) {
@@ -106,7 +107,7 @@ func tallyCopy(bytes int) {
 	}
 }
 
-// whole returns all of data in one piece, which must not be changed and stays good: where it is, if it has a place.
+// whole returns data in one piece, which must not be modified and stays valid: without a copy if it has a place.
 func (c codec) whole(data mem.BufferSlice) []byte {
 	if c.places != nil {
 		return c.places.whole(data)
@@ -114,7 +115,7 @@ func (c codec) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// join returns a copy of all of data in one piece.
+// join returns a copy of data in one piece.
 func join(data mem.BufferSlice) []byte {
 	b := fresh(data.Len())
 	tallyCopy(len(b))
@@ -135,8 +136,7 @@ func (c codec) library(data mem.BufferSlice, v any) error {
 	return fmt.Errorf("protobuf: %w", err)
 }
 
-// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which no
-// message uses.
+// mark is the only unknown field of a malformed message: the highest possible field number, which no message uses.
 func mark() protoreflect.RawFields {
 	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
 }
@@ -144,8 +144,8 @@ func mark() protoreflect.RawFields {
 // markBytes is the length of mark.
 const markBytes = 6
 
-// Undecodable tells whether a server with MarkingServerOptions could not decode a request, and what it should have
-// been.
+// Undecodable reports whether a server with MarkingServerOptions could not decode a request, and returns its expected
+// type.
 func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 	m, ok := v.(protobuf.Message)
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// examples of all messages that the codec decodes itself.
+// examples returns an example of each message with a custom decoder.
 func examples() []protobuf.Message {
 	publish := &pb.PublishRequest{
 		Queue: "orders", Producer: &pb.Producer{Id: "me", Epoch: 7, Sequence: 1 << 40},
@@ -49,7 +49,7 @@ func examples() []protobuf.Message {
 	}
 }
 
-// decodeBoth decodes bytes with the codec and with the protobuf library and requires the same outcome.
+// decodeBoth decodes bytes with the codec and with the protobuf library, and requires the same outcome.
 func decodeBoth(t *testing.T, b []byte, empty protobuf.Message) {
 	t.Helper()
 	own, theirs := empty, protobuf.Clone(empty)
@@ -64,12 +64,12 @@ func decodeBoth(t *testing.T, b []byte, empty protobuf.Message) {
 	require.True(t, protobuf.Equal(theirs, own), "library: %v\ncodec: %v", theirs, own)
 }
 
-// pieces is what a frame may come in.
+// pieces splits a frame.
 func pieces(b []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
 }
 
-// forgetUnknown drops the fields that a message does not know, which the library keeps and no program reads.
+// forgetUnknown removes unknown fields, which the library keeps and no program reads.
 func forgetUnknown(m protobuf.Message) {
 	b, _ := protobuf.UnmarshalOptions{DiscardUnknown: true}, m
 	raw, err := protobuf.Marshal(m)
@@ -85,16 +85,16 @@ func TestSameAsTheLibrary(t *testing.T) {
 			b, err := protobuf.Marshal(m)
 			require.NoError(t, err)
 			decodeBoth(t, b, m.ProtoReflect().New().Interface())
-			// Twice the same bytes merge, which is for the library.
+			// Repeated fields are merged, which is done by the library.
 			decodeBoth(t, append(b[:len(b):len(b)], b...), m.ProtoReflect().New().Interface())
 			for cut := range b[:min(len(b), 200)] {
 				decodeBoth(t, b[:cut], m.ProtoReflect().New().Interface())
 			}
 		})
 	}
-	// Text that is not UTF-8.
+	// Invalid UTF-8.
 	decodeBoth(t, []byte{0x0a, 0x01, 0xff}, &pb.PublishRequest{})
-	// Another message is the library's.
+	// Other messages are decoded by the library.
 	b, err := protobuf.Marshal(&pb.CreateQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	decodeBoth(t, b, &pb.CreateQueueRequest{})
@@ -104,7 +104,7 @@ func TestSameAsTheLibrary(t *testing.T) {
 	decodeBoth(t, out.Materialize(), &pb.PublishRequest{})
 }
 
-// TestTooMany: a request with more messages than the server takes costs no memory for all of them.
+// A request with more messages than the server accepts does not allocate memory for all of them.
 func TestTooMany(t *testing.T) {
 	b := make([]byte, 0, 200_000)
 	for range 100_000 {
@@ -135,7 +135,7 @@ func TestAllocations(t *testing.T) {
 		})
 		require.Less(t, allocs, 30.0, "%T with 100 messages", m)
 	}
-	// Into memory that is used again nearly nothing is left but what the bodies are in.
+	// With reused memory, only the buffer of the bodies is allocated.
 	var publish ReceivedPublish
 	var deliveries Received
 	for m, into := range map[protobuf.Message]interface{ Reset() }{request: &publish, response: &deliveries} {
@@ -163,7 +163,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// TestMarks: a codec that marks refuses nothing, and says what it could not decode.
+// A marking codec returns no errors, and reports the messages it could not decode.
 func TestMarks(t *testing.T) {
 	c := newCodec()
 	c.marks = true

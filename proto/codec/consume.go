@@ -12,30 +12,30 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// delivery is all that a delivered message consists of, but for its body.
+// delivery holds all parts of a delivered message except its body.
 type delivery struct {
 	stored  pb.StoredMessage
 	message pb.Message
 	at      timestamppb.Timestamp
 }
 
-// maxReused bounds what a Received keeps for the next response, which takes some 400 bytes for each message.
+// maxReused limits the memory that a Received keeps for the next response, about 400 bytes per message.
 const maxReused = 1024
 
-// Received stands for a pb.ConsumeResponse that one response after another is received into: what the messages of one
-// consist of, but for their bodies and properties, is used again for the next. The zero value is ready to use.
+// Received is a reusable pb.ConsumeResponse: the parts of its messages, except bodies and properties, are reused for
+// the next response. The zero value is ready to use.
 type Received struct {
-	// Response is what came last. It is good until Reset, and what its messages refer to for longer.
+	// Response is the last response. It is valid until Reset; the bodies and properties of its messages stay valid.
 	Response pb.ConsumeResponse
 
 	slab []delivery
 	list []*pb.StoredMessage
 }
 
-// ProtoReflect is the response's.
+// ProtoReflect returns that of the response.
 func (r *Received) ProtoReflect() protoreflect.Message { return r.Response.ProtoReflect() }
 
-// Reset lets go of the response. It must be called before the next one is received.
+// Reset releases the response. It must be called before the next one is received.
 func (r *Received) Reset() {
 	if len(r.slab) > maxReused {
 		r.slab, r.list = nil, nil
@@ -44,7 +44,7 @@ func (r *Received) Reset() {
 	r.Response.Reset()
 }
 
-// memory returns memory for so many messages.
+// memory returns memory for count messages.
 func (r *Received) memory(count int) ([]delivery, []*pb.StoredMessage) {
 	if cap(r.slab) < count {
 		r.slab, r.list = make([]delivery, count), make([]*pb.StoredMessage, 0, count)

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestReceived: one response after another arrives in the same memory, and has nothing of the one before it; what a
-// message refers to stays good.
+// Successive responses use the same memory without leaking data from one to the next; the bodies and properties of
+// messages stay valid.
 func TestReceived(t *testing.T) {
 	c := New()
 	var r Received
@@ -28,7 +28,7 @@ func TestReceived(t *testing.T) {
 		}
 		for range n {
 			m := &pb.StoredMessage{Sequence: rng.Uint64(), Message: &pb.Message{Body: []byte{byte(seed)}}}
-			if seed%7 == 0 { // what is left to the library, too
+			if seed%7 == 0 { // including messages decoded by the library
 				(&filler{rng: rng, strange: -1}).fill(m.ProtoReflect(), 2)
 			} else if rng.IntN(3) == 0 {
 				m.DeliveryCount, m.Message = 1, &pb.Message{Subject: "s", Properties: map[string]string{"k": "v"}}

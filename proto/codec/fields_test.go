@@ -16,22 +16,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// touched are the messages that the codec decodes by itself.
+// touched lists the messages with custom decoders.
 var touched = []proto.Message{
 	&pb.PublishStreamRequest{}, &pb.PublishRequest{}, &pb.ConsumeResponse{}, &pb.ReplicateResponse{},
 	&pb.FetchSnapshotResponse{},
 }
 
-// filler sets fields to random values, as the descriptors name them.
+// filler sets fields to random values, based on the descriptors.
 type filler struct {
 	rng *rand.Rand
-	// strange is how many messages, counted as they are met, are passed before one gets a field that no descriptor
-	// knows; below 0: none does.
+	// strange is the number of messages to skip before one gets a field that no descriptor has; below 0: none gets one.
 	strange int
 	met     int
 }
 
-// fill sets every field of m, and of what is in it down to a depth.
+// fill sets every field of m and its nested messages, down to a depth.
 func (f *filler) fill(m protoreflect.Message, depth int) {
 	if f.met == f.strange {
 		m.SetUnknown(strangeField(f.rng, m.Descriptor()))
@@ -41,7 +40,7 @@ func (f *filler) fill(m protoreflect.Message, depth int) {
 	for i := range fields.Len() {
 		fd := fields.Get(i)
 		if o := fd.ContainingOneof(); o != nil && m.WhichOneof(o) != nil {
-			continue // one of them
+			continue // set one field of a oneof
 		}
 		switch {
 		case depth == 0 && fd.Message() != nil:
@@ -72,7 +71,7 @@ func (f *filler) fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar is a random value that is not the zero value.
+// scalar returns a random value other than the zero value.
 func (f *filler) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	n := f.rng.Uint64()>>1 | 1
 	switch fd.Kind() {
@@ -102,8 +101,8 @@ func (f *filler) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// strangeField is a field that a release to come adds to a message, of any wire type: with the next number, or with one
-// far beyond.
+// strangeField returns a field that a future release may add, of any wire type: with the next number, or with one far
+// beyond.
 func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	number := protowire.Number(999)
 	if rng.IntN(2) == 0 {
@@ -124,7 +123,7 @@ func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	}
 }
 
-// survives sends a message through the codec, to the library and from it.
+// survives passes a message through the codec, to and from the library.
 func survives(t *testing.T, want proto.Message) {
 	t.Helper()
 	b, err := proto.Marshal(want)
@@ -141,8 +140,7 @@ func survives(t *testing.T, want proto.Message) {
 	require.True(t, proto.Equal(want, got), "a field was lost when it was encoded:\n%v\n%v", want, got)
 }
 
-// TestEveryFieldSurvives: of each message that the codec decodes by itself, every field that the descriptors name
-// arrives, however deep.
+// Every field in the descriptors of messages with custom decoders is preserved, at any depth.
 func TestEveryFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
@@ -156,8 +154,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 	}
 }
 
-// TestStrangeFieldSurvives: a field that a later release adds, to any of the messages in them, is not dropped on its
-// way.
+// A field added by a later release to any of the nested messages is preserved.
 func TestStrangeFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {

@@ -14,34 +14,35 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Appender is a message that encodes itself, as the protobuf library would encode the message that it stands for.
+// Appender is a message that encodes itself, identically to the protobuf library's encoding of the message it
+// represents.
 type Appender interface {
-	// EncodedBytes is how many bytes AppendTo will append, not counting what Output.Refer refers to.
+	// EncodedBytes returns the number of bytes that AppendTo appends, without data passed to Output.Refer.
 	EncodedBytes() int
 	// AppendTo appends the encoded message.
 	AppendTo(o *Output)
 }
 
-// ReferBytes is the least that is worth sending from where it is.
+// ReferBytes is the minimum size of data sent without a copy.
 const ReferBytes = 4 << 10
 
-// Output is what an Appender appends to.
+// Output is the target of an Appender.
 type Output struct {
-	// B is to be appended to.
+	// B is the buffer to append to.
 	B    []byte
 	refs []ref
 }
 
-// ref is something to be sent that is not in Output.B.
+// ref is data to be sent that is not in Output.B.
 type ref struct {
-	at   int // where it belongs
+	at   int // its offset in B
 	data []byte
 }
 
-// Refer adds data, of ReferBytes at least, without a copy: it must not change any more.
+// Refer adds data of at least ReferBytes without a copy: it must not change afterwards.
 func (o *Output) Refer(data []byte) { o.refs = append(o.refs, ref{len(o.B), data}) }
 
-// pieces returns all of it. whole has what was appended, and is freed with the last piece.
+// pieces returns all data in order. whole contains the appended bytes, and is freed with the last piece.
 func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 	if len(o.refs) == 0 {
 		return mem.BufferSlice{whole}
@@ -57,14 +58,14 @@ func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 	if at < len(o.B) {
 		out = append(out, whole.Slice(at, len(o.B)))
 	}
-	whole.Free() // the pieces hold it
+	whole.Free() // the pieces hold references
 	return out
 }
 
-// Marshal encodes v, a protobuf message or an Appender, into a buffer that is used again once gRPC has sent it.
+// Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it.
 //
-// The codec that comes with gRPC does the same, but sets the whole of each buffer to zero before, and its buffers for
-// messages of more than 32 KiB have 1 MiB: for a delivery of 128 small messages that was most of the work.
+// gRPC's own codec does the same, but zeroes each buffer first, and its buffers for messages above 32 KiB have 1 MiB:
+// for a delivery of 128 small messages this was most of the cost.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
 		return c.encode(m.EncodedBytes(), func(o *Output) error {
@@ -87,13 +88,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.encode(size, func(o *Output) error { return o.message(m) })
 }
 
-// message appends a message whose size was just asked for.
+// message appends a message with a cached size.
 func (o *Output) message(m proto.Message) (err error) {
 	o.B, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(o.B, m)
 	return err //nolint:wrapcheck // encode does
 }
 
-// records encodes a message with log records, which are sent from where they are.
+// records encodes a message with log records, which are sent without a copy.
 func (c codec) records(m *pb.ReplicateResponse) (mem.BufferSlice, error) {
 	records := m.Records
 	m.Records = nil
@@ -109,7 +110,7 @@ func (c codec) records(m *pb.ReplicateResponse) (mem.BufferSlice, error) {
 	})
 }
 
-// encode has size bytes appended to an empty buffer.
+// encode appends size bytes to an empty buffer with appendTo.
 func (c codec) encode(size int, appendTo func(o *Output) error) (mem.BufferSlice, error) {
 	var buf *[]byte
 	o, ok := c.outputs.Get().(*Output)
@@ -144,18 +145,18 @@ func (c codec) encode(size int, appendTo func(o *Output) error) (mem.BufferSlice
 	return nil, err
 }
 
-// Buffers have powers of two, from 1 KiB to 4 MiB; larger ones are not kept.
+// Buffer sizes are powers of two from 1 KiB to 4 MiB; larger buffers are not pooled.
 const (
 	leastExponent = 10
 	mostExponent  = 22
 )
 
-// buffers is a mem.BufferPool for callers that overwrite all of a buffer: what was in it before may still be there.
+// buffers is a mem.BufferPool for callers that overwrite the whole buffer: it may contain old data.
 type buffers struct {
 	pools [mostExponent - leastExponent + 1]sync.Pool
 }
 
-// Get returns a buffer of the length, with any content.
+// Get returns a buffer of the given length with undefined content.
 func (p *buffers) Get(length int) *[]byte {
 	i := max(bits.Len(uint(max(length, 1)-1)), leastExponent) - leastExponent
 	if i >= len(p.pools) {
@@ -170,14 +171,13 @@ func (p *buffers) Get(length int) *[]byte {
 	return &b
 }
 
-// poisoned: what is given back is overwritten. For tests, which find out by that who still uses it.
+// poisoned: freed buffers are overwritten, so that tests detect use after free.
 var poisoned bool //nolint:gochecknoglobals // for a test
 
-// Poison has all buffers overwritten when they are given back to be used again. It is for a test, and must be called
-// before any connection is made.
+// Poison enables overwriting of freed buffers. It is for tests, and must be called before any connection is made.
 func Poison() { poisoned = true }
 
-// Put takes a buffer back that Get returned.
+// Put frees a buffer returned by Get.
 func (p *buffers) Put(b *[]byte) {
 	if poisoned {
 		for i := range *b {

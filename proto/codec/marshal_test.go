@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestMarshal: what is encoded is what the library encodes, also into a buffer that held something else before.
+// The encoding equals that of the library, also in a reused buffer.
 func TestMarshal(t *testing.T) {
 	c := New()
 	for _, size := range []int{0, 1, 900, 1 << 10, 3000, 1 << 16, 1<<16 + 1, 1 << 22, 5 << 20} {
@@ -45,7 +45,7 @@ type own struct{ text string }
 func (o own) EncodedBytes() int    { return 2000 }
 func (o own) AppendTo(out *Output) { out.B = append(out.B, o.text...) }
 
-// mixed is text, with something large before, between and behind.
+// mixed is text with large data before, between and after it.
 type mixed struct{ parts [][]byte }
 
 func (m mixed) EncodedBytes() (n int) {
@@ -67,7 +67,7 @@ func (m mixed) AppendTo(o *Output) {
 	}
 }
 
-// TestRefer: what is large is sent from where it is, in its place.
+// Large data is sent without a copy, in the right order.
 func TestRefer(t *testing.T) {
 	c := New()
 	large, small := bytes.Repeat([]byte("L"), 2*ReferBytes), bytes.Repeat([]byte("s"), 900)
@@ -83,7 +83,7 @@ func TestRefer(t *testing.T) {
 		{small, small, large, large, small, large, small},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			for range 3 { // buffers are used again
+			for range 3 { // buffers are reused
 				data, err := c.Marshal(mixed{parts})
 				require.NoError(t, err)
 				require.Equal(t, string(bytes.Join(parts, nil)), string(data.Materialize()))
@@ -98,7 +98,7 @@ func TestRefer(t *testing.T) {
 	}
 }
 
-// TestRecords: log records are sent from where they are, and come out like the library's.
+// Log records are sent without a copy, and the encoding equals that of the library.
 func TestRecords(t *testing.T) {
 	for _, size := range []int{0, 1, ReferBytes - 1, ReferBytes, 1 << 20} {
 		m := &pb.ReplicateResponse{
@@ -116,7 +116,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestAppender: who says that it has another size than it has is found out, instead of sending a part of a buffer.
+// An Appender with a wrong size is detected, instead of sending a partial buffer.
 func TestAppender(t *testing.T) {
 	data, err := New().Marshal(own{string(make([]byte, 2000))})
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestAppender(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestBuffers: a buffer is as long as was asked for, and comes back for the same size.
+// A buffer has the requested length, and is reused for the same size.
 func TestBuffers(t *testing.T) {
 	var p buffers
 	for _, n := range []int{0, 1, 1023, 1024, 1025, 1 << 20, 1<<22 - 1, 1 << 22, 1<<22 + 1} {

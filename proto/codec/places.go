@@ -12,52 +12,51 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// maxFrame is the largest HTTP/2 frame that gRPC receives: of a larger message each frame is a piece.
+// maxFrame is the largest HTTP/2 frame received by gRPC: each frame of a larger message is a piece.
 const maxFrame = 16 << 10
 
-// places is the mem.BufferPool of a connection on which one large message after the other comes that is kept, such as
-// log records. Each message that is larger than a frame gets memory of its own, its place, and all frames of it but the
-// first are received there, side by side, so that only the first is copied: when that has come, it tells how long the
-// message is. A message in one frame is received into memory of its own altogether.
+// places is the mem.BufferPool of a connection that receives a sequence of large, retained messages, such as log
+// records. Each message larger than a frame gets its own memory, its place. All its frames except the first are
+// received there contiguously. Only the first frame is copied: its header contains the length of the message. A message
+// in one frame is received into its own memory.
 //
-// Nothing of that is ever used again: it is the garbage collector's, as what a message was copied to would be. Only
-// the memory of first frames of maxFrame bytes is, and its capacity, firstCap, is larger than its length, by which it
-// is told from all else.
+// Places are never reused; they are garbage-collected like copies would be. Only the memory of first frames of maxFrame
+// bytes is reused. Its capacity, firstCap, is larger than its length, which distinguishes it from all other memory.
 //
-// That frames of one message come one after the other, and begin with gRPC's header of it, is how gRPC sends messages
-// on one stream. Where it is not so (several streams at a time, a window that is used up), pieces are not where they
-// belong; then the message is copied.
+// This relies on how gRPC sends messages on one stream: the frames of a message are consecutive, and begin with the
+// gRPC header. In other cases (several concurrent streams, an exhausted window) pieces are not in their place, and the
+// message is copied.
 type places struct {
-	most    int       // no message is larger, in bytes
+	most    int       // maximum message size in bytes
 	firsts  sync.Pool // *[]byte of firstCap
-	handles sync.Pool // *[]byte of nothing, for what is not used again
+	handles sync.Pool // *[]byte without memory, for slices that are not reused
 
 	mu sync.Mutex // guards all below
-	// first is the last frame, if it may be the first of a message; it is not filled before the next one is asked for.
+	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
-	// placed are the messages that have a place and were not taken, oldest first, of so many bytes; open: frames of the
-	// newest may be to come.
+	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
+	// open: the newest may receive further frames.
 	placed      []place
 	placedBytes int
 	open        bool
 }
 
-// firstCap is the capacity of memory that is used again.
+// firstCap is the capacity of reused memory.
 const firstCap = maxFrame + 1
 
-// place is where a message belongs, without its header. Only what lies between front and given was handed out.
+// place is the memory of a message without its header. Only the range from front to given was returned by Get.
 type place struct {
 	b            []byte
 	front, given int
 }
 
-// newPlaces returns a pool for messages of at most so many bytes.
+// newPlaces returns a pool for messages of at most the given size.
 func newPlaces(most int) *places { return &places{most: most} }
 
-// Get returns memory for a frame, with any content.
+// Get returns memory for a frame, with undefined content.
 func (p *places) Get(n int) *[]byte {
 	if n > maxFrame {
-		b := fresh(n) // no frame
+		b := fresh(n) // not a frame
 		return &b
 	}
 	p.mu.Lock()
@@ -83,7 +82,7 @@ func (p *places) Get(n int) *[]byte {
 	return p.first
 }
 
-// begin makes the place of the message whose first frame has come, if there is more of it. mu is held.
+// begin creates the place of a message after its first frame was received, if the message is longer. mu is held.
 func (p *places) begin() {
 	if p.first == nil {
 		return
@@ -98,13 +97,13 @@ func (p *places) begin() {
 		return
 	}
 	p.placed, p.open = append(p.placed, place{b: fresh(size), front: front, given: front}), true
-	// More than this was not sent ahead: these were never taken.
+	// The sender never has more in flight: the oldest messages were never taken.
 	for p.placedBytes += size; p.placedBytes > 2*p.most; {
 		p.drop(1)
 	}
 }
 
-// drop forgets the oldest places. mu is held.
+// drop removes the oldest places. mu is held.
 func (p *places) drop(n int) {
 	for _, d := range p.placed[:n] {
 		p.placedBytes -= len(d.b)
@@ -113,7 +112,7 @@ func (p *places) drop(n int) {
 	p.open = p.open && len(p.placed) > 0
 }
 
-// handle returns what a slice is handed out in.
+// handle returns a pooled pointer to a slice.
 func (p *places) handle(b []byte) *[]byte {
 	h, ok := p.handles.Get().(*[]byte)
 	if !ok {
@@ -123,11 +122,11 @@ func (p *places) handle(b []byte) *[]byte {
 	return h
 }
 
-// Put takes back what Get returned.
+// Put frees memory returned by Get.
 func (p *places) Put(b *[]byte) {
 	p.mu.Lock()
 	if p.first == b {
-		p.first = nil // its stream has ended, or it was the whole message
+		p.first = nil // the stream has ended, or it was the whole message
 	}
 	p.mu.Unlock()
 	if cap(*b) != firstCap {
@@ -144,7 +143,7 @@ func (p *places) Put(b *[]byte) {
 	p.firsts.Put(b)
 }
 
-// whole returns a message in one piece, which must not be changed and stays good.
+// whole returns a message in one piece, which must not be modified and stays valid.
 func (p *places) whole(data mem.BufferSlice) []byte {
 	if isCounted(data) {
 		if b := data[0].ReadOnlyData(); len(b) == cap(b) {
@@ -152,7 +151,7 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 		}
 	}
 	if l, ok := p.take(data); ok {
-		// What is not there was not handed out, and will not be.
+		// Missing parts were not returned by Get, and never will be.
 		tallyCopy(l.front)
 		copy(l.b[:l.front], data[0].ReadOnlyData())
 		if l.given < len(l.b) {
@@ -165,8 +164,8 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// take returns the place of a message, if all of it is there but its first piece and perhaps the last: gRPC does not
-// ask for memory for little. It forgets older ones, which come before it.
+// take returns the place of a message, if all pieces are there except the first and perhaps the last: gRPC does not
+// request memory for small pieces. It drops older places.
 func (p *places) take(data mem.BufferSlice) (place, bool) {
 	if len(data) < 2 {
 		return place{}, false
@@ -185,12 +184,12 @@ func (p *places) take(data mem.BufferSlice) (place, bool) {
 	return place{}, false
 }
 
-// has tells whether a piece lies at an offset.
+// has reports whether a piece is at an offset.
 func (l *place) has(at int, piece []byte) bool {
 	return len(piece) > 0 && len(piece) <= l.given-at && &l.b[at] == &piece[0]
 }
 
-// fits tells whether a message is in its place.
+// fits reports whether a message is in its place.
 func (l *place) fits(data mem.BufferSlice) bool {
 	if data[0].Len() != l.front {
 		return false
@@ -206,8 +205,7 @@ func (l *place) fits(data mem.BufferSlice) bool {
 	return at+len(last) == len(l.b) && (l.has(at, last) || at == l.given)
 }
 
-// fresh returns memory with any content. A string's is the only one that Go hands out without setting it to zero
-// before.
+// fresh returns memory with undefined content. Only the memory of a string is allocated by Go without zeroing.
 func fresh(n int) []byte {
 	var s strings.Builder
 	s.Grow(n)

@@ -23,7 +23,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// mostReceived is how large messages of these tests are at most.
+// mostReceived is the maximum message size in these tests.
 const mostReceived = 1 << 20
 
 // wire receives frames as gRPC does: into memory from the pool, unless they are small.
@@ -38,18 +38,18 @@ func (w wire) frame(b []byte) mem.Buffer {
 	return mem.NewBuffer(into, w.pool)
 }
 
-// withHeader puts gRPC's header before a message.
+// withHeader prepends the gRPC header to a message.
 func withHeader(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(b))), b...)
 }
 
-// strip takes gRPC's header from the first frame, which has it whole.
+// strip removes the gRPC header from the first frame, which contains all of it.
 func strip(first mem.Buffer) mem.Buffer {
 	_, rest := mem.ReadUnsafe(make([]byte, prefixBytes), first)
 	return rest
 }
 
-// message receives a message in frames of a size.
+// message receives a message in frames of a given size.
 func (w wire) message(b []byte, frame int) mem.BufferSlice {
 	var data mem.BufferSlice
 	for b = withHeader(b); len(b) > 0; {
@@ -60,20 +60,20 @@ func (w wire) message(b []byte, frame int) mem.BufferSlice {
 	return data
 }
 
-// inPlaces is a codec whose messages are received in places.
+// inPlaces returns a codec that receives messages in places.
 func inPlaces() (codec, wire) {
 	c := newCodec()
 	c.places = newPlaces(mostReceived)
 	return c, wire{c.places}
 }
 
-// overwrites has what is given back overwritten until the test ends.
+// overwrites enables overwriting of freed buffers until the test ends.
 func overwrites(t testing.TB) {
 	poisoned = true
 	t.Cleanup(func() { poisoned = false })
 }
 
-// countsCopies returns what is copied until the test ends.
+// countsCopies counts the copied bytes until the test ends.
 func countsCopies(t testing.TB) *int {
 	n := new(int)
 	CountCopies(func(bytes int) { *n += bytes })
@@ -81,7 +81,7 @@ func countsCopies(t testing.TB) *int {
 	return n
 }
 
-// patterned are bytes that tell where they belong.
+// patterned returns bytes that identify their position.
 func patterned(size int, seed byte) []byte {
 	b := make([]byte, size)
 	for i := range b {
@@ -90,7 +90,7 @@ func patterned(size int, seed byte) []byte {
 	return b
 }
 
-// bulk are messages with a large field of bytes.
+// bulk returns messages with a large bytes field.
 func bulk(size int, seed byte) []protobuf.Message {
 	return []protobuf.Message{
 		&pb.ReplicateResponse{Term: 3, Records: patterned(size, seed)},
@@ -98,8 +98,8 @@ func bulk(size int, seed byte) []protobuf.Message {
 	}
 }
 
-// TestReceivedInPlace: of a message only its first frame is copied, if it is not the only one, and all of it stays good
-// when gRPC has given its buffers back and others were received.
+// Only the first of several frames of a message is copied. The message stays valid after gRPC has freed its buffers and
+// received others.
 func TestReceivedInPlace(t *testing.T) {
 	overwrites(t)
 	n := countsCopies(t)
@@ -110,10 +110,10 @@ func TestReceivedInPlace(t *testing.T) {
 		{5000, 0},
 		{15_000, 0},
 		{16_300, 0},
-		{maxFrame - prefixBytes - 5, maxFrame}, // all of a frame, whose memory is used again
+		{maxFrame - prefixBytes - 5, maxFrame}, // a full frame, with reused memory
 		{20_000, maxFrame},
 		{32_000, maxFrame},
-		{33_000, maxFrame + 1024}, // gRPC asks for no memory for less
+		{33_000, maxFrame + 1024}, // gRPC requests no memory for less
 		{60_000, maxFrame},
 		{500_000, maxFrame},
 		{15_000, 0},
@@ -137,7 +137,7 @@ func TestReceivedInPlace(t *testing.T) {
 	require.Empty(t, c.places.placed)
 }
 
-// TestReceivedAhead: messages that were received before the first of them is decoded are in their places.
+// Messages received before the first one is decoded are in their places.
 func TestReceivedAhead(t *testing.T) {
 	overwrites(t)
 	n := countsCopies(t)
@@ -162,8 +162,7 @@ func TestReceivedAhead(t *testing.T) {
 	require.LessOrEqual(t, *n, ahead*(maxFrame+1024))
 }
 
-// TestAnothersPlace: a message whose rest comes to where another one's belongs, and just fits there, is not taken for
-// that one.
+// If the last part of a message was received in the place of another one, and fits there, the two are not confused.
 func TestAnothersPlace(t *testing.T) {
 	overwrites(t)
 	c, w := inPlaces()
@@ -183,7 +182,7 @@ func TestAnothersPlace(t *testing.T) {
 	require.True(t, protobuf.Equal(want, &got))
 }
 
-// TestPlacesForgotten: messages that are never decoded, and lengths that are too much, hold no memory.
+// Messages that are never decoded, and excessive lengths, retain no memory.
 func TestPlacesForgotten(t *testing.T) {
 	c, w := inPlaces()
 	b, err := protobuf.Marshal(bulk(400_000, 1)[0])
@@ -204,7 +203,7 @@ func TestPlacesForgotten(t *testing.T) {
 	require.Empty(t, c.places.placed)
 }
 
-// TestPlacesAllocations: a message takes its place, and what is decoded.
+// A message allocates its place and the decoded objects.
 func TestPlacesAllocations(t *testing.T) {
 	c, w := inPlaces()
 	header := make([]byte, prefixBytes)
@@ -215,7 +214,7 @@ func TestPlacesAllocations(t *testing.T) {
 		framed := withHeader(b)
 		data := make(mem.BufferSlice, 0, 4)
 		least := math.Inf(1)
-		for range 3000 { // pools lose things at times, and on purpose with -race
+		for range 3000 { // pools drop entries at times, and deliberately with -race
 			least = min(least, testing.AllocsPerRun(1, func() {
 				data = data[:0]
 				for rest := framed; len(rest) > 0; {
@@ -234,21 +233,21 @@ func TestPlacesAllocations(t *testing.T) {
 	}
 }
 
-// stream is a call of a connection: the frames of its message under way, and what the message is.
+// stream is a call of a connection: the received frames of its current message, and its content.
 type stream struct {
 	rest []byte
 	data mem.BufferSlice
 	want []byte
 }
 
-// received is a message that was decoded, and its bytes.
+// received is a decoded message and its bytes.
 type received struct {
 	message *pb.ReplicateResponse
 	want    *pb.ReplicateResponse
 }
 
-// receiveAnyhow receives so many frames of several streams, as rng says, most of them as gRPC would. Some messages are,
-// or end with, strange. Each must be what the protobuf library makes of it, also at the end.
+// receiveAnyhow receives frames of several streams in a random order, mostly as gRPC would. Some messages are, or end
+// with, strange. Each must equal the result of the protobuf library, also at the end.
 func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 	c, w := inPlaces()
 	calls := make([]stream, 1+rng.IntN(2))
@@ -265,7 +264,7 @@ func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 		}
 		s.data, s.want, s.rest = nil, b, withHeader(b)
 		if rng.IntN(20) == 0 {
-			s.rest[rng.IntN(prefixBytes)]++ // what the pool reads is not what it is
+			s.rest[rng.IntN(prefixBytes)]++ // the pool sees a wrong header
 		}
 	}
 	decode := func(s *stream) {
@@ -313,8 +312,7 @@ func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 	}
 }
 
-// TestReceivedAnyhow: whatever streams there are, and however their messages are cut in frames, what is decoded is what
-// was sent.
+// For any interleaving of streams and any split into frames, the decoded messages equal those sent.
 func TestReceivedAnyhow(t *testing.T) {
 	overwrites(t)
 	for seed := range uint64(60) {
@@ -350,7 +348,7 @@ func (s sender) Replicate(out grpc.BidiStreamingServer[pb.ReplicateRequest, pb.R
 	return nil
 }
 
-// TestReceivedInPlaceFromGRPC: gRPC cuts messages, and asks for memory, as places take it to do.
+// gRPC splits messages and requests memory as places assumes.
 func TestReceivedInPlaceFromGRPC(t *testing.T) {
 	overwrites(t)
 	var s sender
@@ -359,7 +357,7 @@ func TestReceivedInPlaceFromGRPC(t *testing.T) {
 		size := []int{300, 5000, 15_000, 20_000, 100_000, 700_000}[i%6]
 		s.messages = append(s.messages, bulk(size, byte(i))[0])
 		if size > maxFrame {
-			most += maxFrame + 1024 // what gRPC asks no memory for
+			most += maxFrame + 1024 // data for which gRPC requests no memory
 		} else if size < 1024 {
 			most += 1024
 		}

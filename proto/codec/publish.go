@@ -13,14 +13,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxMessages is how many messages of a request are looked at: one more than the server takes, so that it can refuse
-// the request and nothing was allocated for the rest.
+// maxMessages is the maximum number of decoded messages of a request: one more than the server accepts, so that it can
+// refuse the request without allocations for the rest.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn says whether the field is as it should be, and one that it does not know never is:
-// the library keeps what this code would drop. fields stops and returns false when it is not, or when the bytes are no
-// message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
-// given as they are.
+// fields calls fn for each field. fn reports whether the field is as expected; it must return false for unknown fields,
+// since the library preserves them and this code would drop them. fields stops and returns false in that case, or for
+// malformed input. value is the content of a length-delimited field, number the value of a varint. Other types are
+// passed without a value.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {
 		field, typ, n := protowire.ConsumeTag(b)
@@ -46,7 +46,7 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 	return true
 }
 
-// occurrences counts a field, up to most; false when the bytes are no message.
+// occurrences counts a field, up to most; false for malformed input.
 func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
 	ok = fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == wanted && count < most {
@@ -57,29 +57,28 @@ func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
 	return count, ok
 }
 
-// publishCall is what a request of a publish stream consists of, but for its messages.
+// publishCall holds the parts of a request of a publish stream, except its messages.
 type publishCall struct {
 	request  pb.PublishStreamRequest
 	publish  pb.PublishRequest
-	producer *pb.Producer // elsewhere: it is needed for longer than the bodies that the others hold on to
+	producer *pb.Producer // allocated separately: it outlives the bodies that the other parts refer to
 }
 
-// maxMoreRequests is how many requests that come with another one are looked at: one more than the server takes.
+// maxMoreRequests is the maximum number of decoded requests within another one: one more than the server accepts.
 const maxMoreRequests = 257
 
-// ReceivedPublish stands for a pb.PublishStreamRequest that one request after another is received into: what they
-// consist of, but for texts, properties and producers, is used again for the next one, of any stream. The zero value
-// is ready to use.
+// ReceivedPublish is a reusable pb.PublishStreamRequest: its parts, except texts, properties and producers, are reused
+// for the next request of any stream. The zero value is ready to use.
 type ReceivedPublish struct {
-	// Request is what came last. It is good until Reset, as are its messages and their bodies, which are where they were
-	// received; texts, properties and producers for longer.
+	// Request is the last request. It is valid until Reset, including its messages and their bodies, which are in the
+	// received buffer; texts, properties and producers stay valid.
 	Request pb.PublishStreamRequest
 
 	memory   *publishMemory
-	received mem.Buffer // has the bodies
+	received mem.Buffer // contains the bodies
 }
 
-// receive returns data in one piece, which is good until Reset: where it is, if it is in one piece, or copied.
+// receive returns data in one piece, valid until Reset: without a copy if it is in one piece.
 func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []byte {
 	r.letGo()
 	if isCounted(data) {
@@ -88,7 +87,7 @@ func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []b
 		return r.received.ReadOnlyData()
 	}
 	if mem.IsBelowBufferPoolingThreshold(data.Len()) {
-		return join(data) // it would not be used again
+		return join(data) // the pool does not reuse small buffers
 	}
 	tallyCopy(data.Len())
 	b := pool.Get(data.Len())
@@ -97,8 +96,8 @@ func (r *ReceivedPublish) receive(data mem.BufferSlice, pool mem.BufferPool) []b
 	return *b
 }
 
-// isCounted tells whether data is one buffer that counts who refers to it. A mem.SliceBuffer does not: it may be memory
-// that is lent for as long as it is decoded.
+// isCounted reports whether data is one reference-counted buffer. A mem.SliceBuffer is not: its memory may be valid
+// only during decoding.
 func isCounted(data mem.BufferSlice) bool {
 	if len(data) != 1 {
 		return false
@@ -107,7 +106,7 @@ func isCounted(data mem.BufferSlice) bool {
 	return !lent
 }
 
-// letGo gives the memory back that the last request was received in.
+// letGo frees the buffer of the last request.
 func (r *ReceivedPublish) letGo() {
 	if r.received != nil {
 		r.received.Free()
@@ -115,10 +114,10 @@ func (r *ReceivedPublish) letGo() {
 	}
 }
 
-// ProtoReflect is the request's.
+// ProtoReflect returns that of the request.
 func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request.ProtoReflect() }
 
-// Reset lets go of the request. It must be called before the next one is received.
+// Reset releases the request. It must be called before the next one is received.
 func (r *ReceivedPublish) Reset() {
 	r.Request.Reset()
 	r.letGo()
@@ -128,7 +127,7 @@ func (r *ReceivedPublish) Reset() {
 	}
 }
 
-// publishMemory is what requests are decoded into.
+// publishMemory is the memory for decoded requests.
 type publishMemory struct {
 	calls    []publishCall
 	messages []pb.Message
@@ -143,7 +142,7 @@ func newPublishMemory() *publishMemory {
 	return p
 }
 
-// release keeps the memory for another request, unless it is much.
+// release pools the memory for another request, unless it is large.
 func (p *publishMemory) release() {
 	if len(p.messages) > maxReused {
 		return
@@ -154,7 +153,7 @@ func (p *publishMemory) release() {
 	publishMemories.Put(p)
 }
 
-// forCalls returns memory for so many calls.
+// forCalls returns memory for count calls.
 func (p *publishMemory) forCalls(count int) []publishCall {
 	if cap(p.calls) < count {
 		p.calls = make([]publishCall, count)
@@ -163,10 +162,10 @@ func (p *publishMemory) forCalls(count int) []publishCall {
 	return p.calls
 }
 
-// forMessages returns memory for so many messages, and for their list, which is empty.
+// forMessages returns memory for count messages, and an empty list for them.
 func (p *publishMemory) forMessages(count int) ([]pb.Message, []*pb.Message) {
 	if len(p.messages)-p.used < count {
-		n := max(count, min(2*len(p.messages), maxReused)) // what was handed out stays where it is
+		n := max(count, min(2*len(p.messages), maxReused)) // earlier messages keep their memory
 		p.messages, p.list, p.used = make([]pb.Message, n), make([]*pb.Message, n), 0
 	}
 	from, to := p.used, p.used+count
@@ -189,7 +188,7 @@ func publishStreamRequest(b []byte, m *pb.PublishStreamRequest, memory *publishM
 	return publishStreamPart(b, m, memory, &calls[count], calls[:count])
 }
 
-// publishStreamPart decodes a request with memory from call, and those that come with it with memory from more.
+// publishStreamPart decodes a request into call, and the nested requests into more.
 func publishStreamPart(
 	b []byte, m *pb.PublishStreamRequest, memory *publishMemory, call *publishCall, more []publishCall,
 ) bool {
@@ -206,7 +205,7 @@ func publishStreamPart(
 			return publishRequest(value, m.Publish, call.producer, memory)
 		case 3:
 			if typ != protowire.BytesType || len(more) == 0 {
-				return false // or a request that came with another one has some with it, which is not for us
+				return false // or a nested request has nested requests, which is left to the library
 			}
 			if len(m.More) == len(more) {
 				return true
@@ -282,7 +281,7 @@ func producer(b []byte, m *pb.Producer) bool {
 	})
 }
 
-// message decodes a message; its body is a part of b. Times and typed properties are left to the library.
+// message decodes a message; its body is a slice of b. Times and typed properties are left to the library.
 func message(b []byte, m *pb.Message) bool {
 	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		if field == 9 && typ == protowire.VarintType {

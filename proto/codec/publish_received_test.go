@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// randomPublish makes a request with up to three others in it; strange: with fields that are left to the library.
+// randomPublish returns a request with up to three nested requests; strange: with fields that are left to the library.
 func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
 	one := func(most int) *pb.PublishStreamRequest {
 		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), TakesMore: rng.IntN(2) == 0}
@@ -44,8 +44,7 @@ func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
 	return r
 }
 
-// TestReceivedPublish: one request after another arrives in memory that others have used, and has nothing of them; its
-// producer stays good.
+// Successive requests use memory of earlier ones without leaking their data; producers stay valid.
 func TestReceivedPublish(t *testing.T) {
 	c := New()
 	streams := make([]ReceivedPublish, 3) // two of them may hold memory at the same time
@@ -78,7 +77,7 @@ func TestReceivedPublish(t *testing.T) {
 	require.Equal(t, (&pb.PublishStreamRequest{}).ProtoReflect().Descriptor().FullName(), name)
 }
 
-// poisonPool overwrites what is given back, and counts what is out.
+// poisonPool overwrites freed buffers, and counts buffers in use.
 type poisonPool struct{ out int }
 
 func (p *poisonPool) Get(n int) *[]byte {
@@ -94,8 +93,8 @@ func (p *poisonPool) Put(b *[]byte) {
 	}
 }
 
-// TestReceivedPublishHoldsItsBuffers: bodies are where they were received, whole until Reset, although gRPC gives its
-// buffers back when the request is decoded; after Reset all buffers are back.
+// Bodies stay in the received buffers, intact until Reset, although gRPC frees its buffers after decoding. After Reset
+// all buffers are freed.
 func TestReceivedPublishHoldsItsBuffers(t *testing.T) {
 	var pool poisonPool
 	var r ReceivedPublish
@@ -121,8 +120,7 @@ func TestReceivedPublishHoldsItsBuffers(t *testing.T) {
 	}
 }
 
-// TestReceivedPublishCopiesWhatIsLent: a buffer that does not count who refers to it may be used again as soon as the
-// request is decoded.
+// Data in a buffer without a reference count is copied, since it may be reused after decoding.
 func TestReceivedPublishCopiesWhatIsLent(t *testing.T) {
 	want := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{
 		Queue: "q", Messages: []*pb.Message{{Body: bytes.Repeat([]byte{7}, 15_000)}},

@@ -13,11 +13,11 @@ const (
 	snapshotData     = 3
 )
 
-// maxRest is how much a message may have beside its large field.
+// maxRest is the maximum size of a message without its large field.
 const maxRest = 4 << 10
 
-// split takes a field of bytes, which is there once at most, out of a message, and has the library decode the rest into
-// m. The field becomes a part of b.
+// split extracts a bytes field that occurs at most once from a message, and decodes the rest into m with the library.
+// The field becomes a slice of b.
 func split(b []byte, large protowire.Number, m proto.Message, field *[]byte) bool {
 	var value []byte
 	rest := make([]byte, 0, 128)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reason gives the reasons of errors the form that they have on the wire: google.rpc.ErrorInfo and RequestError
-// carry an ErrorReason by name, without the prefix that the enum's values share.
+// Package reason converts error reasons to their wire format: google.rpc.ErrorInfo and RequestError contain the name of
+// an ErrorReason without the common prefix of the enum.
 package reason
 
 import (
@@ -10,18 +10,17 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Domain of google.rpc.ErrorInfo in all of Lockstep's errors.
+// Domain of google.rpc.ErrorInfo in all errors of Lockstep.
 const Domain = "lockstep.v1"
 
-// Settled is the key of google.rpc.ErrorInfo's metadata that is "true" when the log keeps the refusal; see
+// Settled is the metadata key of google.rpc.ErrorInfo that is "true" when the log keeps the refusal; see
 // RequestError.settled.
 const Settled = "settled"
 
-// prefix of the enum's values.
 const prefix = "ERROR_REASON_"
 
-// Name is a reason as it is sent, such as QUEUE_NOT_FOUND.
+// Name returns the wire name of a reason, such as QUEUE_NOT_FOUND.
 func Name(r pb.ErrorReason) string { return strings.TrimPrefix(r.String(), prefix) }
 
-// Parse is the reverse of Name. It returns ERROR_REASON_UNSPECIFIED for a name that this build does not know.
+// Parse is the inverse of Name. It returns ERROR_REASON_UNSPECIFIED for an unknown name.
 func Parse(name string) pb.ErrorReason { return pb.ErrorReason(pb.ErrorReason_value[prefix+name]) }

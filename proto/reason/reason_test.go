@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestNames: every reason comes back from its name, which is what nodes have always sent.
+// Every reason is converted to a name and back; the names are unchanged.
 func TestNames(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)

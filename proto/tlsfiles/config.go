@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// http2 is what gRPC speaks.
+// http2 is the ALPN protocol of gRPC.
 const http2 = "h2"
 
-// errNoCertificate is returned when a server shows nothing that could be checked.
+// errNoCertificate is returned when a server presents no certificate.
 var errNoCertificate = errors.New("the other end shows no certificate")
 
-// Server makes the configuration of a listener: each connection is received with what the files hold when it begins.
-// Clients are asked for certificates as auth says; protocols are those of ALPN, such as "h2" for gRPC.
+// Server returns the configuration of a listener: each connection uses the content of the files at its start. Client
+// certificates are requested according to auth; protocols are those of ALPN, such as "h2" for gRPC.
 func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: s.o.MinVersion,
@@ -32,8 +32,7 @@ func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Confi
 	}
 }
 
-// Receive is the configuration for one connection that comes in. The one who connects has to show a certificate of the
-// authorities.
+// Receive returns the configuration for one incoming connection. The client must present a certificate of the CAs.
 func (s *Source) Receive() *tls.Config {
 	s.Look()
 	return s.received(tls.RequireAndVerifyClientCert, nil)
@@ -43,7 +42,7 @@ func (s *Source) received(auth tls.ClientAuthType, protocols []string) *tls.Conf
 	m := s.current.Load()
 	c := &tls.Config{
 		MinVersion: s.o.MinVersion, NextProtos: protocols, ClientAuth: auth, ClientCAs: m.roots,
-		// A session that is resumed is not checked against authorities that have gone meanwhile.
+		// A resumed session would not be verified against the current CAs.
 		SessionTicketsDisabled: true,
 	}
 	if m.certificate != nil {
@@ -52,8 +51,8 @@ func (s *Source) received(auth tls.ClientAuthType, protocols []string) *tls.Conf
 	return c
 }
 
-// Dial is the configuration for one connection that is made now. It must not be kept for others. ServerName is to be
-// set by the caller, unless the address is given to crypto/tls.
+// Dial returns the configuration for one new outgoing connection; it must not be reused. The caller must set
+// ServerName, unless crypto/tls gets the address.
 func (s *Source) Dial() *tls.Config {
 	s.Look()
 	m := s.current.Load()
@@ -64,13 +63,13 @@ func (s *Source) Dial() *tls.Config {
 	return c
 }
 
-// Credentials are those of gRPC connections that are made: each is made with what the files hold when it begins.
-// accept, if not nil, is asked about the certificate of each server, which is valid for its address.
+// Credentials returns the credentials of gRPC clients: each connection uses the content of the files at its start.
+// accept, if not nil, is called with the certificate of each server, which is valid for its address.
 func (s *Source) Credentials(accept func(*x509.Certificate) error) credentials.TransportCredentials {
 	return &dialCredentials{source: s, accept: accept}
 }
 
-// CheckOnly are Credentials that show no certificate: they only check that of the server.
+// CheckOnly returns Credentials that present no certificate and only verify that of the server.
 func (s *Source) CheckOnly() credentials.TransportCredentials {
 	return &dialCredentials{source: s, checkOnly: true}
 }
@@ -79,12 +78,12 @@ func (s *Source) CheckOnly() credentials.TransportCredentials {
 type dialCredentials struct {
 	source *Source
 	accept func(*x509.Certificate) error
-	name   string // in place of the host in the address
+	name   string // replaces the host of the address
 
-	checkOnly bool // no certificate is shown
+	checkOnly bool // present no certificate
 }
 
-// ClientHandshake secures a connection that was made.
+// ClientHandshake performs the TLS handshake of an outgoing connection.
 func (c *dialCredentials) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
@@ -108,29 +107,29 @@ func (c *dialCredentials) ClientHandshake(
 	return conn, info, nil
 }
 
-// ServerHandshake is not what these credentials are for.
+// ServerHandshake is not supported by these credentials.
 func (c *dialCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, fmt.Errorf("tlsfiles: %w", errors.ErrUnsupported)
 }
 
-// Info tells gRPC what kind of connection it is.
+// Info describes the protocol to gRPC.
 func (c *dialCredentials) Info() credentials.ProtocolInfo {
 	return credentials.NewTLS(&tls.Config{MinVersion: c.source.o.MinVersion, ServerName: c.name}).Info()
 }
 
-// Clone gives credentials of their own.
+// Clone returns a copy.
 func (c *dialCredentials) Clone() credentials.TransportCredentials {
 	d := *c
 	return &d
 }
 
-// OverrideServerName is there for the interface; gRPC has a dial option instead.
+// OverrideServerName is required by the interface; gRPC has a dial option instead.
 func (c *dialCredentials) OverrideServerName(name string) error {
 	c.name = name
 	return nil
 }
 
-// ServerCredentials are those of a gRPC server.
+// ServerCredentials returns the credentials of a gRPC server.
 func (s *Source) ServerCredentials(auth tls.ClientAuthType) credentials.TransportCredentials {
 	return credentials.NewTLS(s.Server(auth, http2))
 }

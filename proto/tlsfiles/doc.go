@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tlsfiles makes the configuration of TLS connections from files in PEM, and reads the files again when they
-// change: connections that are open go on as they are, and each new one is made with what the files hold then.
+// Package tlsfiles implements TLS configurations from PEM files, which are read again when they change. Open
+// connections are unaffected, and each new connection uses the current content.
 //
-// The files are looked at when a connection begins, once a second at most, and whenever Look or Reload is called. They
-// are read by their names each time, so that links that are swapped (as Kubernetes does with a mounted secret) count as
-// a change like any other. A new content that cannot be used is refused as a whole: what was read before it stays in
-// use, Refused says why, and the owner is told.
+// The files are checked when a connection starts, at most once per second, and on each call of Look or Reload. They are
+// opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as a
+// change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
+// and Options.Told is called.
 package tlsfiles

@@ -16,60 +16,59 @@ import (
 )
 
 const (
-	// lookInterval is how long what was read from the files is used without looking at them again.
+	// lookInterval is the minimum interval between two checks of the files.
 	lookInterval = time.Second
-	// openAttempts is how often Open reads files whose key does not belong to the certificate, and openPause how long
-	// it waits in between: they may be replaced one after the other at this very moment.
+	// openAttempts is the number of attempts of Open to read a matching certificate and key, and openPause the delay
+	// between them: the files may be in the middle of a replacement.
 	openAttempts = 5
 	openPause    = 50 * time.Millisecond
 )
 
-// Errors of Open and Reload.
 var (
-	// ErrIncomplete is returned when a certificate is named without its key, or a key without its certificate.
+	// ErrIncomplete is returned when a certificate is configured without its key, or vice versa.
 	ErrIncomplete = errors.New("cert and key go together; only one of them is set")
-	// ErrContent is returned when a file has no certificate, or a key does not belong to its certificate.
+	// ErrContent is returned when a file contains no certificate, or a key does not match its certificate.
 	ErrContent = errors.New("the file cannot be used")
-	// errPair is ErrContent of a certificate and a key that cannot be used together.
+	// errPair is ErrContent for a certificate and a key that do not match.
 	errPair = fmt.Errorf("%w", ErrContent)
 )
 
 // Files in PEM.
 type Files struct {
-	// CA has the authorities that the certificates of others are checked against. Empty: those of the system.
+	// CA contains the CAs for certificates of others. Empty: the system's CAs.
 	CA string
-	// Cert and Key are shown to others: a certificate, with those between it and its authority behind it, and its key.
-	// Both empty: none is shown.
+	// Cert and Key are presented to others: a certificate, followed by its intermediate CAs, and its key. Both empty:
+	// none.
 	Cert, Key string
 }
 
-// Empty tells whether no file is named.
+// Empty reports whether no file is configured.
 func (f Files) Empty() bool { return f == Files{} }
 
-// Options of Open.
+// Options configures Open.
 type Options struct {
 	Files
 	// MinVersion of TLS, such as tls.VersionTLS12; 0 is TLS 1.3.
 	MinVersion uint16
-	// Told is called when a new content of the files is used (nil) and when it cannot be (why), once for each change;
-	// nil: nothing is told. It must not call the source.
+	// Told is called with nil when new content is used, and with the error when it is invalid, once per change; it may
+	// be nil. It must not call the source.
 	Told func(error)
 }
 
-// Source is what some files hold, as far as it can be used. It may be used by many goroutines at once.
+// Source is the last valid content of the files. It is safe for concurrent use.
 type Source struct {
 	o       Options
 	current atomic.Pointer[material]
-	looked  atomic.Int64 // when the files were last looked at, in Unix nanoseconds
+	looked  atomic.Int64 // last check of the files, in Unix nanoseconds
 
-	mu      sync.Mutex // held while the files are read; guards what follows
-	seen    content    // what the last look found, usable or not
-	trouble error      // why seen is not used; nil: it is
-	told    bool       // trouble was told
+	mu      sync.Mutex // held while the files are read; guards all below
+	seen    content    // content found by the last check, valid or not
+	trouble error      // why seen is not used; nil if it is
+	told    bool       // Told was called with trouble
 	refused atomic.Pointer[error]
 }
 
-// content is what the files hold, as bytes.
+// content is the raw content of the files.
 type content struct {
 	ca, cert, key []byte
 	err           error
@@ -80,25 +79,25 @@ func (c *content) equal(d *content) bool {
 		bytes.Equal(c.key, d.key)
 }
 
-// material is a content that can be used. It is never changed.
+// material is parsed valid content. It is immutable.
 type material struct {
 	certificate *tls.Certificate // nil: none
 	roots       *x509.CertPool   // nil: the system's
 	ends        []Certificate
 }
 
-// Certificate is a file with certificates.
+// Certificate describes a certificate file.
 type Certificate struct {
-	// File they are in, and whether it is the authorities' file.
+	// File name, and whether it is the CA file.
 	File      string
 	Authority bool
-	// Subject of the one that ends first, and the time when it Ends.
+	// Subject of the certificate that expires first, and its expiry in Ends.
 	Subject string
 	Ends    time.Time
 }
 
-// Open reads the files. Errors name the one that cannot be used. A certificate and a key that do not go together are
-// read again for a fifth of a second, since they may be being replaced.
+// Open reads the files. Errors name the invalid file. If certificate and key do not match, it retries for a fifth of a
+// second, since they may be in the middle of a replacement.
 func Open(o Options) (*Source, error) {
 	if (o.Cert == "") != (o.Key == "") {
 		return nil, ErrIncomplete
@@ -124,17 +123,17 @@ func Open(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Files that are read.
+// Files returns the files of the source.
 func (s *Source) Files() Files { return s.o.Files }
 
-// Look reads the files again if the last time is a second ago or more. A content that cannot be used is told when two
-// looks in a row have found it: certificate and key may be replaced one after the other.
+// Look reads the files again if the last check is at least lookInterval ago. Invalid content is reported only if two
+// consecutive checks find it: certificate and key may be replaced one after the other.
 func (s *Source) Look() {
 	now := time.Now().UnixNano()
 	if now-s.looked.Load() < int64(lookInterval) {
 		return
 	}
-	// What another goroutine is reading is as good.
+	// A concurrent read by another goroutine is sufficient.
 	if !s.mu.TryLock() {
 		return
 	}
@@ -143,7 +142,7 @@ func (s *Source) Look() {
 	s.read(false)
 }
 
-// Reload reads the files now. The error is why their content cannot be used; what was read before is used then.
+// Reload reads the files now. It returns an error if the content is invalid; the previous content then stays in use.
 func (s *Source) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +151,7 @@ func (s *Source) Reload() error {
 	return s.trouble
 }
 
-// Refused says why the content of the files is not used; nil if it is. It does not look at them.
+// Refused returns why the content of the files is not used, or nil. It does not read the files.
 func (s *Source) Refused() error {
 	if err := s.refused.Load(); err != nil {
 		return *err
@@ -160,10 +159,10 @@ func (s *Source) Refused() error {
 	return nil
 }
 
-// Certificates that are used, one for each file: the one that ends first.
+// Certificates lists the certificates in use: for each file the one that expires first.
 func (s *Source) Certificates() []Certificate { return s.current.Load().ends }
 
-// read takes what the files hold now. mu is held.
+// read checks the files and applies new content. mu is held.
 func (s *Source) read(atOnce bool) {
 	found := read(s.o.Files)
 	if found.equal(&s.seen) {
@@ -187,7 +186,7 @@ func (s *Source) read(atOnce bool) {
 	}
 }
 
-// tell says once why the files are not used, if it is time. mu is held.
+// tell reports the error of the files once, if now. mu is held.
 func (s *Source) tell(now bool) {
 	if s.trouble == nil || !now {
 		return
@@ -200,7 +199,7 @@ func (s *Source) tell(now bool) {
 	s.told = true
 }
 
-// read reads the files that are named.
+// read reads the configured files.
 func read(f Files) (c content) {
 	one := func(what, file string) []byte {
 		if file == "" || c.err != nil {
@@ -216,7 +215,7 @@ func read(f Files) (c content) {
 	return c
 }
 
-// load makes what connections need.
+// load parses the content.
 func (c *content) load(f Files) (*material, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -240,7 +239,7 @@ func (c *content) load(f Files) (*material, error) {
 	return m, nil
 }
 
-// note remembers which certificate of a file ends first.
+// note records the certificate of a file that expires first.
 func (m *material) note(file string, authority bool, raw []byte) {
 	var first *x509.Certificate
 	for block, rest := pem.Decode(raw); block != nil; block, rest = pem.Decode(rest) {
@@ -256,7 +255,7 @@ func (m *material) note(file string, authority bool, raw []byte) {
 	}
 }
 
-// mayFollow refuses a certificate that has ended while the one before has not: it would be a step back.
+// mayFollow rejects an expired certificate if the previous one has not expired.
 func (m *material) mayFollow(before *material) error {
 	if m.certificate == nil || before.certificate == nil {
 		return nil

@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// mounted is a directory of files as Kubernetes mounts a secret: names that lead through one link, which is swapped.
+// mounted is a directory of files like a secret mounted by Kubernetes: the names resolve through one symbolic link,
+// which is swapped.
 type mounted struct {
 	t   *testing.T
 	dir string
@@ -29,7 +30,7 @@ type mounted struct {
 
 func mount(t *testing.T) *mounted { return &mounted{t: t, dir: t.TempDir()} }
 
-// swap puts other files in place of all, at once.
+// swap replaces all files atomically.
 func (m *mounted) swap(files map[string]string) {
 	m.t.Helper()
 	m.n++
@@ -53,7 +54,7 @@ func (m *mounted) files() tlsfiles.Files {
 	return tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}
 }
 
-// end is one side of connections.
+// end is one end of the connections.
 type end struct {
 	t *testing.T
 	*mounted
@@ -77,7 +78,7 @@ func (e *end) give(by *certs.Authority, trusted string) {
 	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})
 }
 
-// serve answers each connection with what it reads.
+// serve echoes the data of each connection.
 func serve(t *testing.T, s *tlsfiles.Source) string {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", s.Server(tls.RequireAndVerifyClientCert, "h2"))
@@ -98,7 +99,7 @@ func serve(t *testing.T, s *tlsfiles.Source) string {
 	return l.Addr().String()
 }
 
-// dial connects as gRPC does, and exchanges a byte: in TLS 1.3 a client hears only then that it is refused.
+// dial connects as gRPC does, and exchanges a byte: in TLS 1.3 a client is notified of a refusal only then.
 func dial(t *testing.T, s *tlsfiles.Source, address string, accept func(*x509.Certificate) error) (net.Conn, error) {
 	t.Helper()
 	raw, err := net.Dial("tcp", address)
@@ -124,8 +125,8 @@ func exchange(conn net.Conn) error {
 	return err
 }
 
-// A rotation by links that are swapped: both authorities, new certificates, the new authority alone. Each connection is
-// good at its time, those that are open are not touched, and a former certificate is refused in the end.
+// A rotation by swapped links: both CAs, new certificates, then only the new CA. Connections work in each step, open
+// ones are unaffected, and old certificates are refused at the end.
 func TestRotation(t *testing.T) {
 	older, newer := certs.New(t, "older"), certs.New(t, "newer")
 	server, client := newEnd(t, older, older), newEnd(t, older, older)
@@ -165,7 +166,7 @@ func TestRotation(t *testing.T) {
 	require.True(t, server.Certificates()[0].Authority)
 }
 
-// Files are looked at when a connection begins, without being asked to.
+// Files are checked when a connection starts, without an explicit call.
 func TestLook(t *testing.T) {
 	older, newer := certs.New(t, "older"), certs.New(t, "newer")
 	server, client := newEnd(t, older, older), newEnd(t, older, older)
@@ -182,7 +183,7 @@ func TestLook(t *testing.T) {
 	}, time.Minute, 50*time.Millisecond, "and the server has a certificate of it")
 }
 
-// What cannot be used is refused, told once, and changes nothing.
+// Invalid content is rejected, reported once, and changes nothing.
 func TestBrokenFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	server, client := newEnd(t, ca, ca), newEnd(t, ca, ca)
@@ -218,7 +219,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.NoError(t, server.Refused())
 }
 
-// A certificate and its key that are replaced one after the other are no trouble.
+// Replacing a certificate and its key one after the other reports no error.
 func TestOneAfterTheOther(t *testing.T) {
 	ca := certs.New(t, "ours")
 	server := newEnd(t, ca, ca)
@@ -235,7 +236,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	require.NoError(t, <-server.told)
 }
 
-// The one who connects can look at the certificate, and looks at the authorities and the address in any case.
+// A client can check the server's certificate, in addition to the CAs and the address.
 func TestAccept(t *testing.T) {
 	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
 	client := newEnd(t, ca, ca)

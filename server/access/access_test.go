@@ -50,14 +50,13 @@ func TestMatchGlob(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, access.MatchGlob(tt.glob, tt.name), "%q %q", tt.glob, tt.name)
 	}
-	// A matcher that backtracks would not return from this.
+	// A backtracking matcher would not return from this.
 	require.False(t, access.MatchGlob(strings.Repeat("*a", 120)+"b", strings.Repeat("a", 255)))
 	require.Equal(t, "orders.", access.LiteralPrefix("orders.*"))
 	require.Equal(t, "a", access.LiteralPrefix("a?b*"))
 	require.Equal(t, "orders", access.LiteralPrefix("orders"))
 }
 
-// entries makes an access table.
 func entries(t *testing.T, messages ...proto.Message) (list []queue.AccessEntry) {
 	t.Helper()
 	for _, m := range messages {
@@ -85,8 +84,7 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	}
 }
 
-// TestLoadsAreInOrder: one that reads the table, and is overtaken by a change and the load of that, does not put the
-// earlier rules back.
+// A goroutine that read the table before a change must not restore the old rules after the change was loaded.
 func TestLoadsAreInOrder(t *testing.T) {
 	var rules access.Rules
 	var version atomic.Uint64
@@ -112,7 +110,7 @@ func TestLoadsAreInOrder(t *testing.T) {
 	require.Equal(t, version.Load(), rules.Table().Version())
 }
 
-// TestMay is a table of decisions.
+// TestMay is a table of access decisions.
 func TestMay(t *testing.T) {
 	var rules access.Rules
 	rules.Configure(access.Setting{Operators: []string{"root", "boot-*"}})
@@ -157,7 +155,7 @@ func TestMay(t *testing.T) {
 		{id("dan", "dev-7"), access.Manage, "dev/q", true},
 		{id("dan", "dev-7"), access.Manage, "orders", false},
 		{id("dan", "dev-7"), access.Audit, "", true},
-		{id("bob"), access.Publish, "orders.eu", false}, // a role's rights on queues need a queue
+		{id("bob"), access.Publish, "orders.eu", false}, // a role's queue rights require a queue
 		{id("root"), access.Manage, "anything", true},
 		{id("boot-1"), access.Operate, "", true},
 		{id("boot-1"), access.Peer, "", false},
@@ -197,7 +195,7 @@ func TestMay(t *testing.T) {
 	)
 }
 
-// TestAnonymousIsNamed: a glob never means who has shown nothing.
+// A glob never matches the anonymous principal.
 func TestAnonymousIsNamed(t *testing.T) {
 	var rules access.Rules
 	rules.Configure(access.Setting{Operators: []string{"*"}})
@@ -211,7 +209,7 @@ func TestAnonymousIsNamed(t *testing.T) {
 	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
 }
 
-// TestOpen: without a rule everything is allowed, unless the setting says otherwise; but what only the other node may.
+// Without rules everything is allowed, unless the setting denies it, except calls reserved for the other node.
 func TestOpen(t *testing.T) {
 	var none *access.Rules
 	anonymous := access.FromContext(t.Context())
@@ -248,7 +246,7 @@ func TestOpen(t *testing.T) {
 	}))
 }
 
-// TestTokens finds tokens by what they are the SHA-256 of, and what is of a newer release gives nothing.
+// Tokens are found by their SHA-256; an entry of a newer release grants nothing.
 func TestTokens(t *testing.T) {
 	sum := sha256.Sum256([]byte("lsk_x"))
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -281,7 +279,7 @@ func TestTokens(t *testing.T) {
 	require.False(t, rules.IsPeerSecret([]byte("t")))
 }
 
-// TestManyIdentities: what is remembered of identities is bounded.
+// The cache of identities is bounded.
 func TestManyIdentities(t *testing.T) {
 	var rules access.Rules
 	require.NoError(t, rules.Load(1, entries(t, rule("p-*", "", "q-*", access.Publish))))

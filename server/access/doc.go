@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access decides who may do what: the identity of a caller, the rights there are, which right each call needs,
-// and the rules that give rights to identities.
+// Package access implements access control: identities, rights, the right required by each call, and the rules that
+// grant rights to identities.
 //
-// Package server/gate stands before all calls: it finds out who calls, checks what the method needs, and puts the
-// identity into the call's context. What needs a right on a queue (Need.PerQueue) is checked by the service, with
-// Rules.Check, for each queue that a request names.
+// Package server/gate intercepts all calls: it authenticates the caller, checks the requirements of the method, and
+// stores the identity in the call's context. The service itself checks rights on queues (Need.PerQueue), with
+// Rules.Check for each queue named in a request.
 package access

@@ -4,11 +4,11 @@ package access
 
 import "strings"
 
-// MatchGlob tells whether a name is one that a glob stands for: `*` is any number of characters of any kind, `?` one
-// byte. It takes time in proportion to the product of the lengths at most.
+// MatchGlob reports whether a name matches a glob: `*` matches any sequence of bytes, `?` one byte. The time is at most
+// proportional to the product of the lengths.
 func MatchGlob(glob, name string) bool {
 	g, n := 0, 0
-	star, resume := -1, 0 // the last `*`, and where what it stands for ends at present
+	star, resume := -1, 0 // the last `*`, and the current end of its match
 	for n < len(name) {
 		switch {
 		case g < len(glob) && glob[g] == '*':
@@ -30,7 +30,7 @@ func MatchGlob(glob, name string) bool {
 	return g == len(glob)
 }
 
-// matchPrincipal is MatchGlob for principals: who has shown nothing is meant by name only.
+// matchPrincipal is MatchGlob for principals: only the exact name matches the anonymous principal.
 func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {
 		return glob == Anonymous
@@ -38,7 +38,7 @@ func matchPrincipal(glob, principal string) bool {
 	return MatchGlob(glob, principal)
 }
 
-// LiteralPrefix is what every name begins with that a glob stands for.
+// LiteralPrefix returns the common prefix of all names that match a glob.
 func LiteralPrefix(glob string) string {
 	if i := strings.IndexAny(glob, "*?"); i >= 0 {
 		return glob[:i]

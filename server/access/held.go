@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// Held is what the handler of a running stream needs to go on, beside what its method asks of every caller: a right on
-// the queue that its request has named. It is safe for concurrent use.
+// Held is a condition that the handler of a running stream requires, in addition to the requirements of its method: a
+// right on the requested queue. It is safe for concurrent use.
 type Held struct{ check atomic.Pointer[func() error] }
 
-// Check tells why the stream may not go on; nil if it may.
+// Check returns the reason why the stream must end, or nil.
 func (h *Held) Check() error {
 	if check := h.check.Load(); check != nil {
 		return (*check)()
@@ -21,20 +21,20 @@ func (h *Held) Check() error {
 
 type heldKey struct{}
 
-// WithHeld gives the context of a stream to its handler.
+// WithHeld returns a stream context with a Held for its handler.
 func WithHeld(ctx context.Context, h *Held) context.Context {
 	return context.WithValue(ctx, heldKey{}, h)
 }
 
-// WhileMay has the stream of a context end when check fails, at once or after a change of the rules, even while the
-// handler waits for a client that does not read. The check may be called from any goroutine.
+// WhileMay ends the stream of a context when check fails, immediately or after a change of the rules. It does so even
+// while the handler waits for a slow client. The check may be called from any goroutine.
 func WhileMay(ctx context.Context, check func() error) error {
 	if err := check(); err != nil {
 		return err
 	}
 	if h, ok := ctx.Value(heldKey{}).(*Held); ok {
 		h.check.Store(&check)
-		return check() // the rules may have changed before it was stored
+		return check() // the rules may have changed before the check was stored
 	}
 	return nil
 }

@@ -4,19 +4,18 @@ package access
 
 import "context"
 
-// Method is how a caller has shown who it is.
+// Method is an authentication method.
 type Method uint8
 
-// The methods.
 const (
-	MethodNone        Method = iota // nothing was shown
+	MethodNone        Method = iota // no credentials
 	MethodCertificate               // a client certificate
 	MethodJWT                       // a signed token of an identity provider
-	MethodToken                     // a token that the pair has made
-	MethodPeerToken                 // the secret that both nodes of the pair have
+	MethodToken                     // a token created by the pair
+	MethodPeerToken                 // the shared secret of the pair's nodes
 )
 
-// String gives the name that logs and the audit use.
+// String returns the name used in logs and the audit log.
 func (m Method) String() string {
 	switch m {
 	case MethodCertificate:
@@ -32,23 +31,23 @@ func (m Method) String() string {
 	return "none"
 }
 
-// Anonymous is the principal of a caller that has shown nothing. It has the rights that rules give to that name.
+// Anonymous is the principal of a caller without credentials. It has the rights that rules grant to that name.
 const Anonymous = "anonymous"
 
-// Identity is who calls.
+// Identity is an authenticated caller.
 type Identity struct {
-	// Principal is the name that rules are about.
+	// Principal is the name used in rules.
 	Principal string
-	// Groups that the principal is in.
+	// Groups of the principal.
 	Groups []string
-	// Method by which it was shown.
+	// Method of authentication.
 	Method Method
-	// Via is the name of the node that has authenticated the caller and forwards its calls; empty: this node has.
+	// Via is the name of the node that has authenticated the caller and forwards its calls; empty: this node.
 	Via string
-	// Peer: it is the other node of the pair.
+	// Peer reports whether the caller is the other node of the pair.
 	Peer bool
-	// Over tells, again and again while a stream runs, why the identity holds no longer: its token has expired or was
-	// revoked. nil: it holds as long as the connection does.
+	// Over is polled during a stream. It returns why the identity is no longer valid: its token expired or was revoked.
+	// nil: the identity is valid as long as the connection.
 	Over func() error
 }
 

@@ -10,25 +10,25 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Need is what a method asks of its caller.
+// Need is the requirement of a method.
 type Need struct {
-	// Right that the caller must have; 0: see Anyone.
+	// Right required; 0: see Anyone.
 	Right Right
-	// PerQueue: the right is one on the queues that the request names; the service checks each of them.
+	// PerQueue: the right applies to the queues named in the request; the service checks each of them.
 	PerQueue bool
-	// Anyone may call it, known or not. Otherwise a method without a right is for every caller that has any right.
+	// Anyone: no authentication is required. Otherwise a method without a right requires any right.
 	Anyone bool
-	// Audited: each call is told to the audit, and not only those that were refused.
+	// Audited: all calls are logged to the audit log, not only refused calls.
 	Audited bool
 }
 
 func needPeer() Need             { return Need{Right: Peer} }
-func needMany() Need             { return Need{} } // any right will do
+func needMany() Need             { return Need{} } // any right is sufficient
 func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
 
-// methods has every RPC that a node serves. One that is not in it is refused.
+// methods is every RPC of a node. Other methods are refused.
 var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	// Queues.
 	pb.QueueService_CreateQueue_FullMethodName:        manages(),
@@ -55,7 +55,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_RollbackPrepared_FullMethodName:   onQueues(Publish | Consume),
 	pb.QueueService_ListPrepared_FullMethodName:       operates(false),
 
-	// The nodes.
+	// Nodes.
 	pb.AdminService_GetStatus_FullMethodName:       needMany(),
 	pb.AdminService_WatchStatus_FullMethodName:     needMany(),
 	pb.AdminService_Switchover_FullMethodName:      operates(true),
@@ -70,14 +70,14 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
 
-	// Who is connected.
+	// Connections.
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),
 
-	// The audit.
+	// Audit log.
 	pb.AuditService_TailAudit_FullMethodName: {Right: Audit, Audited: true},
 
-	// Upkeep.
+	// Maintenance.
 	pb.MaintenanceService_GetSettings_FullMethodName:    operates(false),
 	pb.MaintenanceService_UpdateSettings_FullMethodName: operates(true),
 	pb.MaintenanceService_ListSettings_FullMethodName:   operates(false),
@@ -101,7 +101,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.MaintenanceService_RestartNode_FullMethodName:    operates(true),
 	pb.MaintenanceService_ReportNode_FullMethodName:     operates(false),
 
-	// Who may do what.
+	// Access rules.
 	pb.AccessService_WhoAmI_FullMethodName:      {Anyone: true},
 	pb.AccessService_ListAccess_FullMethodName:  operates(false),
 	pb.AccessService_TestAccess_FullMethodName:  operates(false),
@@ -120,16 +120,16 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.ReplicationService_FetchMessages_FullMethodName: needPeer(),
 	pb.ReplicationService_Meet_FullMethodName:          needPeer(),
 
-	// What every gRPC server has.
+	// Standard gRPC services.
 	healthpb.Health_Check_FullMethodName: {Anyone: true},
 	healthpb.Health_List_FullMethodName:  {Anyone: true},
 	healthpb.Health_Watch_FullMethodName: {Anyone: true},
 }
 
-// reflectionPrefix begins the methods by which tools find out which services there are.
+// reflectionPrefix is the prefix of the reflection methods, which tools use to list services.
 const reflectionPrefix = "/grpc.reflection."
 
-// NeedOf returns what a method, by its full name, asks of its caller; false for one that is not known.
+// NeedOf returns the requirement of a method by its full name; false if the method is unknown.
 func NeedOf(method string) (Need, bool) {
 	if strings.HasPrefix(method, reflectionPrefix) {
 		return needMany(), true

@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// TestEveryMethodNeeds holds that each RPC of the API has been given what it needs, so that a new one cannot be
-// forgotten.
+// Each RPC of the API has a requirement, so that a new one cannot be forgotten.
 func TestEveryMethodNeeds(t *testing.T) {
 	methods := 0
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {

@@ -4,5 +4,5 @@ package access
 
 import "errors"
 
-// ErrNotPeer is returned when the caller is not the other node of the pair, and only that may call.
+// ErrNotPeer is returned for calls reserved for the other node of the pair.
 var ErrNotPeer = errors.New("only the other node of the pair may call this")

@@ -7,22 +7,22 @@ import (
 	"fmt"
 )
 
-// ErrQuota is returned for what would exceed a quota.
+// ErrQuota is returned for requests that would exceed a quota.
 var ErrQuota = errors.New("quota exceeded")
 
-// QuotaError says which quota would be exceeded. It is an ErrQuota.
+// QuotaError describes the quota that would be exceeded. It matches ErrQuota.
 type QuotaError struct {
-	// Quota is the name of the bound, as `lockstep access quota` has it: queues, bytes, rate or connections.
+	// Quota is the name of the limit, as in `lockstep access quota`: queues, bytes, rate or connections.
 	Quota string
-	// Pattern of the queues that it is for.
+	// Pattern of the queues of the quota.
 	Pattern string
-	// Limit, and Used of it without the request.
+	// Limit, and the amount Used without the request.
 	Limit, Used uint64
-	// Advice says what to do.
+	// Advice is the suggested action.
 	Advice string
 }
 
-// Error says what happened, what it means and what to do.
+// Error returns the quota, its usage and the suggested action.
 func (e *QuotaError) Error() string {
 	if e.Quota == "rate" {
 		return fmt.Sprintf("%s: %d messages per second may be published to the queues %q; %s", ErrQuota, e.Limit, e.Pattern,

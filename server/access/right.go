@@ -10,24 +10,24 @@ import (
 // Right is a set of rights.
 type Right uint16
 
-// The rights. Those from Publish to Manage are rights on queues; the others are on the pair.
+// Publish to Manage are rights on queues; the others apply to the pair.
 const (
 	Publish Right = 1 << iota // publish to a queue
-	Consume                   // take messages of a subscription, and acknowledge them
-	Browse                    // read messages without taking them, and see the queue
+	Consume                   // consume and acknowledge messages of a subscription
+	Browse                    // read messages without consuming them, and describe the queue
 	Manage                    // create, alter, purge and delete a queue and its subscriptions
-	Operate                   // all that is about the nodes: switchover, settings, maintenance, rules
-	Audit                     // read the audit
-	Peer                      // what only the other node of the pair may call
+	Operate                   // operate the nodes: switchover, settings, maintenance, access rules
+	Audit                     // read the audit log
+	Peer                      // calls reserved for the other node of the pair
 
-	// QueueRights are those that a rule gives on queues.
+	// QueueRights is the rights that a rule grants on queues.
 	QueueRights = Publish | Consume | Browse | Manage
 )
 
-// rightNames are in the order of the bits.
+// rightNames is in bit order.
 var rightNames = [...]string{"publish", "consume", "browse", "manage", "operate", "audit", "peer"}
 
-// String names the rights of the set, comma-separated.
+// String returns the names of the rights, comma-separated.
 func (r Right) String() string {
 	var names []string
 	for i, name := range rightNames {
@@ -38,7 +38,7 @@ func (r Right) String() string {
 	return strings.Join(names, ",")
 }
 
-// ParseRight returns the right of a name.
+// ParseRight returns the right with a name.
 func ParseRight(name string) (Right, error) {
 	for i, n := range rightNames {
 		if n == name && Right(1)<<i != Peer {

@@ -20,63 +20,63 @@ import (
 )
 
 var (
-	// ErrInvalid is returned for a right or a rule that makes no sense.
+	// ErrInvalid is returned for an invalid right or rule.
 	ErrInvalid = errors.New("invalid access rule")
-	// ErrDenied is returned when the caller has no right to do what it asks.
+	// ErrDenied is returned when the caller lacks a right.
 	ErrDenied = errors.New("permission denied")
-	// ErrUnauthenticated is returned when what a caller has shown of itself is not true, or not any more.
+	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
 	ErrUnauthenticated = errors.New("not authenticated")
-	// ErrNotFound is returned when there is no such rule, role, token or quota.
+	// ErrNotFound is returned when the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("not found among the rules")
-	// ErrInUse is returned when rules have the role that is to go.
+	// ErrInUse is returned on deletion of a role that rules refer to.
 	ErrInUse = errors.New("in use among the rules")
-	// ErrTokenExists is returned when a new token has the name of another one, or its SHA-256.
+	// ErrTokenExists is returned when a token with the name or the SHA-256 of a new token exists.
 	ErrTokenExists = errors.New("the token exists already")
 	// ErrLockOut is returned when the caller would lose its own right to operate.
 	ErrLockOut = errors.New("this would lock the caller out")
 )
 
-// Rules are what the pair has been told of who may do what. Before the first rule everything is allowed, unless
-// Setting.Deny is set, but what only the other node may do; from then on, what no rule gives is denied, also when the
-// last rule was revoked. A nil *Rules has none, and so has the zero one. Its methods may be called from any goroutine.
+// Rules is the access rules of the pair. Before the first rule everything is allowed unless Setting.Deny is set, except
+// calls reserved for the other node. From then on, only rights granted by a rule are allowed, even after the last rule
+// is revoked. A nil or zero Rules has no rules. Its methods may be called from any goroutine.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held by LoadFrom
 
-	mu      sync.Mutex // guards what follows, and changes of current
+	mu      sync.Mutex // guards all below, and changes of current
 	setting Setting
 	changed chan struct{}
 }
 
-// Setting is what the node's configuration says beside the rules.
+// Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	// Deny what no rule gives also before the first rule.
+	// Deny rights without a rule even before the first rule.
 	Deny bool
-	// Operators are globs of principals that may always do everything.
+	// Operators are globs of principals with all rights.
 	Operators []string
 }
 
-// compiled is a table with a setting, and what was found in it for identities.
+// compiled is a table with a setting, and a cache of the grants of identities.
 type compiled struct {
 	table   *Table
 	setting Setting
-	open    bool // everybody may do everything
+	open    bool // everything is allowed
 
 	mu     sync.RWMutex
-	grants map[identityName]*grants // bounded by maxIdentities
+	grants map[identityName]*grants // at most maxIdentities
 }
 
-// What is remembered is bounded: what is beyond it is looked up again.
+// The caches are bounded; entries beyond the limits are computed on each call.
 const (
 	maxIdentities = 10_000
 	maxQueues     = 1000 // of one identity
 )
 
-// grants is what the rules give to one identity.
+// grants is the rights of one identity.
 type grants struct {
 	all    bool  // everything
 	pair   Right // on the pair
-	any    Right // on some queue
+	any    Right // on at least one queue
 	queues []queueGrant
 
 	mu    sync.RWMutex
@@ -88,7 +88,7 @@ type queueGrant struct {
 	rights  Right
 }
 
-// Configure sets what the node's configuration says.
+// Configure applies the node's configuration.
 func (r *Rules) Configure(s Setting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load takes the access table as the store has it. The error tells what in it cannot be read, and gives nothing.
+// Load replaces the rules with the access table of the store. The error lists unreadable entries; these grant nothing.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
@@ -108,15 +108,15 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom is Load of what read returns. It calls read only while no other LoadFrom is under way: otherwise one that
-// was read earlier, and loaded later, would restore rules that were changed since.
+// LoadFrom is Load for the result of read. It serializes read and Load: otherwise an older table could be loaded after
+// a newer one, and restore rules that were changed since.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
 	return r.Load(read())
 }
 
-// swap makes a table the one that holds. mu is held.
+// swap makes a table current. mu is held.
 func (r *Rules) swap(t *Table) {
 	next := new(Table)
 	if t != nil {
@@ -134,7 +134,7 @@ func newCompiled(t *Table, s Setting) *compiled {
 	return &compiled{table: t, setting: s, open: !t.Closed() && !s.Deny, grants: make(map[identityName]*grants)}
 }
 
-// Changed is closed when the rules change next.
+// Changed returns a channel that is closed at the next change of the rules.
 func (r *Rules) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *Rules) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Generation is another number after each change of the rules.
+// Generation returns a number that changes with the rules.
 func (r *Rules) Generation() uint64 {
 	if c := r.get(); c != nil {
 		return c.table.generation
@@ -152,7 +152,7 @@ func (r *Rules) Generation() uint64 {
 	return 0
 }
 
-// Table that holds now; nil before the first one was loaded.
+// Table returns the current table; nil before the first one was loaded.
 func (r *Rules) Table() *Table {
 	if c := r.get(); c != nil {
 		return c.table
@@ -160,13 +160,13 @@ func (r *Rules) Table() *Table {
 	return nil
 }
 
-// Open tells whether everybody may do everything.
+// Open reports whether access is unrestricted.
 func (r *Rules) Open() bool {
 	c := r.get()
 	return c == nil || c.open
 }
 
-// Setting that holds.
+// Setting returns the current setting.
 func (r *Rules) Setting() Setting {
 	if c := r.get(); c != nil {
 		return c.setting
@@ -181,20 +181,20 @@ func (r *Rules) get() *compiled {
 	return r.current.Load()
 }
 
-// With is the rules that would hold with another table, under the same setting.
+// With returns the rules for another table under the same setting.
 func (r *Rules) With(t *Table) *Rules {
 	next := &Rules{setting: r.Setting()}
 	next.current.Store(newCompiled(t, next.setting))
 	return next
 }
 
-// Token finds out whose token has that SHA-256. An expiry of zero: it does not expire.
+// Token returns the owner of the token with that SHA-256. A zero expiry means that it does not expire.
 func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
 	return r.Table().Token(sum)
 }
 
-// PeerSecret is what one node of the pair shows to the other one, if they have nothing better; nil if they have none.
-// It must not be changed.
+// PeerSecret returns the shared secret that a node sends to the other one if it has no better credentials; nil if not
+// set. It must not be modified.
 func (r *Rules) PeerSecret() []byte {
 	if t := r.Table(); t != nil {
 		return t.peer
@@ -202,14 +202,14 @@ func (r *Rules) PeerSecret() []byte {
 	return nil
 }
 
-// IsPeerSecret tells whether a secret is the one of the pair.
+// IsPeerSecret reports whether a secret is that of the pair.
 func (r *Rules) IsPeerSecret(shown []byte) bool {
 	own := r.PeerSecret()
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May tells whether an identity has all of some rights: on a queue if they are rights on queues (an empty name: on any
-// queue at all), or else on the pair. The error is a *DeniedError.
+// May returns nil if an identity has all given rights: on a queue for queue rights (empty name: on any queue),
+// otherwise on the pair. The error is a *DeniedError.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may call this", ErrDenied)
@@ -236,7 +236,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 	return denied(id, right, name)
 }
 
-// MayAny is May for at least one of some rights on a queue.
+// MayAny is May for at least one of the given rights on a queue.
 func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	c := r.get()
 	if c == nil || c.open {
@@ -248,7 +248,7 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	return denied(id, rights, name)
 }
 
-// Known tells whether an identity has any right at all. The error is a *DeniedError.
+// Known returns nil if an identity has any right. The error is a *DeniedError.
 func (r *Rules) Known(id *Identity) error {
 	c := r.get()
 	if c == nil || c.open {
@@ -278,7 +278,7 @@ func (r *Rules) Rights(id *Identity, name string) Right {
 	return g.pair | g.on(name)
 }
 
-// Check is May for the caller that a context carries.
+// Check is May for the identity in a context.
 func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	if r.Open() && right&Peer == 0 {
 		return nil
@@ -286,7 +286,7 @@ func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	return r.May(FromContext(ctx), right, queue)
 }
 
-// CheckAny is MayAny for the caller that a context carries.
+// CheckAny is MayAny for the identity in a context.
 func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error {
 	if r.Open() {
 		return nil
@@ -294,7 +294,7 @@ func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error 
 	return r.MayAny(FromContext(ctx), rights, queue)
 }
 
-// of finds what the rules give to an identity.
+// of returns the grants of an identity.
 func (c *compiled) of(id *Identity) *grants {
 	key := id.key()
 	c.mu.RLock()
@@ -313,7 +313,7 @@ func (c *compiled) of(id *Identity) *grants {
 	return g
 }
 
-// key tells identities apart that rules may tell apart.
+// key returns the part of an identity that rules can distinguish.
 func (id *Identity) key() identityName {
 	name := identityName{principal: id.Principal, peer: id.Peer}
 	if len(id.Groups) > 0 {
@@ -334,7 +334,7 @@ type identityName struct {
 func (c *compiled) grant(id *Identity) *grants {
 	g := &grants{cache: make(map[string]Right)}
 	if id.Peer {
-		g.pair = Operate | Audit // what a node asks of the other one for an operator
+		g.pair = Operate | Audit // calls of the other node on behalf of an operator
 	}
 	g.all = slices.ContainsFunc(c.setting.Operators, func(glob string) bool { return matchPrincipal(glob, id.Principal) })
 	for i := range c.table.rules {
@@ -351,7 +351,7 @@ func (c *compiled) grant(id *Identity) *grants {
 	return g
 }
 
-// on finds the rights on a queue.
+// on returns the rights on a queue.
 func (g *grants) on(name string) Right {
 	if len(g.queues) == 0 {
 		return 0
@@ -376,14 +376,14 @@ func (g *grants) on(name string) Right {
 	return rights
 }
 
-// DeniedError says who may not do what. It is an ErrDenied.
+// DeniedError describes a missing right. It matches ErrDenied.
 type DeniedError struct {
 	// Principal and Groups of the caller.
 	Principal string
 	Groups    []string
-	// Right that is missing; 0: all of them.
+	// Right that is missing; 0: the caller has no right at all.
 	Right Right
-	// Queue that it is missing on; empty for a right on the pair, or on any queue.
+	// Queue on which the right is missing; empty for a right on the pair, or on any queue.
 	Queue string
 }
 
@@ -391,7 +391,7 @@ func denied(id *Identity, right Right, name string) error {
 	return &DeniedError{Principal: id.Principal, Groups: id.Groups, Right: right, Queue: name}
 }
 
-// Error says who, what, on which queue, and what to do.
+// Error returns the caller, the right, the queue and the suggested action.
 func (e *DeniedError) Error() string {
 	var b strings.Builder
 	b.WriteString(ErrDenied.Error() + ": ")
@@ -425,7 +425,7 @@ func (e *DeniedError) Error() string {
 // Is makes errors.Is(err, ErrDenied) true.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
-// About is the rules that are about an identity, and those of Setting.Operators that are.
+// About returns the rules that apply to an identity, and the matching globs of Setting.Operators.
 func (r *Rules) About(id *Identity) (rules []*pb.AccessRule, operators []string) {
 	c := r.get()
 	if c == nil {

@@ -15,24 +15,24 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// The kinds of entries of the access table. Their values are messages of access.proto, but for KindPeer. A kind that is
-// not known, of a newer release, gives nothing to anybody.
+// The kinds of entries of the access table. Their values are messages of access.proto, except for KindPeer. An unknown
+// kind, of a newer release, grants nothing.
 const (
 	KindQuota = 'q' // AccessQuota, by its queue pattern
 	KindRole  = 'o' // AccessRole, by its name
 	KindRule  = 'r' // AccessRule, by RuleName
 	KindToken = 't' // AccessToken, by its name
-	KindPeer  = 'p' // a secret of the two nodes
-	KindMode  = 'm' // there was a rule once: what no rule gives is denied from then on
+	KindPeer  = 'p' // shared secret of the two nodes
+	KindMode  = 'm' // a rule existed once: from then on, rights without a rule are denied
 )
 
-// Names of the only entries of their kinds.
+// Names of the single entries of their kinds.
 const (
 	PeerName = "peer"   // of KindPeer
 	ModeName = "closed" // of KindMode
 )
 
-// Table is the access table at one version, compiled. It does not change.
+// Table is the compiled access table at one version. It is immutable.
 type Table struct {
 	version    uint64
 	generation uint64
@@ -52,14 +52,14 @@ type rule struct {
 	queues, pair Right
 }
 
-// RuleName is the name of the entry of a rule: there is one for each subject and queue pattern.
+// RuleName returns the entry name of a rule: one per subject and queue pattern.
 func RuleName(r *pb.AccessRule) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", r.GetPrincipal(), r.GetGroup(), r.GetQueue()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile makes a Table. What cannot be read gives nothing to anybody, and is told in the error; the Table is good all
-// the same.
+// Compile creates a Table. Unreadable entries grant nothing and are listed in the error; the Table is valid even with
+// an error.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -73,7 +73,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 		}
 		return err == nil
 	}
-	for i := range entries { // roles come before rules, in the order of kinds
+	for i := range entries { // roles precede rules in the order of kinds
 		switch e := &entries[i]; e.Kind {
 		case KindRole:
 			if r := new(pb.AccessRole); read(e, r) {
@@ -114,7 +114,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	return t, errors.Join(wrong...)
 }
 
-// matches tells whether a rule is about an identity.
+// matches reports whether a rule applies to an identity.
 func (r *rule) matches(id *Identity) bool {
 	if r.GetGroup() == "" {
 		return matchPrincipal(r.GetPrincipal(), id.Principal)
@@ -127,7 +127,7 @@ func (r *rule) matches(id *Identity) bool {
 	return false
 }
 
-// RightsFromProto makes a set of rights; those that this release does not know are left out.
+// RightsFromProto converts rights; rights unknown to this release are omitted.
 func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	for _, r := range in {
 		if r > pb.AccessRight_ACCESS_RIGHT_UNSPECIFIED && r <= pb.AccessRight_ACCESS_RIGHT_AUDIT {
@@ -137,7 +137,7 @@ func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	return rights
 }
 
-// RightsToProto is the reverse of RightsFromProto, but for Peer, in the order of the rights.
+// RightsToProto is the inverse of RightsFromProto, except for Peer, in the order of the rights.
 func RightsToProto(rights Right) (out []pb.AccessRight) {
 	for r := pb.AccessRight_ACCESS_RIGHT_PUBLISH; r <= pb.AccessRight_ACCESS_RIGHT_AUDIT; r++ {
 		if rights>>(r-1)&1 == 1 {
@@ -147,7 +147,7 @@ func RightsToProto(rights Right) (out []pb.AccessRight) {
 	return out
 }
 
-// Version of the table: the LSN of the record that changed it last.
+// Version returns the LSN of the record that last changed the table.
 func (t *Table) Version() uint64 {
 	if t == nil {
 		return 0
@@ -155,7 +155,7 @@ func (t *Table) Version() uint64 {
 	return t.version
 }
 
-// Rules of the table. They must not be changed.
+// Rules returns the rules. They must not be modified.
 func (t *Table) Rules() (rules []*pb.AccessRule) {
 	if t == nil {
 		return nil
@@ -166,7 +166,7 @@ func (t *Table) Rules() (rules []*pb.AccessRule) {
 	return rules
 }
 
-// Rule finds a rule by its subject and queue pattern; nil if there is none.
+// Rule returns the rule with the same subject and queue pattern, or nil.
 func (t *Table) Rule(like *pb.AccessRule) *pb.AccessRule {
 	for _, r := range t.Rules() {
 		if r.GetPrincipal() == like.GetPrincipal() && r.GetGroup() == like.GetGroup() && r.GetQueue() == like.GetQueue() {
@@ -176,7 +176,7 @@ func (t *Table) Rule(like *pb.AccessRule) *pb.AccessRule {
 	return nil
 }
 
-// Roles of the table, by name. They must not be changed.
+// Roles returns the roles by name. They must not be modified.
 func (t *Table) Roles() map[string]*pb.AccessRole {
 	if t == nil {
 		return nil
@@ -184,7 +184,7 @@ func (t *Table) Roles() map[string]*pb.AccessRole {
 	return t.roles
 }
 
-// Tokens of the table, with their hashes, by name. They must not be changed.
+// Tokens returns the tokens, with their hashes, by name. They must not be modified.
 func (t *Table) Tokens() map[string]*pb.AccessToken {
 	if t == nil {
 		return nil
@@ -192,7 +192,7 @@ func (t *Table) Tokens() map[string]*pb.AccessToken {
 	return t.tokens
 }
 
-// Quotas of the table, by pattern. They must not be changed.
+// Quotas returns the quotas by pattern. They must not be modified.
 func (t *Table) Quotas() []*pb.AccessQuota {
 	if t == nil {
 		return nil
@@ -200,13 +200,13 @@ func (t *Table) Quotas() []*pb.AccessQuota {
 	return t.quotas
 }
 
-// Closed tells whether there was a rule once, so that what no rule gives is denied.
+// Closed reports whether a rule has ever existed, so that rights without a rule are denied.
 func (t *Table) Closed() bool { return t != nil && (t.closed || len(t.rules) > 0) }
 
-// HasPeerSecret tells whether the two nodes have a secret in common.
+// HasPeerSecret reports whether the two nodes have a shared secret.
 func (t *Table) HasPeerSecret() bool { return t != nil && len(t.peer) > 0 }
 
-// Token finds out whose token has that SHA-256. An expiry of zero: it does not expire.
+// Token returns the owner of the token with that SHA-256. A zero expiry means that it does not expire.
 func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool) {
 	if t == nil {
 		return "", nil, time.Time{}, false
@@ -221,7 +221,7 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Giving is the rules that give a right: on a queue, if it is one on queues.
+// Giving returns the rules that grant a right: on a queue, if it is a queue right.
 func (t *Table) Giving(right Right, name string) (rules []*pb.AccessRule) {
 	if t == nil {
 		return nil

@@ -21,37 +21,37 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9):
-// the operator makes one node write it anew. What can be found out about the other node is, before anything is written.
+// This file implements recovery after the coordinator has lost the cluster record or was restored to an older state
+// (INV-9): an operator makes one node rebuild the record. The state of the other node is checked first, as far as
+// possible.
 
 const (
-	// adoptTimeout bounds an adoption whose caller has set no deadline.
+	// adoptTimeout limits an adoption without a deadline from the caller.
 	adoptTimeout = 15 * time.Second
-	// adoptAskTimeout is how long one address of the other node may take to answer.
+	// adoptAskTimeout limits the status query to one address of the other node.
 	adoptAskTimeout = 2 * time.Second
-	// adoptFindTime is how long the other node may take to announce itself, and adoptFindPause how often it is looked
-	// for.
+	// adoptFindTime limits the wait for the announcement of the other node, which is polled every adoptFindPause.
 	adoptFindTime  = 4 * time.Second
 	adoptFindPause = 100 * time.Millisecond
 )
 
-// Errors of AdoptRecord; each is a failover.ErrAdopt.
+// Errors of AdoptRecord; each matches failover.ErrAdopt.
 var (
-	// ErrOtherAhead is returned when a node must not adopt the pair because the other one is the better choice.
+	// ErrOtherAhead is returned when the other node is the better choice for the adoption.
 	ErrOtherAhead = errors.New("adopt on the other node instead")
-	// ErrOtherUnknown is returned when the other node could not be asked whether it holds more.
+	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
 	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its " +
 		"address with --other; if it is gone for good or surely holds no more, use --without-other")
 )
 
-// adoption is what an adoption would do.
+// adoption is a planned adoption.
 type adoption struct {
 	found failover.Found
 	above failover.Fence // of the other node
 	plan  *pb.AdoptRecordResponse
 }
 
-// AdoptRecord writes the pair's record anew from what this node knows, or says what it would write.
+// AdoptRecord rebuilds the cluster record from the state of this node, or returns the record it would write.
 func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p.plan, nil
 }
 
-// find reads what the coordinator has in place of the pair's record.
+// find reads the current content of the coordinator.
 func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	found, err := a.o.Runner.Find(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (a *Service) find(ctx context.Context) (failover.Found, error) {
 	return found, nil
 }
 
-// adopt writes the pair's record anew.
+// adopt writes the rebuilt cluster record.
 func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
 	log := a.o.Logger
 	log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config),
@@ -97,7 +97,7 @@ func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failove
 	return rec, nil
 }
 
-// planAdoption finds out what is there, and refuses what must not be.
+// planAdoption collects the state of both nodes, and refuses an unsafe adoption.
 func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
 	found, err := a.find(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		pair := other.GetPair() // it may know a record that it has not obeyed yet, and would take no older one
+		pair := other.GetPair() // it may have a record that it has not obeyed yet, and would accept no older one
 		p.above = failover.Fence{
 			Config: max(s.GetFenceConfig(), pair.GetConfig()),
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
@@ -141,7 +141,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	return p, nil
 }
 
-// adoptable tells why there is nothing to adopt, as far as this node knows alone; the machine checks it again.
+// adoptable returns an error if this node sees nothing to adopt; the failover machine checks this again.
 func adoptable(st state.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
@@ -162,7 +162,7 @@ func adoptable(st state.Node, found failover.Found, own store.Identity, fence fa
 	}
 }
 
-// findOther asks the other node. After the coordinator was wiped it may not have announced itself yet.
+// findOther queries the other node. After the coordinator was wiped, that node may not have announced itself yet.
 func (a *Service) findOther(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -181,8 +181,8 @@ func (a *Service) findOther(
 	}
 }
 
-// askOther looks for the other node: where the operator says, where it has announced itself, and where an older record
-// says. The status is nil if no node has answered, the peer if no address is known.
+// askOther queries the other node at the operator's address, at the announced address, and at the address in an older
+// record. The status is nil if no node responds, the peer is nil if no address is known.
 func (a *Service) askOther(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -223,15 +223,15 @@ func (a *Service) askOther(
 	return nil, nil
 }
 
-// compare refuses if the other node is the better choice. Every committed transaction is in the log that ends in the
-// highest term and, among those of one term, is the longest: who begins a term holds everything that was committed
-// before it (INV-4), and within a term there is one log.
+// compare returns an error if the other node is the better choice. The log that contains every committed transaction
+// ends in the highest term and, among logs of that term, is the longest: the node that begins a term has everything
+// committed before (INV-4), and each term has only one log.
 func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	theirs := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
 	ahead := cmp.Or(cmp.Compare(theirs.Term, end.Term), cmp.Compare(theirs.LSN, end.LSN)) > 0
 	if leads {
-		ahead = theirs.Term > end.Term // within its own term, the other one gets everything from here
+		ahead = theirs.Term > end.Term // within its own term, the other node receives everything from this one
 	}
 	switch {
 	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
@@ -251,7 +251,7 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 	}
 }
 
-// warnings are what an operator should think of before.
+// warnings returns the risks that the operator should consider.
 func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
@@ -266,7 +266,7 @@ func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	return out
 }
 
-// members gives the node UUIDs.
+// members returns the node UUIDs.
 func members(list []failover.Member) []string {
 	var out []string
 	for _, m := range list {

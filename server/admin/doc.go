@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin has AdminService, which operators and the other node ask a node with: its status, and what changes the
-// pair.
+// Package admin implements lockstep.v1.AdminService, used by operators and the other node: the status of a node, and
+// changes of the pair.
 package admin

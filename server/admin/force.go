@@ -21,34 +21,34 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is the forced failover: an operator makes this node active although another one holds more, because that
-// one is lost. What can be found out about the loss is said before anything is done.
+// This file implements the forced failover: an operator makes this node active although another node, now lost, holds
+// more. The expected loss is reported before any change.
 
 const (
-	// forceTimeout bounds a forced failover whose caller has set no deadline.
+	// forceTimeout limits a forced failover without a deadline from the caller.
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime is how long the lease of a node that does not answer may take to end, and forceLeasePause how
-	// often it is looked at.
+	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire; the lease is polled every
+	// forceLeasePause.
 	forceLeaseTime  = 10 * time.Second
 	forceLeasePause = 100 * time.Millisecond
-	// maxSaid bounds what an operator may say, in bytes.
+	// maxSaid limits the operator's text, in bytes.
 	maxSaid = 200
 )
 
-// Errors of ForceFailover; each is a failover.ErrForce.
+// Errors of ForceFailover; each matches failover.ErrForce.
 var (
-	// errNotAccepted is returned when the caller has not said that messages may be lost.
+	// errNotAccepted is returned when the caller has not accepted that messages may be lost.
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the " +
 		"caller has to say that he knows")
-	// errOtherAnswers is returned when the other node is there after all.
+	// errOtherAnswers is returned when the other node responds.
 	errOtherAnswers = errors.New("it is there, so the role needs no force: let it take it up; or stop it, if it is " +
 		"broken, and try again")
-	// errEmptyAnswers is returned when a node answers there that is not the lost one, but has taken its place.
+	// errEmptyAnswers is returned when the responding node is not the lost one, but its replacement.
 	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was " +
 		"wiped or replaced. If that " +
 		"directory can be brought back, do that; if not, stop the new node there and try again")
-	// errMoreAnswers and errLessAnswers are returned when what the pair held is on neither node, as far as is known, and
-	// the other one is there: with more than this one, or not.
+	// errMoreAnswers and errLessAnswers are returned when, as far as is known, neither node holds everything and the
+	// other one responds: with more data than this node, or not.
 	errMoreAnswers = errors.New("it may lack acknowledged messages, too, but holds more than this node now: if what " +
 		"is missing cannot be brought back, stop this node, and look there at what would be lost: lockstep failover " +
 		"--dry-run")
@@ -56,7 +56,7 @@ var (
 		"is missing cannot be brought back, stop that one and try again")
 )
 
-// ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
+// ForceFailover makes this node active although it may lack acknowledged messages, or returns the expected loss.
 func (a *Service) ForceFailover(
 	ctx context.Context, req *pb.ForceFailoverRequest,
 ) (*pb.ForceFailoverResponse, error) {
@@ -91,7 +91,6 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 	return plan, nil
 }
 
-// carryOutForce makes this node active although it is not known to hold everything.
 func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
 	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
 	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
@@ -106,7 +105,7 @@ func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) 
 	return rec, nil
 }
 
-// planForce finds out what would be lost, and refuses if there is a better way.
+// planForce determines the expected loss, and refuses if a safer alternative exists.
 func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {
@@ -144,7 +143,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord reads the record. A quorum that has just lost the node that led it takes a moment to answer.
+// findRecord reads the cluster record. A quorum that has just lost its leader needs a moment to respond.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
@@ -154,7 +153,7 @@ func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	}
 }
 
-// forcePause waits a little; false if that has taken long enough.
+// forcePause waits between two polls; it returns false after the deadline.
 func forcePause(ctx context.Context, deadline time.Time) bool {
 	if time.Now().After(deadline) {
 		return false
@@ -167,8 +166,8 @@ func forcePause(ctx context.Context, deadline time.Time) bool {
 	}
 }
 
-// mayForce asks the machine, and whether the other node answers. It waits a moment for the lease of one that does not.
-// The peer is where it did not answer, nil if no address is known.
+// mayForce checks with the failover machine, and whether the other node responds. It waits for the lease of an
+// unresponsive node to expire. The returned peer is the unresponsive address, or nil if no address is known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
@@ -182,7 +181,7 @@ func (a *Service) mayForce(
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		st := a.o.State().Pair
 		err := a.o.Runner.MayForce(ctx, config)
-		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch brings it in a moment
+		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch will deliver it soon
 		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
 		if err != nil && !passes {
 			return nil, err
@@ -205,10 +204,10 @@ func (a *Service) mayForce(
 	}
 }
 
-// answeredBy says who answers in the place of the lost node, and what that means.
+// answeredBy returns the error for a responding node in place of the lost one.
 //
-// self is this node, and own where its log ends: by the record it may be the one that held everything, and have lost
-// that.
+// self is this node, and own the end of its log: according to the record this node may have held everything, and lost
+// it.
 func answeredBy(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {
@@ -232,7 +231,7 @@ func answeredBy(
 		failover.Role(other.GetRole()), peer.GetAddress(), why)
 }
 
-// mayHaveLost tells whether a node says of its own store that it may lack what was acknowledged.
+// mayHaveLost reports whether a node's own store may lack acknowledged messages.
 func mayHaveLost(s *pb.GetStatusResponse) bool {
 	return slices.ContainsFunc(s.GetConditions(), func(c *pb.Condition) bool {
 		k := conditions.Kind(c.GetKind())
@@ -241,7 +240,7 @@ func mayHaveLost(s *pb.GetStatusResponse) bool {
 	})
 }
 
-// forceWarnings are what an operator should think of before.
+// forceWarnings returns the risks that the operator should consider.
 func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node does not run: one that is only cut off from the coordinator and from here " +

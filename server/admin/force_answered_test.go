@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestForceNamesTheBetterNode: what the pair held may be on neither node, as after a loss of power of both with
-// sync=off. Then the operator is told to stop the node that holds less, whichever of the two is asked, and not to let
-// the other one take up a role that it cannot have.
+// Neither node may hold everything, such as after a power failure of both with sync=off. The error then advises the
+// operator to stop the node that holds less, regardless of which node is asked. The other node is not suggested for a
+// role that it cannot take.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
@@ -29,12 +29,12 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
-	left := inSync(self) // the other one was active and has left, since it may have lost something, too (INV-6)
+	left := inSync(self) // the active has left the in-sync set, since it may have lost data, too (INV-6)
 	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record
 		other uuid.UUID
-		lossy bool // the other node says so of its store
+		lossy bool // the other node reports possible loss in its store
 		own   lsn.Position
 		want  error
 	}{

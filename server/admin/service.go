@@ -31,32 +31,32 @@ import (
 )
 
 const (
-	// switchoverTimeout is how long a switchover may take when the request does not say.
+	// switchoverTimeout is the default timeout of a switchover.
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is how often WatchStatus looks at what changes all the time, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends values that change constantly, such as log positions.
 	statusInterval = time.Second
-	// checkInterval is how often Check tells its progress.
+	// checkInterval is the interval of progress reports of Check.
 	checkInterval = 200 * time.Millisecond
 )
 
-// Options of New.
+// Options configures New.
 type Options struct {
-	// Store, Runner, Manager and Peers of the node, and its Guard.
+	// Store, Runner, Manager, Peers and Guard of the node.
 	Store   *store.Store
 	Runner  *failover.Runner
 	Manager *maintenance.Manager
 	Peers   *peers.Peers
 	Guard   *verify.Guard
-	// State is what the node is and knows.
+	// State returns the state of the node.
 	State func() state.Node
-	// Switchover hands the active role to the other node.
-	// uuid.Nil: to the one that is not active; otherwise to the one that is named, which may have it already.
+	// Switchover moves the active role to another node. uuid.Nil: to the node that is not active; otherwise to the
+	// given node, which may already be active.
 	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
 	// Closing is closed when the node is about to stop.
 	Closing <-chan struct{}
-	// Alone: the node is in no pair.
+	// Alone: the node is not in a pair.
 	Alone bool
-	// Logger gets what operators do.
+	// Logger logs the actions of operators.
 	Logger *zap.Logger
 }
 
@@ -68,10 +68,10 @@ type Service struct {
 	store *store.Store
 }
 
-// New makes the service.
+// New creates the service.
 func New(o Options) *Service { return &Service{o: o, store: o.Store} }
 
-// GetStatus tells what the node is and knows.
+// GetStatus returns the status of the node.
 func (a *Service) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	resp, err := a.status()
 	return resp, wire.ToStatus(err)
@@ -111,8 +111,8 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// leftBehind lists what an operator may remove, as far as it can be seen: a directory that cannot be read is told by a
-// condition, and an operator who looks for the cause needs the rest of the status.
+// leftBehind lists files that an operator may remove. It ignores unreadable directories: a condition reports them, and
+// an operator who investigates needs the rest of the status.
 func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
 	left, err := a.store.LeftBehind()
 	if err != nil {
@@ -126,7 +126,7 @@ func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
 		for _, dir := range formers {
 			n, err := store.SizeOf(vfs.OS(), dir)
 			if err != nil {
-				continue // removed meanwhile
+				continue // removed in the meantime
 			}
 			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
 		}
@@ -175,8 +175,9 @@ func pairStatus(st *state.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes lists the nodes of the pair: those that the record describes, those that are in sync (a new standby can be
-// before it has announced itself) and those that announced themselves, whose liveness key knows a newer address.
+// knownNodes lists the nodes of the pair: nodes in the cluster record, nodes in sync, and announced nodes. A new
+// standby can be in sync before it announces itself. The liveness key of an announced node may have a newer address
+// than the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {
@@ -252,8 +253,8 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 	return out
 }
 
-// WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked
-// at once a second.
+// WatchStatus sends the status immediately and after each change. Values that change constantly, such as log positions,
+// are sent once per second.
 func (a *Service) WatchStatus(
 	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
 ) error {
@@ -279,7 +280,7 @@ func (a *Service) WatchStatus(
 	}
 }
 
-// maxPauseReason bounds what an operator may say.
+// maxPauseReason limits the operator's text, in bytes.
 const maxPauseReason = 200
 
 // SetPaused pauses or resumes the pair.
@@ -303,7 +304,7 @@ func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.
 	return resp, nil
 }
 
-// Checkpoint writes a checkpoint of this node's page file now.
+// Checkpoint writes a checkpoint of this node's page file.
 func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
 	info, err := a.store.Checkpoint(ctx)
 	if err != nil {
@@ -312,7 +313,7 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
 }
 
-// Check walks this node's whole store and reports what it finds.
+// Check verifies this node's whole store and reports the findings.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var told time.Time

@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// This file is the planned switchover as it is asked for: to the other node, or to one that is named.
+// This file implements the planned switchover.
 
-// Switchover hands the active role to the other node, or to the one that is named. Sent to either node.
+// Switchover moves the active role to the other node, or to the named node. It may be called on either node.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
@@ -57,7 +57,7 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 	return a.o.Switchover(ctx, to)
 }
 
-// wantedActive is the node that is to be active, by what was asked for.
+// wantedActive returns the requested active node.
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
 		return wire.NodeCalled(st, to)

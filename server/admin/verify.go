@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// Verify compares what the two nodes hold.
+// Verify compares the content of the two nodes.
 func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := a.o.Guard.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *Service) GetQueueDigests(
 	return out, nil
 }
 
-// Scrub reads everything that this node has.
+// Scrub reads all data of this node.
 func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 	}, nil
 }
 
-// DropDamaged acknowledges messages that are lost.
+// DropDamaged acknowledges corrupt messages that cannot be repaired.
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission decides which connections to a node's port are let in, and for how long one may stay that has shown
-// nothing: a connection costs memory and a descriptor before its caller is known.
+// Package admission limits the connections to a node's ports, and closes connections that do not authenticate in time.
+// A connection uses memory and a descriptor before its client is known.
 //
-// A connection is new until a call of it has passed the gate. One that stays new for Limits.HandshakeTimeout is closed,
-// whether it hangs in the TLS handshake, in the preface of HTTP/2, or calls nothing. When a limit is reached, the
-// oldest new connections make room, so that half-open ones cannot keep clients out. The other node of the pair has
-// places of its own.
+// A connection is new until one of its calls passes the auth interceptor. A connection that stays new for
+// Limits.HandshakeTimeout is closed, whether it waits in the TLS handshake, in the HTTP/2 preface, or without calls.
+// When a limit is reached, the oldest new connections are displaced, so that half-open connections cannot lock out
+// clients. The other node of the pair has reserved slots.
 package admission
 
 import (
@@ -21,61 +21,60 @@ import (
 )
 
 const (
-	// minAge is how long a connection may be new before it makes room for another one: the time that clients need which
-	// come all at once, after a failover.
+	// minAge is the minimum age at which a new connection may be displaced. It covers the handshakes of clients that
+	// all reconnect after a failover.
 	minAge = time.Second
-	// peerPlaces are kept for the other node, beyond the limits. A connection that has one must show within peerTime
-	// that it is the other node: with an address that clients have, too, it may be a client.
+	// peerPlaces is the number of slots reserved for the other node, in addition to the limits. A connection in such a
+	// slot must authenticate as the other node within peerTime, since clients may share the address of that node.
 	peerPlaces = 32
 	peerTime   = time.Second
-	// refillTime is how long it takes until an address that has used up its attempts may make as many again.
+	// refillTime is the time in which the spent connection attempts of an address are refilled completely.
 	refillTime = 4 * time.Second
-	// sweepInterval is how often addresses are forgotten that have no connections any more.
+	// sweepInterval is the interval of removing addresses without connections.
 	sweepInterval = 5 * time.Second
-	// abandonShare is the part of its attempts that a connection costs its address, instead of one of them, which ends
-	// before a call of it was let in: with a broken frame, without a handshake, or because nothing came.
+	// abandonShare is the fraction of its attempts (1/256), instead of one attempt, that an address is charged for a
+	// connection that ends before a call is admitted: after an invalid frame, a failed handshake, or without data.
 	abandonShare = 256
-	// A listener that refuses more connections than these looks at new ones more slowly, so that they wait in the
-	// system's queue rather than take processor time.
+	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
+	// queue instead of using CPU time.
 	refusedAtOnce    = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
-	// sampled is how many addresses are looked at for the one that has to make room.
+	// sampled is the number of addresses examined to select a connection to displace.
 	sampled = 64
-	// maxWrong is how many calls of a new connection may show something that is not true.
+	// maxWrong is the number of calls with invalid credentials that a new connection may make.
 	maxWrong = 16
-	// holdTime is how long a connection is left waiting that is refused because its address makes too many, so that it
-	// makes fewer; heldAtOnce is how many.
+	// holdTime is the delay before closing a connection refused because of the attempt limit of its address; it slows
+	// the client down. heldAtOnce limits such connections.
 	holdTime   = 500 * time.Millisecond
 	heldAtOnce = 128
-	// tellInterval is how often the log tells of each kind of refusal.
+	// tellInterval is the minimum interval of log entries per kind of refusal.
 	tellInterval = 10 * time.Second
 )
 
-// Reason why a connection was not let in, or was closed.
+// Reason is the reason why a connection was refused or closed.
 type Reason uint8
 
-// The reasons.
 const (
-	// Full: there are as many as limits.connections allows.
+	// Full: limits.connections is reached.
 	Full Reason = iota
-	// AddressFull: its address has as many as limits.connections-per-address allows.
+	// AddressFull: limits.connections-per-address is reached.
 	AddressFull
-	// TooMany: its address has made too many in a short time that never made a call.
+	// TooMany: the address made too many connections without a call in a short time.
 	TooMany
-	// Silent: no call of it passed the gate within limits.handshake-timeout.
+	// Silent: no call passed the auth interceptor within limits.handshake-timeout.
 	Silent
-	// Strangers: none of its calls showed who calls.
+	// Strangers: none of its calls was authenticated.
 	Strangers
-	// Flood: it has cancelled calls, changed its settings, or sent pings, too often.
+	// Flood: it cancelled calls, changed settings, or sent pings too often.
 	Flood
-	// Displaced: it made room for another one before its time was over.
+	// Displaced: it was closed early to make room for another connection.
 	Displaced
-	// Handshakes: limits.handshakes have made no call yet.
+	// Handshakes: limits.handshakes connections have not made a call yet.
 	Handshakes
-	// Hoarding: its client has sent much ahead, of which hardly anything could be carried out.
+	// Hoarding: its client has sent much data that could hardly be processed.
 	Hoarding
-	// Expired: the certificate of its client is over.
+	// Expired: the certificate of its client has expired.
 	Expired
 	reasons
 )
@@ -85,75 +84,75 @@ var reasonNames = [reasons]string{
 	"expired",
 }
 
-// String gives the name that metrics use.
+// String returns the name used in metrics.
 func (r Reason) String() string { return reasonNames[r] }
 
-// Limits of connections.
+// Limits are limits on connections.
 type Limits struct {
-	// Connections that may be open, and those of one address.
+	// Connections limits all open connections, PerAddress those of one address.
 	Connections, PerAddress int
-	// Handshakes is how many of them may be open of which no call has passed the gate yet. An address that has others
-	// has a quarter more.
+	// Handshakes limits the open connections without an admitted call. Addresses that also have admitted connections
+	// get 25 % more.
 	Handshakes int
-	// HandshakeTimeout is how long a connection may take until a call of it passes the gate.
+	// HandshakeTimeout is the time until a call of a connection must pass the auth interceptor.
 	HandshakeTimeout time.Duration
 }
 
-// Options of New.
+// Options configures New.
 type Options struct {
-	// Limits as they hold now. It is called for each connection.
+	// Limits returns the current limits. It is called for each connection.
 	Limits func() Limits
-	// IsPeer tells whether the other node may have this host; nil if there is none. It must not block.
+	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
-	// Plain: there is no TLS, so that the listener sees the frames of HTTP/2; with TLS, Credentials shows them.
+	// Plain: the port has no TLS, so that the listener parses the HTTP/2 frames itself; with TLS, Credentials does.
 	Plain bool
-	// AheadBytes is how much all clients together may have sent that no handler has taken, before connections are read
-	// more slowly, and RequestBytes the largest request, which may come on top of that. 0: as much as they like.
+	// AheadBytes limits the data of all clients that handlers have not processed; above it, connections are read more
+	// slowly. RequestBytes is the size of the largest request, allowed in addition. 0: unlimited.
 	AheadBytes, RequestBytes int64
-	// Logger is told of refusals, a few times a minute at most.
+	// Logger logs refusals, at most a few times per minute.
 	Logger *zap.Logger
 }
 
-// Listener lets connections in. It is safe for concurrent use.
+// Listener accepts connections within limits. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 
 	o        Options
 	accepted atomic.Uint64
-	held     atomic.Int32 // refused connections that are not closed yet
+	held     atomic.Int32 // refused connections that are not yet closed
 	ended    [reasons]atomic.Uint64
 
-	refusals bucket // of the goroutine in Accept alone
+	refusals bucket // used only by the goroutine in Accept
 	ahead    ahead
 
 	mu       sync.Mutex // guards all below
 	open     int
-	fresh    int              // of them that no call has passed the gate of
-	conns    map[uint64]*Conn // by their numbers
+	fresh    int              // new connections among conns
+	conns    map[uint64]*Conn // by number
 	lastID   uint64
-	reserved int // of them that have a place of the peer
+	reserved int // connections in slots of the peer
 	sources  map[string]*source
-	swept    time.Time // when sources was cleaned last
+	swept    time.Time // last cleanup of sources
 	told     [reasons]told
 }
 
-// told is what the log was told of a reason.
+// told is the logging state of a reason.
 type told struct {
 	at   time.Time
-	then uint64 // how many there were
+	then uint64 // count at the last log entry
 }
 
-// source is an address that has connections, or had some shortly before.
+// source is an address that has connections, or had some recently.
 type source struct {
 	host string
 	open int
 	new  list.List // of *Conn, oldest first
-	// tries is how many connections it may still make that make no call; it was so many at refilled.
+	// tries is the number of connections without calls that the address may still make, as of refilled.
 	tries    float64
 	refilled time.Time
 }
 
-// New has the connections of l pass.
+// New returns a Listener that accepts connections of l.
 func New(l net.Listener, o Options) *Listener {
 	if o.IsPeer == nil {
 		o.IsPeer = func(string) bool { return false }
@@ -164,17 +163,17 @@ func New(l net.Listener, o Options) *Listener {
 	}
 }
 
-// Stats of a Listener.
+// Stats are the statistics of a Listener.
 type Stats struct {
-	// Open connections, and those that were ever let in.
+	// Open is the number of open connections, Accepted the number of connections accepted since start.
 	Open, Accepted uint64
-	// AheadBytes is what all clients have sent that no handler is done with.
+	// AheadBytes is the data of all clients that handlers have not processed.
 	AheadBytes int64
-	// Ended is how many were not let in, or closed, by the names of the reasons.
+	// Ended counts refused and closed connections by the name of the reason.
 	Ended map[string]uint64
 }
 
-// Stats counts connections.
+// Stats returns the statistics.
 func (l *Listener) Stats() Stats {
 	s := Stats{Accepted: l.accepted.Load(), AheadBytes: l.ahead.total.Load(), Ended: make(map[string]uint64, reasons)}
 	for r := range reasons {
@@ -186,10 +185,10 @@ func (l *Listener) Stats() Stats {
 	return s
 }
 
-// Accept waits for the next connection that is let in.
+// Accept waits for the next admitted connection.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(l.Listener, "", &l.refusals) }
 
-// accept waits for the next connection of a port that is let in. refusals bounds how fast that port refuses others.
+// accept waits for the next admitted connection of a port. refusals limits the rate of refusals of that port.
 func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) (net.Conn, error) {
 	for {
 		raw, err := port.Accept()
@@ -206,8 +205,8 @@ func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) 
 	}
 }
 
-// Also has the connections of another port, on which another protocol is spoken, pass the same limits: they are
-// counted and listed with the others, under that protocol's name.
+// Also returns a listener for another port with another protocol. Its connections share the limits; they are counted
+// and listed under the name of the protocol.
 func (l *Listener) Also(other net.Listener, protocol string) net.Listener {
 	return &also{Listener: other, l: l, protocol: protocol}
 }
@@ -221,18 +220,17 @@ type also struct {
 	refusals bucket
 }
 
-// Accept waits for the next connection that is let in.
+// Accept waits for the next admitted connection.
 func (a *also) Accept() (net.Conn, error) { return a.l.accept(a.Listener, a.protocol, &a.refusals) }
 
-// cut closes a connection that is not let in at once, without waiting for what its client still says.
+// cut resets a refused connection instead of waiting for unread data.
 func cut(raw net.Conn) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // it is closed in any case
+		_ = tcp.SetLinger(0) // closed in any case
 	}
-	_ = raw.Close() // it is not let in
+	_ = raw.Close() // refused: the error is irrelevant
 }
 
-// refuse closes a connection that is not let in.
 func (l *Listener) refuse(raw net.Conn, why Reason) {
 	if why != TooMany || l.held.Add(1) > heldAtOnce {
 		if why == TooMany {
@@ -247,7 +245,7 @@ func (l *Listener) refuse(raw net.Conn, why Reason) {
 	})
 }
 
-// admit makes a connection of raw, or refuses it and returns nil.
+// admit returns a Conn for raw, or refuses the connection and returns nil.
 func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
@@ -282,7 +280,7 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	l.mu.Unlock()
 	if displaced != nil {
 		l.tell(Displaced, displaced.source.host, limits)
-		_ = displaced.end() // its place is what counts
+		_ = displaced.end() // only the free slot matters
 	}
 	if c == nil {
 		l.tell(why, host, limits)
@@ -294,13 +292,13 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 		seen = newWire(c)
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		// what it can do besides, such as writing several buffers at once, it still can
+		// keep the methods of TCP connections, such as vectored writes
 		return &tcpConn{tcp, c, seen}
 	}
 	return &plainConn{raw, c, seen}
 }
 
-// source finds or makes one, with the tries that it has by now. mu is held.
+// source returns the entry for a host, creating it if needed, with refilled tries. mu is held.
 func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	s := l.sources[host]
 	if s == nil {
@@ -311,8 +309,8 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// owe takes a part of all attempts away: the address may make no more until they have come back, after twice
-// refillTime at most.
+// owe charges the address a fraction of its attempts. The balance may become negative; refilling takes at most twice
+// refillTime.
 func (s *source) owe(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
@@ -324,7 +322,7 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room tells whether there is a place for one more connection of s, and which one has to go for it. mu is held.
+// room reports whether one more connection of s is admitted, and which connection must be displaced for it. mu is held.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Conn, why Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -336,7 +334,7 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Con
 		return displaced, 0, true
 	}
 	handshakes := limits.Handshakes
-	if s.open > s.new.Len() { // a client of the pair is there
+	if s.open > s.new.Len() { // the address has an authenticated client
 		handshakes += handshakes / 4
 	}
 	switch {
@@ -353,11 +351,10 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (displaced *Con
 	return nil, why, false
 }
 
-// crowd is the address with the most connections that have made no call, of some that have one which may make room;
-// nil if there is none. mu is held.
+// crowd returns the sampled address with the most new connections of which one may be displaced, or nil. mu is held.
 func (l *Listener) crowd(now time.Time) (most *source) {
 	looked := 0
-	for _, s := range l.sources { // in an order that changes
+	for _, s := range l.sources { // random order
 		if s.oldest(now) == nil {
 			continue
 		}
@@ -371,7 +368,7 @@ func (l *Listener) crowd(now time.Time) (most *source) {
 	return most
 }
 
-// oldest is the oldest new connection that may be displaced; nil if there is none. mu is held.
+// oldest returns the oldest new connection that may be displaced, or nil. mu is held.
 func (s *source) oldest(now time.Time) *Conn {
 	e := s.new.Front()
 	if e == nil {
@@ -384,14 +381,14 @@ func (s *source) oldest(now time.Time) *Conn {
 	return c
 }
 
-// forget drops a source of which nothing has to be known any more. mu is held.
+// forget removes a source without connections and with all tries refilled. mu is held.
 func (l *Listener) forget(s *source, limits Limits, now time.Time) {
 	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
 		delete(l.sources, s.host)
 	}
 }
 
-// sweep drops all such sources now and then. mu is held.
+// sweep periodically removes such sources. mu is held.
 func (l *Listener) sweep(limits Limits, now time.Time) {
 	if now.Sub(l.swept) < sweepInterval {
 		return
@@ -402,7 +399,7 @@ func (l *Listener) sweep(limits Limits, now time.Time) {
 	}
 }
 
-// tell counts, and has the log say so if it has not done so lately.
+// tell counts a refusal and logs it, with a rate limit.
 func (l *Listener) tell(r Reason, host string, limits Limits) {
 	n, now := l.ended[r].Add(1), time.Now()
 	l.mu.Lock()
@@ -441,7 +438,7 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"their places",
 }
 
-// network is what counts as one address: of IPv6, the 64 bits that one machine has usually for itself.
+// network returns the part of an IP address that counts as one address: for IPv6 the first 64 bits, usually one host.
 func network(host string) string {
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.Is6() || a.Is4In6() {
@@ -450,7 +447,7 @@ func network(host string) string {
 	return netip.PrefixFrom(a.WithZone(""), 64).Masked().String()
 }
 
-// hostOf is the part of an address that connections of one machine share.
+// hostOf returns the part of an address shared by all connections of one host.
 func hostOf(a net.Addr) string {
 	host, _, err := net.SplitHostPort(a.String())
 	if err != nil {

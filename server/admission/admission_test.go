@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/admission"
 )
 
-// door is a Listener over connections that a test makes, from addresses of its choice.
+// door is a Listener with test connections from arbitrary addresses.
 type door struct {
 	t        *testing.T
 	incoming chan net.Conn
@@ -83,10 +83,10 @@ func (l fakeListener) Accept() (net.Conn, error) { return l.d.Accept() }
 func (l fakeListener) Addr() net.Addr            { return address("here") }
 func (l fakeListener) Close() error              { return nil }
 
-// visitor is one connection, seen from both ends.
+// visitor is one connection with both ends.
 type visitor struct {
 	t              *testing.T
-	theirs, inside net.Conn // inside is nil if it was not let in
+	theirs, inside net.Conn // inside is nil if refused
 }
 
 func (d *door) visit(from string) *visitor {
@@ -105,14 +105,14 @@ func (d *door) visit(from string) *visitor {
 	return v
 }
 
-// gone tells whether the connection was closed.
+// gone reports whether the connection was closed.
 func (v *visitor) gone() bool {
-	_ = v.theirs.SetReadDeadline(time.Now().Add(time.Millisecond)) // an error if it was closed
+	_ = v.theirs.SetReadDeadline(time.Now().Add(time.Millisecond)) // fails if the connection was closed
 	_, err := v.theirs.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
 }
 
-// conn is how a call finds it.
+// conn returns the Conn that a call finds.
 func (v *visitor) conn() *admission.Conn {
 	return admission.Of(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
 }
@@ -183,7 +183,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// What connects and leaves uses up the attempts of its address; what makes a call gives its attempt back.
+// Connections without a call use up the attempts of their address; a call refunds the attempt.
 func TestAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
@@ -193,7 +193,7 @@ func TestAttempts(t *testing.T) {
 			v.conn().Known(false)
 			require.NoError(t, v.inside.Close())
 		}
-		for range 7 { // a connection that ends without a call costs a little more than one
+		for range 7 { // a connection that ends without a call costs slightly more than one attempt
 			require.NoError(t, d.visit("10.0.0.1:1").inside.Close())
 		}
 		require.Nil(t, d.visit("10.0.0.1:1").inside)
@@ -203,8 +203,8 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// A connection that breaks off costs its address more than one that makes a call, so that who does nothing else makes
-// few of them, and for longer and longer; those that are open go on.
+// A connection that breaks off costs its address more than one with a call. An address with only such connections is
+// limited to fewer and fewer; its open connections are unaffected.
 func TestBreakingOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
@@ -232,7 +232,8 @@ func TestBreakingOff(t *testing.T) {
 	})
 }
 
-// What has made no call yet is bounded over all addresses; an address that has made calls has some more.
+// The number of connections without a call is limited over all addresses; addresses with admitted connections have a
+// higher limit.
 func TestHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
@@ -247,14 +248,14 @@ func TestHandshakes(t *testing.T) {
 		}
 		require.Nil(t, d.visit("10.0.2.1:1").inside, "as many are there")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
-		// refusing it took a second, so that the oldest ones may make room now
+		// the refusal took a second, so the oldest connections may be displaced now
 		require.NotNil(t, d.visit("10.0.2.1:1").inside)
 		require.EqualValues(t, 1, d.Stats().Ended["displaced"])
 		require.False(t, known.gone())
 	})
 }
 
-// An address with a connection that has made calls gets in although strangers fill the places of handshakes.
+// An address with admitted connections can connect although unauthenticated clients fill the handshake slots.
 func TestHandshakesOfTheKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
@@ -269,7 +270,7 @@ func TestHandshakesOfTheKnown(t *testing.T) {
 	})
 }
 
-// A listener that refuses thousands each second takes its time.
+// A listener that refuses thousands of connections per second slows down.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 16, PerAddress: 8, HandshakeTimeout: time.Hour}, "")
@@ -282,13 +283,13 @@ func TestPace(t *testing.T) {
 			d.incoming <- remoteConn{ours, address("10.0.0.1:1")}
 		}
 		require.InDelta(t, time.Second, time.Since(began), float64(100*time.Millisecond), "400 at once, and 4,000 a second")
-		<-time.After(time.Second) // simulated; the last one is taken, and not yet refused
+		<-time.After(time.Second) // simulated; the last connection is accepted but not yet refused
 		synctest.Wait()
 		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
 	})
 }
 
-// TestPeer: however many connections there are, the other node gets in; whoever has only its address is sent away.
+// The other node can connect regardless of the number of connections; other clients with its address are closed.
 func TestPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
@@ -308,7 +309,7 @@ func TestPeer(t *testing.T) {
 	})
 }
 
-// A connection whose calls show nothing that is true is closed, unless it was let in before.
+// A connection with calls that fail authentication is closed, unless an earlier call was admitted.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
@@ -333,15 +334,15 @@ func TestOfNothing(t *testing.T) {
 	c.End()
 }
 
-// frame is the header of a frame of HTTP/2 with a payload.
+// frame returns an HTTP/2 frame header with a payload.
 func frame(kind byte, payload int) []byte {
 	b := make([]byte, 9+payload)
 	b[0], b[1], b[2], b[3] = byte(payload>>16), byte(payload>>8), byte(payload), kind
 	return b
 }
 
-// TestFloods: over a real connection, whatever comes in whichever pieces, only what cancels or changes its settings too
-// often is closed.
+// Over a real connection, only clients that cancel calls or change settings too often are closed, regardless of how the
+// bytes are split.
 func TestFloods(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -12,67 +12,68 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// What clients have sent that the node's handlers have not taken yet is in memory. HTTP/2's flow control bounds that
-// for each call, and not for the thousands of calls that a connection may have. This file counts it for all calls of
-// all connections: the frames of data as they come, and the requests as the handlers are done with them. Above the
-// limit, connections from addresses that hold more than their share are not read any more, and those are closed whose
-// clients hold much and let hardly anything of it be carried out. A large request over a slow line is not that, as long
-// as it goes on coming, nor is one that has come whole: what it waits for then is the node.
+// Requests that clients have sent and handlers have not processed are held in memory. HTTP/2 flow control limits them
+// per call, but a connection may have thousands of calls. This file counts them over all calls of all connections:
+// received DATA frames minus requests that handlers have finished.
+//
+// Above the limit, connections from addresses that hold more than their fraction are not read. A connection is closed
+// if its client holds much data that cannot be processed. A large request over a slow line does not qualify while it
+// keeps growing. A complete request does not either, since it waits for the node.
 
 const (
-	// aheadTick is how often the connections are looked at while there is too much.
+	// aheadTick is the interval of the checks while the limit is exceeded.
 	aheadTick = 10 * time.Millisecond
-	// aheadPause is how often a connection that is not read looks whether it may go on.
+	// aheadPause is the interval at which a paused connection checks whether it may be read.
 	aheadPause = 5 * time.Millisecond
-	// aheadPatience is how long a connection may hold more than what of it was carried out in that time.
+	// aheadPatience is the time for which a connection may hold more than was processed of it in that time.
 	aheadPatience = 3 * time.Second
-	// The connection that holds most is left to bring its request to its end as long as it brings aheadGrowth within
-	// aheadGrowthTime, or aheadGrowthAlone while nobody has to wait for it.
+	// The connection that holds most may complete its request as long as it grows by aheadGrowth within
+	// aheadGrowthTime, or by aheadGrowthAlone while no other connection is paused.
 	aheadGrowth      = 1 << 20
 	aheadGrowthAlone = 64 << 10
 	aheadGrowthTime  = time.Second
-	// aheadMuch is which part of the limit a connection must hold for others to wait for it.
+	// aheadMuch: a connection must hold at least limit/aheadMuch before others wait for it.
 	aheadMuch = 8
 )
 
-// ahead is what all connections of a Listener have sent ahead.
+// ahead counts the unprocessed data of all connections of a Listener.
 type ahead struct {
-	// limit, beyond which connections are read more slowly, and most, beyond which no connection is read that has sent
-	// anything ahead: a request of the largest size can be received beside what others hold. 0: there is none.
+	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
+	// difference leaves room for one request of the largest size. 0: unlimited.
 	limit, most int64
 	total       atomic.Int64
-	waiting     atomic.Int32 // requests that wait for the node and not for their client
-	relieving   atomic.Bool  // relieve runs again and again
-	since       time.Time    // it began; of relieve alone
+	waiting     atomic.Int32 // requests that wait for the node, not for their client
+	relieving   atomic.Bool  // relieve is scheduled
+	since       time.Time    // start of relieving; used only by relieve
 }
 
-// aheadOf is what one connection has sent ahead.
+// aheadOf counts the unprocessed data of one connection.
 type aheadOf struct {
 	bytes atomic.Int64
-	// working is how much of them are requests that the node is carrying out.
+	// working is the part that belongs to requests being processed by the node.
 	working atomic.Int64
-	// taken is how much of what was sent the handlers were done with, ever.
+	// taken is the total number of bytes that handlers have finished.
 	taken atomic.Uint64
-	slow  atomic.Bool // it is not to be read while there is too much
-	held  atomic.Bool // it would be read now, and is not
-	// current is the call that the client has begun last; of the goroutine that reads the connection alone.
+	slow  atomic.Bool // not read while the limit is exceeded
+	held  atomic.Bool // has data to read, but is paused
+	// current is the most recent call of the client; used only by the goroutine that reads the connection.
 	current uint32
 
 	mu    sync.Mutex // guards calls and ended
 	calls map[uint32]*Incoming
 	ended bool
 
-	// of relieve alone: what it held at least since then, and what had been taken then
+	// used only by relieve: the least bytes held since watched, and taken at that time
 	watched   time.Time
 	least     int64
 	takenThen uint64
-	// of relieve alone: the most that it held, when it came to that, and what had been taken then
+	// used only by relieve: the peak of bytes held, its time, and taken at that time
 	grown     time.Time
 	peak      int64
 	takenPeak uint64
 }
 
-// Incoming is what a client has sent of one call, and no handler is done with. It is the context of the call, too.
+// Incoming counts the unprocessed data of one call. It is also the context of the call.
 type Incoming struct {
 	context.Context //nolint:containedctx // it is the call's context: one allocation for both
 
@@ -81,9 +82,9 @@ type Incoming struct {
 
 	// guarded by conn.ahead.mu
 	bytes    int64
-	working  int64 // of them, those of a request that the node is carrying out
-	running  bool  // its handler
-	over     bool  // nothing more comes of it
+	working  int64 // part of bytes: the request being processed
+	running  bool  // the handler is running
+	over     bool  // all data has arrived
 	released bool
 }
 
@@ -97,10 +98,11 @@ func (in *Incoming) Value(key any) any {
 	return in.Context.Value(key)
 }
 
-// ServerOptions are for a server of gRPC whose connections a Listener lets in: it sees what each call sends.
+// ServerOptions returns the options of a gRPC server behind a Listener; they let the Listener count the data of each
+// call.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		// The connection has a buffer of its own, so that it knows which frame gRPC looks at.
+		// The connection has its own buffer, so that it knows which frame gRPC is processing.
 		grpc.ReadBufferSize(0),
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
 			c := Of(ctx)
@@ -112,14 +114,14 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// IncomingOf returns what a client sends for the call of that context; nil if it is not counted. The methods of a nil
-// one do nothing.
+// IncomingOf returns the Incoming of a call's context, or nil if it is not counted. Methods of a nil Incoming do
+// nothing.
 func IncomingOf(ctx context.Context) *Incoming {
 	in, _ := ctx.Value(incomingKey{}).(*Incoming)
 	return in
 }
 
-// begin notes the call that the client has begun last.
+// begin registers the most recent call of the client.
 func (c *Conn) begin(ctx context.Context) *Incoming {
 	in := &Incoming{Context: ctx, conn: c, id: c.ahead.current}
 	c.ahead.mu.Lock()
@@ -135,8 +137,8 @@ func (c *Conn) begin(ctx context.Context) *Incoming {
 	return in
 }
 
-// Begin is called when the handler of the call begins, and End must be called when it has ended: until then, what the
-// client has sent is in memory even if the client has given the call up.
+// Begin is called when the handler of the call starts; End must be called when it returns. Until then the data counts,
+// even if the client cancels the call.
 func (in *Incoming) Begin() {
 	if in == nil {
 		return
@@ -146,8 +148,8 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
-// Works is called when the handler of a call with one request has received it: until the handler ends, its client is
-// not to blame for what it holds.
+// Works is called when the handler of a unary call has received the request: until the handler ends, the data does not
+// count against the client.
 func (in *Incoming) Works() {
 	if in == nil {
 		return
@@ -159,7 +161,7 @@ func (in *Incoming) Works() {
 	in.working = in.bytes
 }
 
-// End is called when the handler of the call has ended.
+// End is called when the handler of the call has returned.
 func (in *Incoming) End() {
 	if in == nil {
 		return
@@ -174,7 +176,7 @@ func (in *Incoming) End() {
 	}
 }
 
-// Took notes that the handler is done with a request of so many bytes.
+// Took records that the handler has finished a request of the given size.
 func (in *Incoming) Took(bytes int) {
 	if in == nil || bytes == 0 {
 		return
@@ -187,8 +189,8 @@ func (in *Incoming) Took(bytes int) {
 	c.gone(n)
 }
 
-// Waits notes that a request waits for the node itself, until over is called: no client is to blame for what it holds
-// meanwhile, neither its own nor those whose requests have to wait for this one.
+// Waits records that a request waits for the node until over is called. In the meantime no client is penalized for data
+// it holds, including clients with requests behind this one.
 func (in *Incoming) Waits() (over func()) {
 	if in == nil {
 		return func() {}
@@ -198,7 +200,7 @@ func (in *Incoming) Waits() (over func()) {
 	return func() { waiting.Add(-1) }
 }
 
-// release has all of it not count any more. conn.ahead.mu is held.
+// release removes all data of the call from the counters. conn.ahead.mu is held.
 func (in *Incoming) release() {
 	if in.released {
 		return
@@ -209,7 +211,7 @@ func (in *Incoming) release() {
 	in.bytes = 0
 }
 
-// gone has bytes not count any more.
+// gone removes bytes from the counters.
 func (c *Conn) gone(bytes int64) {
 	if bytes > 0 {
 		c.ahead.taken.Add(uint64(bytes))
@@ -218,7 +220,7 @@ func (c *Conn) gone(bytes int64) {
 	}
 }
 
-// arrived notes data of a call.
+// arrived counts received data of a call.
 func (c *Conn) arrived(call uint32, bytes int) {
 	c.ahead.mu.Lock()
 	in := c.ahead.calls[call]
@@ -235,7 +237,7 @@ func (c *Conn) arrived(call uint32, bytes int) {
 	}
 }
 
-// over notes that nothing more comes of a call: one end has given it up, or the node has answered.
+// callOver records the end of a call: either end cancelled it, or the node has responded.
 func (c *Conn) callOver(call uint32) {
 	c.ahead.mu.Lock()
 	defer c.ahead.mu.Unlock()
@@ -248,7 +250,7 @@ func (c *Conn) callOver(call uint32) {
 	}
 }
 
-// allOver notes that the connection has ended.
+// allOver records the end of the connection.
 func (c *Conn) allOver() {
 	c.ahead.mu.Lock()
 	defer c.ahead.mu.Unlock()
@@ -260,7 +262,7 @@ func (c *Conn) allOver() {
 	}
 }
 
-// await returns when the connection may be read on.
+// await returns when the connection may be read.
 func (c *Conn) await() {
 	a := &c.l.ahead
 	if a.limit == 0 || a.total.Load() <= a.limit || c.isPeer() {
@@ -288,8 +290,8 @@ func (c *Conn) isPeer() bool {
 	return caller != nil && caller.Peer
 }
 
-// relieve looks which connections are to be read no more for now, and closes one of those that have held too much for
-// too long, until there is no longer too much.
+// relieve selects the connections to pause, and closes one that has held too much for too long. It reschedules itself
+// until the total is below the limit.
 func (l *Listener) relieve() {
 	a := &l.ahead
 	now := time.Now()
@@ -327,7 +329,7 @@ func (l *Listener) relieve() {
 	}
 	worst := l.worstOf(now, holding, bySource, awaited)
 	for _, c := range holding {
-		// The one that holds most goes on, so that a large request comes to its end.
+		// The largest holder is still read, so that a large request can complete.
 		c.ahead.slow.Store(c != first && bySource[c.source] > share)
 	}
 	if worst != nil {
@@ -337,8 +339,8 @@ func (l *Listener) relieve() {
 }
 
 // worstOf returns the connection to close: the largest holder among those that hold too much, counted per connection
-// and per address; nil if no connection qualifies. awaited, if not nil, is the connection whose request is still
-// growing: neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
+// and per address; nil if no connection qualifies. awaited, if not nil, is the connection with the growing request:
+// neither it nor the connections that wait for it qualify. None does while the node itself is the bottleneck.
 func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]int64, awaited *Conn) (worst *Conn) {
 	a := &l.ahead
 	working := int64(0)
@@ -360,8 +362,7 @@ func (l *Listener) worstOf(now time.Time, holding []*Conn, bySource map[*source]
 	return worst
 }
 
-// firstOf is the connection that holds most, and how much it has to bring so that the others are to wait for it; nil if
-// none holds anything.
+// firstOf returns the connection that holds most, or nil, and the growth required so that the others wait for it.
 func firstOf(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
 	growth = aheadGrowthAlone
 	for _, c := range holding {
@@ -386,20 +387,21 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	switch {
 	case bytes >= a.peak+growth:
 		a.grown, a.peak, a.takenPeak = now, bytes, taken
-	case taken-a.takenPeak >= uint64(a.peak): // all of that was carried out, and another request comes
+	case taken-a.takenPeak >= uint64(a.peak): // the peak was processed, and the next request arrives
 		a.peak, a.takenPeak = bytes, taken
 	}
 	return now.Sub(a.grown) < aheadGrowthTime && bytes >= c.l.ahead.limit/aheadMuch
 }
 
-// Hoards closes the connection: its client holds memory that others need, and lets the node carry out hardly anything.
+// Hoards closes the connection: its client holds memory that others need, while hardly any of its data can be
+// processed.
 func (c *Conn) Hoards() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
 	c.source.owe(abandonShare, limits)
 	c.l.mu.Unlock()
 	c.l.tell(Hoarding, c.source.host, limits)
-	_ = c.end() // it is given up
+	_ = c.end() // abandoned
 }
 
 // holdsMoreThan compares the addresses of two connections first.
@@ -410,8 +412,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.ahead.bytes.Load() > other.ahead.bytes.Load()
 }
 
-// holdsTooMuch tells whether the connection has held more for some time than what of it was carried out meanwhile.
-// since is when relieve began to look.
+// holdsTooMuch reports whether the connection has for some time held more than was processed of it in that time. since
+// is the start of relieving.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.ahead
 	if a.watched.Before(since) || c.l.ahead.waiting.Load() > 0 {
@@ -424,16 +426,16 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	too := a.taken.Load()-a.takenThen < uint64(a.least)
 	c.watch(now)
 	if too {
-		a.watched = since // it stays so until it is closed
+		a.watched = since // unchanged until it is closed
 	}
 	return too
 }
 
-// watch begins anew to look what the connection holds, and what of it is carried out.
+// watch restarts the observation of the connection.
 func (c *Conn) watch(now time.Time) {
 	a := &c.ahead
 	a.watched, a.least, a.takenThen = now, c.toBlame(), a.taken.Load()
 }
 
-// toBlame is what the connection holds without what the node is carrying out.
+// toBlame returns the bytes held, except those that the node is processing.
 func (c *Conn) toBlame() int64 { return max(0, c.ahead.bytes.Load()-c.ahead.working.Load()) }

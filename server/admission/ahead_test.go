@@ -32,7 +32,7 @@ import (
 // responds when free is closed.
 type sink struct {
 	taking chan struct{}
-	// free, if not nil: the calls wait for the node until it is closed.
+	// free, if not nil: calls wait for the node until it is closed.
 	free chan struct{}
 }
 
@@ -69,14 +69,13 @@ func (s *sink) desc() *grpc.ServiceDesc {
 	}
 }
 
-// raw is a message of which only the length counts.
+// raw is a message of which only the length matters.
 type raw struct{ bytes int }
 
 func (r *raw) Reset()         {}
 func (r *raw) String() string { return "" }
 func (r *raw) ProtoMessage()  {}
 
-// rawCodec sends and receives raw messages.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -97,13 +96,13 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 
 const aheadLimit = 4 << 20
 
-// serveSink serves a sink behind a Listener that lets clients send aheadLimit ahead.
+// serveSink serves a sink behind a Listener with AheadBytes = aheadLimit.
 func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 	t.Helper()
 	return serveRequests(t, 1<<20)
 }
 
-// serveRequests is serveSink for requests of so many bytes.
+// serveRequests is serveSink with a request size limit.
 func serveRequests(t *testing.T, requestBytes int64) (s *sink, l *admission.Listener, address string) {
 	t.Helper()
 	network := simnet.New(simnet.Options{Delay: time.Millisecond})
@@ -134,22 +133,22 @@ func serveRequests(t *testing.T, requestBytes int64) (s *sink, l *admission.List
 	return s, l, port.Addr().String()
 }
 
-// networks has the network of each test.
+// networks maps each test to its network.
 var networks sync.Map
 
-// dial connects from a host of the network of the test.
+// dial connects from a host of the test's network.
 func dial(ctx context.Context, t *testing.T, from, to string) (net.Conn, error) {
 	n, _ := networks.Load(t)
 	return n.(*simnet.Network).NewProcess(from).Dial(ctx, to)
 }
 
-// take begins a call from an address of this machine.
+// take starts a call from a local address.
 func take(t *testing.T, address, from string) grpc.ClientStream {
 	t.Helper()
 	return call(t, connect(t, address, from, nil))
 }
 
-// connect connects from an address of this machine, by a line of the test's, unless that is nil.
+// connect connects from a local address, through line unless it is nil.
 func connect(t *testing.T, address, from string, line func(net.Conn) net.Conn) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -174,7 +173,7 @@ func call(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
 	return stream
 }
 
-// TestAheadIsCounted: what clients have sent counts until the handler has asked for the next request, or has ended.
+// Data counts until the handler requests the next message or returns.
 func TestAheadIsCounted(t *testing.T) { synctest.Test(t, testAheadIsCounted) }
 
 func testAheadIsCounted(t *testing.T) {
@@ -189,7 +188,7 @@ func testAheadIsCounted(t *testing.T) {
 	}
 	ahead(3 * 1005)
 	s.taking <- struct{}{}
-	s.taking <- struct{}{} // it is done with the first
+	s.taking <- struct{}{} // done with the first
 	ahead(2 * 1005)
 	require.NoError(t, stream.CloseSend())
 	close(s.taking)
@@ -197,7 +196,7 @@ func testAheadIsCounted(t *testing.T) {
 	ahead(0)
 }
 
-// TestAheadOfGivenUp: what is sent in calls that the client gives up, and of connections that end, does not count.
+// Data of cancelled calls and closed connections does not count.
 func TestAheadOfGivenUp(t *testing.T) { synctest.Test(t, testAheadOfGivenUp) }
 
 func testAheadOfGivenUp(t *testing.T) {
@@ -213,8 +212,7 @@ func testAheadOfGivenUp(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, time.Minute, time.Millisecond)
 }
 
-// TestHoarding: a client that fills many calls is read no further, is closed after a while, and another address goes on
-// meanwhile.
+// A client that fills many calls is paused, then closed; clients at another address are served in the meantime.
 func TestHoarding(t *testing.T) { synctest.Test(t, testHoarding) }
 
 func testHoarding(t *testing.T) {
@@ -226,7 +224,7 @@ func testHoarding(t *testing.T) {
 	go func() {
 		for time.Since(began) < time.Minute {
 			select {
-			case s.taking <- struct{}{}: // it may be the hoarder's, whose requests never end
+			case s.taking <- struct{}{}: // it may be from the hoarder, which never completes a request
 			case <-t.Context().Done():
 				return
 			}
@@ -245,8 +243,8 @@ func testHoarding(t *testing.T) {
 	require.Equal(t, uint64(1), l.Stats().Ended["hoarding"])
 }
 
-// TestWaitingIsNotHoarding: a client whose requests wait for the node is not closed for what it holds meanwhile, and is
-// as soon as they wait for itself.
+// A client is not closed for held data while its requests wait for the node. It is closed when they wait for the
+// client.
 func TestWaitingIsNotHoarding(t *testing.T) { synctest.Test(t, testWaitingIsNotHoarding) }
 
 func testWaitingIsNotHoarding(t *testing.T) {
@@ -260,15 +258,14 @@ func testWaitingIsNotHoarding(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Ended["hoarding"] == 1 }, time.Minute, time.Millisecond)
 }
 
-// TestWorkIsNotHoarding: a client is not closed for requests that have come whole, however long the node takes to carry
-// them out.
+// A client is not closed for complete requests, regardless of processing time.
 func TestWorkIsNotHoarding(t *testing.T) { synctest.Test(t, testWorkIsNotHoarding) }
 
 func testWorkIsNotHoarding(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
 	conn := connect(t, address, "127.0.0.2", nil)
-	const calls = 5 // more than are read, with what the others hold
+	const calls = 5 // more than fit, together with data held by the others
 	answers := make(chan error, calls)
 	for range calls {
 		go func() { answers <- conn.Invoke(t.Context(), "/test.Sink/Work", &raw{1 << 20}, &raw{}) }()
@@ -283,7 +280,7 @@ func testWorkIsNotHoarding(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().AheadBytes == 0 }, time.Minute, time.Millisecond)
 }
 
-// slowLine lets bytes through without a delay, and what comes after them slowly.
+// slowLine transmits the first bytes without delay, and later ones slowly.
 type slowLine struct {
 	net.Conn
 
@@ -303,7 +300,7 @@ func (l *slowLine) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// TestSlowRequestIsNotHoarding: a request that is larger than what clients may send ahead arrives over a slow line.
+// A request larger than AheadBytes arrives over a slow line.
 func TestSlowRequestIsNotHoarding(t *testing.T) { synctest.Test(t, testSlowRequestIsNotHoarding) }
 
 func testSlowRequestIsNotHoarding(t *testing.T) {
@@ -314,7 +311,7 @@ func testSlowRequestIsNotHoarding(t *testing.T) {
 	go func() { _ = stream.SendMsg(&raw{aheadLimit + 2<<20}) }()
 	s.taking <- struct{}{}
 	began := time.Now()
-	s.taking <- struct{}{} // it has come
+	s.taking <- struct{}{} // the request has arrived
 	require.Greater(t, time.Since(began), 5*time.Second)
 	require.Zero(t, l.Stats().Ended["hoarding"])
 }
@@ -324,7 +321,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// hoard sends halves of requests in 64 calls, as fast as they are taken.
+// hoard sends incomplete requests in 64 calls, as fast as they are read.
 func hoard(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := dial(t.Context(), t, "127.0.0.2", address)
@@ -350,7 +347,7 @@ func sendHalves(conn net.Conn) {
 	}
 }
 
-// halves speaks HTTP/2.
+// halves is a raw HTTP/2 client.
 type halves struct {
 	*http2.Framer
 
@@ -366,7 +363,7 @@ func newHalves(conn net.Conn) *halves {
 	return h
 }
 
-// begin begins a call.
+// begin starts a call.
 func (h *halves) begin(id uint32) {
 	h.fields.Reset()
 	for _, f := range []hpack.HeaderField{
@@ -376,13 +373,12 @@ func (h *halves) begin(id uint32) {
 		{Name: ":authority", Value: "node"},
 		{Name: "content-type", Value: "application/grpc"},
 	} {
-		_ = h.hpack.WriteField(f) // to memory
+		_ = h.hpack.WriteField(f) // writes to memory
 	}
 	_ = h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.fields.Bytes(), EndHeaders: true})
 }
 
-// TestPingFlood: a connection that gRPC gives up because of its pings costs its address as much as one that cancels
-// calls.
+// A connection that gRPC closes because of its pings costs its address as much as one that cancels calls.
 func TestPingFlood(t *testing.T) { synctest.Test(t, testPingFlood) }
 
 func testPingFlood(t *testing.T) {

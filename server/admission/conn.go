@@ -13,49 +13,49 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is a connection that was let in. A nil one is of a call that came another way; its methods do nothing.
+// Conn is an admitted connection. A nil Conn stands for a call over other transports; its methods do nothing.
 type Conn struct {
 	l      *Listener
 	source *source
 	remote Remote
 	since  time.Time
 	timer  *time.Timer
-	expiry atomic.Pointer[time.Timer] // of the certificate of its client; nil without
+	expiry atomic.Pointer[time.Timer] // for the client's certificate; nil without one
 	close  func() error
-	over   chan struct{} // closed with it
+	over   chan struct{} // closed with the connection
 	once   sync.Once
-	err    error // of close
+	err    error // result of close
 	id     uint64
 
 	protocol string                 // empty: gRPC
-	named    atomic.Pointer[string] // what the client calls itself in a protocol of its own
+	named    atomic.Pointer[string] // name sent by the client in its protocol
 
 	ahead aheadOf
 
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
-	messagesIn, messagesOut atomic.Uint64 // those of streams that are open are counted by them
+	messagesIn, messagesOut atomic.Uint64 // open streams count their own messages
 
 	streamsMu sync.Mutex // guards streams
 	streams   map[*Stream]struct{}
 
-	known atomic.Bool  // a call has passed the gate
-	wrong atomic.Int32 // calls that were not let in
-	calls atomic.Int32 // of those under way that need no caller to be known
+	known atomic.Bool  // a call has passed the auth interceptor
+	wrong atomic.Int32 // calls that failed authentication
+	calls atomic.Int32 // running calls that require no authentication
 
 	// guarded by Listener.mu
-	element  *list.Element // in source.new; nil when it is not new any more
-	reserved bool          // has a place of the peer, and has not shown that it is
+	element  *list.Element // in source.new; nil when no longer new
+	reserved bool          // in a slot of the peer, not yet authenticated as the peer
 }
 
-// Remote is the address of a connection's other end, and finds the connection.
+// Remote is the remote address of a connection; it refers to the Conn.
 type Remote struct {
 	net.Addr
 
 	conn *Conn
 }
 
-// Of returns the connection that a call comes over; nil if it did not pass a Listener.
+// Of returns the connection of a call, or nil if it was not accepted by a Listener.
 func Of(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -67,7 +67,7 @@ func Of(ctx context.Context) *Conn {
 	return nil
 }
 
-// Known notes that a call of it has passed the gate, and whether it is one that only the other node may make.
+// Known records that a call has passed the auth interceptor, and whether only the other node may make that call.
 func (c *Conn) Known(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -88,17 +88,18 @@ func (c *Conn) Known(isPeer bool) {
 	}
 }
 
-// Unknown notes a call of which it was not believed, or not shown, who calls. A connection of which no call was let in
-// is closed after some of them.
+// Unknown records a call that failed authentication or had no credentials. A connection without an admitted call is
+// closed after several of them.
 func (c *Conn) Unknown() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxWrong {
 		return
 	}
 	c.l.tell(Strangers, c.source.host, c.l.o.Limits())
-	_ = c.end() // it is given up
+	_ = c.end() // abandoned
 }
 
-// Begin notes a call that tells nothing of its caller. It does not make the connection known, but keeps it until End.
+// Begin records the start of a call without authentication. It does not mark the connection as known, but keeps it open
+// until End.
 func (c *Conn) Begin() {
 	if c != nil {
 		c.calls.Add(1)
@@ -112,7 +113,7 @@ func (c *Conn) End() {
 	}
 }
 
-// notNew takes the connection off the list of new ones. Listener.mu is held.
+// notNew removes the connection from the list of new ones. Listener.mu is held.
 func (c *Conn) notNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
@@ -127,27 +128,27 @@ func (c *Conn) expired(patience time.Duration) {
 		return
 	}
 	if c.calls.Load() > 0 {
-		c.l.mu.Lock() // the timer may not have been noted yet
+		c.l.mu.Lock() // the timer may not yet be stored
 		defer c.l.mu.Unlock()
 		c.timer.Reset(patience)
 		return
 	}
 	limits := c.l.o.Limits()
 	c.l.tell(Silent, c.source.host, limits)
-	_ = c.end() // it is given up
+	_ = c.end() // abandoned
 }
 
-// flooded closes the connection, and makes its address wait before it may make many others.
+// flooded closes the connection, and charges its address so that new connections are delayed.
 func (c *Conn) flooded() {
 	limits := c.l.o.Limits()
 	c.l.mu.Lock()
 	c.source.owe(floodShare, limits)
 	c.l.mu.Unlock()
 	c.l.tell(Flood, c.source.host, limits)
-	_ = c.end() // it is given up
+	_ = c.end() // abandoned
 }
 
-// end closes the connection and gives its place back, once.
+// end closes the connection and frees its slot, once.
 func (c *Conn) end() error {
 	c.once.Do(func() {
 		c.timer.Stop()
@@ -177,21 +178,21 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire is what gRPC reads from and writes to: it sees the frames of HTTP/2. It has a buffer of its own, so that what it
-// has handed out last is the frame that gRPC looks at.
+// wire wraps the bytes that gRPC reads and writes, and parses the HTTP/2 frames. It has its own buffer, so that the
+// bytes returned last are the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames
 	out    frameHeaders
-	buffer []byte // from is what of it was not handed out yet
+	buffer []byte // buffer[from:] is unread
 	from   []byte
-	err    error // of the last read, when all is handed out
+	err    error // of the last read, returned after the buffered bytes
 }
 
-// wireBytes is the length of the buffer: as much as gRPC's own would have.
+// wireBytes is the buffer length, the same as gRPC's own default.
 const wireBytes = 32 << 10
 
-// read hands out what comes from inner: a client that floods is read more slowly at first, and then no more.
+// read returns data from inner. A client that floods is first read more slowly, then closed.
 func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	if len(w.from) == 0 {
 		if w.err != nil {
@@ -225,22 +226,22 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write passes on what gRPC writes, and notes which calls end with it.
+// write forwards data from gRPC, and detects the calls that it ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-// tcpConn is a connection that can do what a TCP connection can.
+// tcpConn is a connection that keeps the methods of a TCP connection.
 type tcpConn struct {
 	*net.TCPConn
 
 	conn *Conn
-	wire *wire // nil: another one above it sees the frames, or there are none
+	wire *wire // nil: an outer connection parses the frames, or the protocol has none
 }
 
-// Read reads, and ends the connection of a client that floods. With TLS it cannot see that.
+// Read reads data, and closes the connection of a client that floods. With TLS, securedConn does this instead.
 func (c *tcpConn) Read(b []byte) (n int, err error) {
 	if c.wire != nil {
 		n, err = c.wire.read(c.TCPConn, b)
@@ -251,7 +252,7 @@ func (c *tcpConn) Read(b []byte) (n int, err error) {
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-// Write writes.
+// Write writes data.
 func (c *tcpConn) Write(b []byte) (n int, err error) {
 	if c.wire != nil {
 		n, err = c.wire.write(c.TCPConn, b)
@@ -262,13 +263,13 @@ func (c *tcpConn) Write(b []byte) (n int, err error) {
 	return n, err //nolint:wrapcheck // a net.OpError says everything
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *tcpConn) Close() error { return c.conn.end() }
 
-// RemoteAddr is a *Remote.
+// RemoteAddr returns a *Remote.
 func (c *tcpConn) RemoteAddr() net.Addr { return &c.conn.remote }
 
-// plainConn is a connection that is none of TCP.
+// plainConn is a connection other than TCP.
 type plainConn struct {
 	net.Conn
 
@@ -276,7 +277,7 @@ type plainConn struct {
 	wire *wire // as in tcpConn
 }
 
-// Read reads.
+// Read reads data.
 func (c *plainConn) Read(b []byte) (n int, err error) {
 	if c.wire != nil {
 		n, err = c.wire.read(c.Conn, b)
@@ -287,7 +288,7 @@ func (c *plainConn) Read(b []byte) (n int, err error) {
 	return n, err //nolint:wrapcheck // the error is the connection's
 }
 
-// Write writes.
+// Write writes data.
 func (c *plainConn) Write(b []byte) (n int, err error) {
 	if c.wire != nil {
 		n, err = c.wire.write(c.Conn, b)
@@ -298,8 +299,8 @@ func (c *plainConn) Write(b []byte) (n int, err error) {
 	return n, err //nolint:wrapcheck // the error is the connection's
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *plainConn) Close() error { return c.conn.end() }
 
-// RemoteAddr is a *Remote.
+// RemoteAddr returns a *Remote.
 func (c *plainConn) RemoteAddr() net.Addr { return &c.conn.remote }

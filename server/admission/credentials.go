@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials are those of a server whose connections a Listener lets in: with TLS, it is only behind them that the
-// frames can be seen.
+// Credentials wraps the TLS credentials of a server behind a Listener: the HTTP/2 frames are visible only after
+// decryption.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return seeing{inner}
 }
@@ -20,7 +20,7 @@ type seeing struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake secures a connection, and has what comes over it looked at.
+// ServerHandshake performs the handshake, and returns a connection that parses frames.
 func (s seeing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -41,8 +41,8 @@ func (s seeing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith has the connection end when the certificate that its client has shown is over, unless it is the other node:
-// what that one holds is worth more, and its certificate has an alarm long before.
+// endWith closes the connection when the client's certificate expires. The connection of the other node is exempt: it
+// is more important, and an alarm is raised long before its certificate expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {
@@ -61,30 +61,30 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 			return
 		}
 		c.l.tell(Expired, c.source.host, c.l.o.Limits())
-		_ = c.end() // its client finds out
+		_ = c.end() // the client notices
 	})
 	c.expiry.Store(timer)
 	select {
-	case <-c.over: // before it could be stopped
+	case <-c.over: // before the timer could be stopped
 		timer.Stop()
 	default:
 	}
 }
 
-// Clone copies it.
+// Clone returns a copy.
 func (s seeing) Clone() credentials.TransportCredentials {
 	return seeing{s.TransportCredentials.Clone()}
 }
 
-// securedConn is what gRPC reads from where there is TLS.
+// securedConn is the decrypted connection read by gRPC.
 type securedConn struct {
 	net.Conn
 
 	wire *wire
 }
 
-// Read reads, and looks at the frames.
+// Read reads data and parses its frames.
 func (c *securedConn) Read(b []byte) (int, error) { return c.wire.read(c.Conn, b) }
 
-// Write writes, and looks at the frames.
+// Write writes data and parses its frames.
 func (c *securedConn) Write(b []byte) (int, error) { return c.wire.write(c.Conn, b) }

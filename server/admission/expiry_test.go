@@ -19,8 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// TestCertificateEnds: a connection ends with the certificate that its client has shown, and
-// one whose certificate holds goes on.
+// A connection ends when the certificate of its client expires; connections with a valid certificate stay open.
 func TestCertificateEnds(t *testing.T) { synctest.Test(t, testCertificateEnds) }
 
 func testCertificateEnds(t *testing.T) {

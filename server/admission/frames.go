@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// What a client of HTTP/2 sends costs a node the same whether it means anything. gRPC bounds the calls at once, the
-// size of headers and the rate of pings of a connection; this file bounds how often it may begin calls only to cancel
-// them (CVE-2023-44487), change its settings, and send frames that say nothing.
+// HTTP/2 frames cost the node the same whether or not they carry requests. gRPC limits the concurrent calls, the header
+// size and the ping rate of a connection. This file limits the rate of cancelled calls (CVE-2023-44487), of settings
+// changes, and of frames without content.
 
 const (
-	prefaceBytes     = 24 // what the client's side of HTTP/2 begins with
+	prefaceBytes     = 24 // the client connection preface
 	frameHeaderBytes = 9
-	// Types of frames. What is beyond frameContinuation is of some extension, and not used.
+	// Types of frames. Types above frameContinuation belong to extensions and are not used.
 	frameData         = 0
 	frameCall         = 1 // HEADERS
 	framePriority     = 2
@@ -23,33 +23,32 @@ const (
 	frameSettings     = 4
 	frameGoAway       = 7
 	frameContinuation = 9
-	// What gRPC says to a client that pings too often, and where in the frame.
+	// Error code sent by gRPC to a client that pings too often, and its offset in the frame.
 	enhanceYourCalm = 11
 	goAwayCode      = 4
 	goAwayBytes     = 8
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Cancelled calls: as many at once as a client has that gives up all that it has under way, and so many a second.
-	// Frames that carry nothing and end nothing count as such.
+	// Cancelled calls: the burst covers a client that cancels all its calls. Frames that carry nothing and end nothing
+	// count as such.
 	resetsAtOnce    = 2048
 	resetsPerSecond = 100
-	// resetsFree are taken as they come; for each further one the connection is read later, so that beginning calls and
-	// cancelling them takes a bounded share of the processors. longestPause is how long it waits at most in one go.
+	// resetsFree resets are not delayed. Each further one delays reading the connection, which limits the CPU time
+	// spent on starting and cancelling calls. longestPause is the maximum delay at a time.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second
 	// Changes of settings, priorities, and frames of extensions.
 	settingsAtOnce    = 100
 	settingsPerSecond = 10
-	// floodShare is the part of its attempts that a connection costs its address that was closed for this.
+	// floodShare is the fraction of its attempts (1/8) that an address is charged for a connection closed for flooding.
 	floodShare = 8
 )
 
-// errFlood ends a connection.
 var errFlood = errors.New("the client cancels calls, changes its settings, or sends frames that say nothing, too often")
 
-// bucket allows so many at once, and so many a second.
+// bucket is a token bucket: a burst and a rate per second.
 type bucket struct {
 	left float64
 	at   time.Time
@@ -67,14 +66,14 @@ func (b *bucket) take(atOnce, perSecond float64) bool {
 	return b.left >= 0
 }
 
-// frameHeaders finds the headers of frames in what goes over a connection in pieces of any size.
+// frameHeaders finds frame headers in a byte stream split into arbitrary pieces.
 type frameHeaders struct {
-	skip   int // bytes up to the next header
+	skip   int // bytes until the next header
 	header [frameHeaderBytes]byte
-	have   int // of header
+	have   int // bytes present of header
 }
 
-// next goes to the next header and returns what comes after it; false if it does not end in b.
+// next advances to the next header and returns the bytes after it; false if the header is not complete in b.
 func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
 	if h.skip > 0 {
 		n := min(h.skip, len(b))
@@ -95,7 +94,7 @@ func (h *frameHeaders) kind() byte   { return h.header[3] }
 func (h *frameHeaders) flags() byte  { return h.header[4] }
 func (h *frameHeaders) call() uint32 { return binary.BigEndian.Uint32(h.header[5:]) &^ (1 << 31) }
 
-// passOut looks at what the node sends.
+// passOut parses data sent by the node.
 func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	for {
 		var found bool
@@ -113,7 +112,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	}
 }
 
-// frames looks at the headers of the frames that a client sends. One goroutine reads a connection.
+// frames parses the frame headers sent by a client. One goroutine reads a connection.
 type frames struct {
 	frameHeaders
 
@@ -125,7 +124,7 @@ func newWire(c *Conn) *wire {
 	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
 }
 
-// pass looks at what the client sends, and tells how long the next should wait; false if it floods.
+// pass parses data sent by the client, and returns the delay before the next read; false if the client floods.
 func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 	for {
 		var found bool

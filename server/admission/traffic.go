@@ -11,28 +11,27 @@ import (
 	"time"
 )
 
-// This file tells who is connected, and what goes over the connections.
+// This file describes the connections and their traffic.
 
-// Errors of CloseConnection.
 var (
-	// ErrNoConnection is returned for a number that no connection has.
+	// ErrNoConnection is returned for an unknown connection number.
 	ErrNoConnection = errors.New("there is no connection of that number; it may have ended by itself")
 	// ErrPeerConnection is returned for the connection of the other node.
 	ErrPeerConnection = errors.New("it is the connection of the other node of the pair; stop that node instead")
 )
 
-// Caller is who makes the calls of a connection.
+// Caller describes the client of a connection.
 type Caller struct {
-	// Principal of the last call that was let in, and how it was shown.
+	// Principal of the last admitted call, and its authentication method.
 	Principal, Authentication string
-	// Client is what the client calls itself, TLS the version of TLS; empty without.
+	// Client is the name sent by the client; TLS is the TLS version, empty without TLS.
 	Client, TLS string
-	// Peer: it is the other node of the pair.
+	// Peer reports whether it is the other node of the pair.
 	Peer bool
 }
 
-// Called notes who made a call that was let in. about gives the client's name and the version of TLS; it is called for
-// the first one.
+// Called records the caller of an admitted call. about returns the client's name and the TLS version; it is called for
+// the first call.
 func (c *Conn) Called(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
@@ -50,26 +49,27 @@ func (c *Conn) Called(principal, authentication string, isPeer bool, about func(
 	c.caller.Store(&now)
 }
 
-// Name notes what the client at the other end of an accepted connection calls itself, in place of the user agent of its
-// calls. The address is that of the connection.
+// Name sets the client name of an accepted connection, instead of the user agent of its calls. of is the address of the
+// connection.
 func Name(of net.Addr, client string) {
 	if r, ok := of.(*Remote); ok {
 		r.conn.named.Store(&client)
 	}
 }
 
-// Use is what a stream does.
+// Use describes the activity of a stream.
 type Use struct {
-	// Consumes: it gets messages, and otherwise it publishes.
+	// Consumes: the stream receives messages; otherwise it publishes.
 	Consumes bool
-	// Queues that it uses, and the subscription that it consumes from.
+	// Queues used by the stream, and its subscription if it consumes.
 	Queues       []string
 	Subscription string
-	// Credit is how many more messages a consumer may be given; Unacknowledged, what it has and has not answered for.
+	// Credit is the number of further messages that may be delivered to a consumer; Unacknowledged is the number in
+	// flight.
 	Credit, Unacknowledged uint64
 }
 
-// Stream is a call that publishes or consumes for as long as it is open. It is made by Conn.Open.
+// Stream is an open publish or consume call. It is created by Conn.Open.
 type Stream struct {
 	conn     *Conn
 	consumes bool
@@ -78,8 +78,8 @@ type Stream struct {
 	messages atomic.Uint64
 }
 
-// Open notes a stream of the connection. describe may be called by any goroutine until Close has returned. Close must
-// be called.
+// Open registers a stream of the connection. describe may be called by any goroutine until Close has returned. The
+// caller must call Close.
 func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	s := &Stream{conn: c, consumes: consumes, describe: describe}
 	if c == nil {
@@ -95,10 +95,10 @@ func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	return s
 }
 
-// Passed counts messages that went over the stream.
+// Passed counts messages of the stream.
 func (s *Stream) Passed(messages int) { s.messages.Add(uint64(messages)) }
 
-// Close ends it; its messages stay counted for the connection.
+// Close removes the stream; its messages remain counted for the connection.
 func (s *Stream) Close() {
 	c := s.conn
 	if c == nil {
@@ -114,21 +114,21 @@ func (s *Stream) Close() {
 	}
 }
 
-// Published counts messages that were published by a call that is no stream.
+// Published counts messages published by a unary call.
 func (c *Conn) Published(messages int) {
 	if c != nil {
 		c.messagesIn.Add(uint64(messages))
 	}
 }
 
-// Traffic is what went over a connection one way.
+// Traffic is the traffic of a connection in one direction.
 type Traffic struct{ Bytes, Messages uint64 }
 
 // StreamInfo describes a stream.
 type StreamInfo struct {
 	Use
 
-	// Since when it is open, and how many messages went over it.
+	// Since is the start of the stream, Messages the number of messages transferred.
 	Since    time.Time
 	Messages uint64
 }
@@ -137,19 +137,19 @@ type StreamInfo struct {
 type Info struct {
 	Caller
 
-	// ID is its number, Address where it comes from, Since when it was made.
+	// ID is the connection number, Address the remote address, Since the time of accept.
 	ID      uint64
 	Address string
 	Since   time.Time
-	// Protocol that is spoken: "gRPC", or the name that its port has.
+	// Protocol: "gRPC", or the name given for its port.
 	Protocol string
 	// Received from the client, and Sent to it.
 	Received, Sent Traffic
-	// Streams that are open, the oldest first.
+	// Streams that are open, oldest first.
 	Streams []StreamInfo
 }
 
-// List describes all connections, the oldest first.
+// List describes all connections, oldest first.
 func (l *Listener) List() []Info {
 	l.mu.Lock()
 	all := make([]*Conn, 0, len(l.conns))
@@ -165,7 +165,7 @@ func (l *Listener) List() []Info {
 	return out
 }
 
-// CloseConnection closes a connection, unless it is the other node's, and returns what it was.
+// CloseConnection closes a connection unless it belongs to the other node, and returns its description.
 func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	l.mu.Lock()
 	c := l.conns[id]
@@ -177,7 +177,7 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // its client finds out
+	_ = c.end() // the client notices
 	return info, nil
 }
 

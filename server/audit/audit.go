@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit keeps a record of each administrative call to a node and of each call that was refused: who, from
-// where, what, how it ended. The newest records are in memory, where `lockstep audit tail` finds them, and all of them
-// go to a file that is rotated, or to the log if there is none.
+// Package audit implements the audit log of administrative calls and refused calls: caller, address, method and
+// outcome. The newest records are in memory, where `lockstep audit tail` reads them. All records are written to a
+// rotated file, or to the process log if no file is configured.
 //
-// A call never waits for the file. When the disk is slow or full, records that do not fit into a queue are lost for the
-// file, which is counted and a condition; the newest are in memory all the same.
+// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written.
+// They are counted, raise a condition, and stay in memory.
 package audit
 
 import (
@@ -29,62 +29,62 @@ import (
 )
 
 const (
-	// memoryRecords is how many records are in memory.
+	// memoryRecords is the number of records in memory.
 	memoryRecords = 1000
-	// queueRecords is how many may wait for the file.
+	// queueRecords is the number of records queued for the file.
 	queueRecords = 4096
-	// repeatTime is how long refusals of one kind are only counted after a record of that kind, and kindsAtOnce how
-	// many kinds there may be before all further ones count as one.
+	// After a refusal was recorded, further ones of the same kind are only counted for repeatTime. When more than
+	// kindsAtOnce kinds exist, all further ones count as one kind.
 	repeatTime  = 10 * time.Second
 	kindsAtOnce = 1024
-	// closeLimit is how long Close waits for a disk that does not write.
+	// closeLimit limits the time that Close waits for an unresponsive disk.
 	closeLimit = 2 * time.Second
 )
 
-// Options of Open.
+// Options configures Open.
 type Options struct {
-	// File gets the records, as lines of JSON; empty: the log gets them.
+	// File for the records, as JSON lines; empty: the process log.
 	File string
-	// MaxBytes is how large it may become before it is rotated, in whole MiB; Keep, how many older ones stay.
+	// MaxBytes is the file size at which the file is rotated, in whole MiB; Keep is the number of old files kept.
 	MaxBytes int64
 	Keep     int
 	// Node is the name of this node.
 	Node string
-	// LSN is the last record of the log that was applied.
+	// LSN returns the last applied record of the log.
 	LSN func() uint64
-	// Logger gets the records if there is no file, and what is wrong with it.
+	// Logger receives the records if no file is configured, and errors of the file.
 	Logger *zap.Logger
-	// Write is where lines go instead of the file; for tests.
+	// Write replaces the file in tests.
 	Write io.WriteCloser
 }
 
-// Log keeps the records. It is safe for concurrent use.
+// Log is the audit log of a node. It is safe for concurrent use.
 type Log struct {
 	o       Options
-	sink    io.WriteCloser // nil: the log
+	sink    io.WriteCloser // nil: the process log
 	lines   chan []byte
 	written sync.WaitGroup
 
 	records, lost atomic.Uint64
-	trouble       atomic.Pointer[string] // what is wrong with the file; nil: nothing
+	trouble       atomic.Pointer[string] // error of the file; nil: none
 
 	mu     sync.Mutex // guards all below
-	ring   []Record   // of memoryRecords; the record with number n is at n % memoryRecords
+	ring   []Record   // length memoryRecords; record n is at n % memoryRecords
 	next   uint64     // number of the next record
 	more   chan struct{}
 	kinds  map[kind]*repeated
 	closed bool
 }
 
-// kind is what refusals have in common that are counted together.
+// kind identifies refusals that are counted together.
 type kind struct{ principal, host, method, code string }
 
 type repeated struct {
 	since time.Time // of the last record
-	count uint64    // of those since
+	count uint64    // refusals since then
 }
 
-// Open opens the file, and takes into memory what is at its end. Close must be called.
+// Open opens the file, and loads the records at its end into memory. The caller must call Close.
 func Open(o Options) (*Log, error) {
 	l := &Log{
 		o: o, lines: make(chan []byte, queueRecords), ring: make([]Record, memoryRecords),
@@ -100,10 +100,10 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// recallBytes is how much of the end of the file is read at the start.
+// recallBytes is the size of the end of the file that is read at start.
 const recallBytes = 1 << 20
 
-// recall reads what the last run has written. It also finds out whether the file can be written.
+// recall loads records of the previous process. It also checks that the file can be opened for writing.
 func (l *Log) recall() error {
 	f, err := os.OpenFile(l.o.File, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
@@ -120,14 +120,14 @@ func (l *Log) recall() error {
 	}
 	for line := range strings.Lines(string(b)) {
 		var r Record
-		if json.Unmarshal([]byte(line), &r) == nil && r.Method != "" { // the first line may be cut
+		if json.Unmarshal([]byte(line), &r) == nil && r.Method != "" { // the first line may be incomplete
 			l.remember(r)
 		}
 	}
 	return nil
 }
 
-// Close writes what waits, for a moment, and ends.
+// Close writes queued records, for at most closeLimit, and closes the log.
 func (l *Log) Close() error {
 	for _, r := range l.unsaid(time.Time{}) {
 		l.keep(r)
@@ -164,7 +164,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// Observe keeps a record of a call. It does not wait for the disk.
+// Observe records a call. It does not wait for the disk.
 func (l *Log) Observe(ctx context.Context, c gate.Call) {
 	r := Record{
 		Time: c.Began.UTC(), Node: l.o.Node, Principal: c.Identity.Principal, Groups: c.Identity.Groups,
@@ -185,7 +185,7 @@ func (l *Log) Observe(ctx context.Context, c gate.Call) {
 	l.keep(r)
 }
 
-// repeats tells whether a refusal is only counted: one of its kind has been kept shortly before.
+// repeats reports whether a refusal is only counted, because one of its kind was recorded recently.
 func (l *Log) repeats(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -211,7 +211,7 @@ func (l *Log) repeats(r *Record) bool {
 	return true
 }
 
-// unsaid gives the records of refusals that were only counted and whose time is over; all of them for the zero time.
+// unsaid returns the records of counted refusals after repeatTime; all of them for the zero time.
 func (l *Log) unsaid(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,11 +231,11 @@ func (l *Log) unsaid(now time.Time) []Record {
 	return out
 }
 
-// keep remembers a record and has it written.
+// keep stores a record in memory and queues it for writing.
 func (l *Log) keep(r Record) {
 	line, err := json.Marshal(r)
 	if err != nil {
-		return // a record of strings and numbers cannot fail
+		return // unreachable: a record has only strings and numbers
 	}
 	l.records.Add(1)
 	l.remember(r)
@@ -253,7 +253,7 @@ func (l *Log) keep(r Record) {
 	}
 }
 
-// remember puts a record where it is found by Read.
+// remember stores a record in memory for Read.
 func (l *Log) remember(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +263,7 @@ func (l *Log) remember(r Record) {
 	l.more = make(chan struct{})
 }
 
-// write writes lines until Close.
+// write writes queued lines until Close.
 func (l *Log) write() {
 	for line := range l.lines {
 		if l.sink == nil {
@@ -281,22 +281,22 @@ func (l *Log) write() {
 	}
 }
 
-// wrong notes what is wrong with the file, and tells the log once.
+// wrong records an error of the file, and logs it once.
 func (l *Log) wrong(what string) {
 	if l.trouble.Swap(&what) == nil {
 		l.o.Logger.Error("audit: "+what, zap.Uint64("lost", l.lost.Load()))
 	}
 }
 
-// Stats of a Log.
+// Stats are the statistics of a Log.
 type Stats struct {
-	// Records that were made, and those of them that are Lost: they are not in the file.
+	// Records counts all records, Lost those that are missing in the file.
 	Records, Lost uint64
-	// Trouble is what is wrong with the file now; empty for nothing.
+	// Trouble is the current error of the file; empty if none.
 	Trouble string
 }
 
-// Stats tells how the audit is.
+// Stats returns the statistics.
 func (l *Log) Stats() Stats {
 	s := Stats{Records: l.records.Load(), Lost: l.lost.Load()}
 	if t := l.trouble.Load(); t != nil {
@@ -305,8 +305,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Read gives the records in memory from a number on, the number to go on with, how many of those asked for are not
-// there any more, and a channel that is closed when there are more.
+// Read returns the records in memory from a number, and the next number. missed is the number of requested records no
+// longer in memory. more is closed when further records exist.
 func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,7 +320,7 @@ func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-c
 	return records, l.next, missed, l.more
 }
 
-// Newest is the number from which on there are the n newest records in memory.
+// Newest returns the number of the first of the n newest records in memory.
 func (l *Log) Newest(n uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/gate"
 )
 
-// sink is a file as a test has it.
+// sink is a test file.
 type sink struct{ write func([]byte) (int, error) }
 
 func (s sink) Write(b []byte) (int, error) { return s.write(b) }
@@ -49,7 +49,8 @@ func call(method string, err error) gate.Call {
 
 const paused = pb.AdminService_SetPaused_FullMethodName
 
-// A record says who did what, and how it ended; it is in the file, and found again after a restart.
+// A record contains the caller, the method and the outcome; it is written to the file, and is available after a
+// restart.
 func TestRecordsAreKept(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.jsonl")
 	l := open(t, Options{File: file, MaxBytes: 1 << 20, Keep: 2})
@@ -91,7 +92,7 @@ func TestRecordsAreKept(t *testing.T) {
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, Options{File: filepath.Join(dir, "audit.jsonl"), MaxBytes: 1 << 20, Keep: 2})
-	for range 20_000 { // of about 300 bytes
+	for range 20_000 { // about 300 bytes each
 		l.Observe(context.Background(), call(paused, nil))
 		for len(l.lines) > queueRecords/2 {
 			<-time.After(time.Millisecond)
@@ -112,7 +113,7 @@ func TestFileThatCannotBe(t *testing.T) {
 	require.ErrorContains(t, err, "audit.file")
 }
 
-// A disk that hangs holds up no call: what does not fit into the queue is lost for the file, and that is told.
+// A hanging disk blocks no call: records that do not fit into the queue are missing in the file, and this is reported.
 func TestSlowDisk(t *testing.T) {
 	hang := make(chan struct{})
 	l := open(t, Options{Write: sink{func(b []byte) (int, error) {
@@ -133,7 +134,7 @@ func TestSlowDisk(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Trouble == "" }, time.Minute, time.Millisecond, "it is over")
 }
 
-// TestCloseWritesTheQueue: what was observed before Close is written when it returns, on a disk that is slow.
+// Records observed before Close are written when Close returns, even on a slow disk.
 func TestCloseWritesTheQueue(t *testing.T) { synctest.Test(t, testCloseWritesTheQueue) }
 
 func testCloseWritesTheQueue(t *testing.T) {
@@ -175,7 +176,7 @@ func testFullDisk(t *testing.T) {
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 
-// Who is refused again and again fills neither the disk nor the memory: refusals of a kind are counted.
+// Repeated refusals fill neither the disk nor memory: refusals of a kind are counted.
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})

@@ -16,11 +16,11 @@ import (
 // Outcomes of a call.
 const (
 	Done    = "done"
-	Refused = "refused" // because of who called
+	Refused = "refused" // authentication or access denied
 	Failed  = "failed"
 )
 
-// Record is one call, as it is in the file: a line of JSON.
+// Record is one call, written to the file as a JSON line.
 type Record struct {
 	Time      time.Time       `json:"time"`
 	Node      string          `json:"node"`
@@ -36,11 +36,11 @@ type Record struct {
 	Error     string          `json:"error,omitempty"`
 	LSN       uint64          `json:"lsn"`
 	TookMS    float64         `json:"took_ms"`
-	// Repeated refusals of the same kind came since the last record of that kind, and have no records of their own.
+	// Repeated is the number of refusals of the same kind since the last record of that kind; they have no records.
 	Repeated uint64 `json:"repeated,omitempty"`
 }
 
-// setRequest notes what was asked for; nil if it was not read.
+// setRequest records the request; nil if it was not read.
 func (r *Record) setRequest(request any) {
 	m, ok := request.(proto.Message)
 	if !ok || m == nil || !m.ProtoReflect().IsValid() {
@@ -52,7 +52,7 @@ func (r *Record) setRequest(request any) {
 	}
 }
 
-// setOutcome notes how the call ended.
+// setOutcome records the result of the call.
 func (r *Record) setOutcome(err error) {
 	if err == nil {
 		r.Outcome = Done
@@ -65,7 +65,7 @@ func (r *Record) setOutcome(err error) {
 	}
 }
 
-// codeName is the name of a status as gRPC's documents write it.
+// codeName returns the name of a status code as in the gRPC documentation.
 func codeName(c codes.Code) string {
 	var b strings.Builder
 	for i, r := range c.String() {
@@ -77,12 +77,13 @@ func codeName(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// objectFields name what a request is about, the first that is set; a subscription is told with its queue.
+// objectFields lists the fields that identify the object of a request, in order of precedence; a subscription is named
+// together with its queue.
 var objectFields = []protoreflect.Name{ //nolint:gochecknoglobals // a table
 	"queue", "name", "xid", "job", "node", "to", "id", "key",
 }
 
-// objectOf is what a request is about.
+// objectOf returns the object of a request.
 func objectOf(m protoreflect.Message) string {
 	text := func(name protoreflect.Name) string {
 		f := m.Descriptor().Fields().ByName(name)

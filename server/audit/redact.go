@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// maxArgumentsBytes bounds what is kept of a request.
+	// maxArgumentsBytes limits the recorded size of a request.
 	maxArgumentsBytes = 4 << 10
 	maxTextBytes      = 256
 	maxElements       = 16
 	maxDepth          = 8
 )
 
-// withheldMessages are never looked into: they are what clients send each other.
+// withheldMessages lists the types of client messages, which are never recorded.
 var withheldMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals // a table
 	"lockstep.v1.Message":       true,
 	"lockstep.v1.StoredMessage": true,
 	"lockstep.v1.Value":         true,
 }
 
-// secretName finds fields by their name that must not be told, whatever message they are in. Bytes and maps never are.
+// secretName matches names of fields that must not be recorded, in any message. Bytes and maps are never recorded.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
 
-// Withheld tells whether a field is told by its size or number only.
+// Withheld reports whether only the size or count of a field is recorded.
 func Withheld(f protoreflect.FieldDescriptor) bool {
 	if f.Kind() == protoreflect.BytesKind || f.IsMap() || secretName.MatchString(string(f.Name())) {
 		return true
@@ -44,7 +44,7 @@ func Withheld(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && withheldMessages[f.Message().FullName()]
 }
 
-// arguments renders a request as JSON without what is withheld. It takes no longer for a large body.
+// arguments formats a request as JSON without withheld fields. The time is independent of the size of the body.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {
@@ -76,7 +76,7 @@ func object(m protoreflect.Message, depth int) any {
 	return out
 }
 
-// size says how much there is of what is withheld.
+// size returns the size or count of a withheld field.
 func size(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch {
 	case f.IsList():
@@ -119,7 +119,7 @@ func value(f protoreflect.FieldDescriptor, v protoreflect.Value, depth int) any 
 	}
 }
 
-// message renders times and durations as people write them.
+// message formats times and durations in readable form.
 func message(m protoreflect.Message, depth int) any {
 	switch t := m.Interface().(type) {
 	case *timestamppb.Timestamp:
@@ -130,7 +130,7 @@ func message(m protoreflect.Message, depth int) any {
 	return object(m, depth+1)
 }
 
-// shortened cuts a text.
+// shortened truncates a text.
 func shortened(s string) string {
 	if len(s) <= maxTextBytes {
 		return s

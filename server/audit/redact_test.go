@@ -18,13 +18,13 @@ import (
 
 const planted = "PLANTED-SECRET"
 
-// suspicious is what a field is called whose content is none of the audit's business, for who reads its name.
+// suspicious matches names of fields that probably contain secrets or message content.
 var suspicious = regexp.MustCompile(`body|bodies|token|password|passwd|secret|credential|propert|payload|private`)
 
-// harmless are fields with such a name that have no secret.
+// harmless lists fields with such a name but without a secret.
 var harmless = map[protoreflect.FullName]bool{}
 
-// requests are the requests of every method of the API.
+// requests returns the request types of all methods of the API.
 func requests(t *testing.T) (all []protoreflect.MessageDescriptor) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
@@ -40,8 +40,8 @@ func requests(t *testing.T) (all []protoreflect.MessageDescriptor) {
 	return all
 }
 
-// plant fills a message with text wherever there can be some. Fields that are to be withheld get the secret; withheld
-// says that the whole message is.
+// plant sets all text fields of a message. Fields that must be withheld get the secret; withheld applies this to the
+// whole message.
 func plant(m protoreflect.Message, withheld bool, depth int) (secrets int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -105,8 +105,8 @@ func plant(m protoreflect.Message, withheld bool, depth int) (secrets int) {
 	return secrets
 }
 
-// TestNoRequestTellsASecret: of every request that there is, whatever bytes, maps, bodies, tokens or passwords it has
-// are not told, and neither are those that are added later.
+// No request of any method, including methods added later, is recorded with its bytes, maps, bodies, tokens or
+// passwords.
 func TestNoRequestTellsASecret(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {

@@ -15,10 +15,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// responseRecords is how many records go with one response.
+// responseRecords is the maximum number of records per response.
 const responseRecords = 100
 
-// Service serves the records of a node.
+// Service serves the audit records of a node.
 type Service struct {
 	pb.UnimplementedAuditServiceServer
 
@@ -26,10 +26,10 @@ type Service struct {
 	closing <-chan struct{}
 }
 
-// NewService makes the service. Streams end when closing is closed.
+// NewService creates the service. Streams end when closing is closed.
 func NewService(l *Log, closing <-chan struct{}) *Service { return &Service{log: l, closing: closing} }
 
-// TailAudit sends the newest records and, if asked for, those that come.
+// TailAudit sends the newest records and, if requested, new records as they occur.
 func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamingServer[pb.TailAuditResponse]) error {
 	next := s.log.Newest(uint64(req.GetLast()))
 	for {
@@ -48,7 +48,7 @@ func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamin
 	}
 }
 
-// send sends those of the records that are wanted.
+// send sends the records that match.
 func send(
 	stream grpc.ServerStreamingServer[pb.TailAuditResponse], req *pb.TailAuditRequest, records []Record, missed uint64,
 ) error {
@@ -79,7 +79,7 @@ func wanted(req *pb.TailAuditRequest, r *Record) bool {
 	return m == "" || glob(m, r.Method) || glob(m, path.Base(r.Method))
 }
 
-// glob matches a text with a pattern in which * stands for any text, slashes included.
+// glob matches a text with a pattern in which * matches any text, including slashes.
 func glob(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if !strings.HasPrefix(text, parts[0]) {

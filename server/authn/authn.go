@@ -22,43 +22,43 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// TokenPrefix begins every token of the pair.
+// TokenPrefix is the prefix of all tokens of the pair.
 const TokenPrefix = "lsk_"
 
-// Lookup finds a token of the pair by its SHA-256, and whose it is. An expiry of zero: it does not expire.
+// Lookup returns the owner of the pair's token with a SHA-256. A zero expiry means that it does not expire.
 type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expiry time.Time, ok bool)
 
-// Options of Authn.
+// Options configures an Authn.
 type Options struct {
-	// Tokens of the pair; nil: it has none.
+	// Tokens looks up tokens of the pair; nil: the pair has none.
 	Tokens Lookup
-	// JWT says which JWTs are believed.
+	// JWT configures the accepted JWTs.
 	JWT JWT
-	// Dial connects to the server that has the issuer's keys; nil means TCP.
+	// Dial connects to the server with the issuer's keys; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Logger gets what was wrong, summarised.
+	// Logger logs summaries of failures.
 	Logger *zap.Logger
-	// Now is the clock; nil: the system's.
+	// Now is the clock; nil: the system clock.
 	Now func() time.Time
 }
 
-// maxVerified bounds the JWTs that are remembered to be good.
+// maxVerified limits the cache of verified JWTs.
 const maxVerified = 4096
 
-// Authn finds out who calls.
+// Authn authenticates callers.
 type Authn struct {
 	tokens   Lookup
-	jwt      *verifier // nil: no JWT is believed
+	jwt      *verifier // nil: JWTs are not accepted
 	limiter  *limiter
 	failures *failures
 	now      func() time.Time
 
 	mu       sync.Mutex                     // guards good
 	good     map[[sha256.Size]byte]verified // by the SHA-256 of the token
-	keysDown error                          // why the issuer's keys cannot be had; guarded by mu
+	keysDown error                          // why the issuer's keys are unavailable; guarded by mu
 }
 
-// New makes an Authn. Errors: a file that cannot be read.
+// New creates an Authn. It returns an error if a file cannot be read.
 func New(o Options) (*Authn, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -86,7 +86,7 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient fetches keys. It follows no redirection from https to http.
+// httpClient returns the client that fetches keys. It rejects redirects from https to http.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -118,8 +118,8 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 	}, nil
 }
 
-// Run keeps the keys of the issuer fresh and the log complete, until ctx ends. It closes idle connections to the issuer
-// then.
+// Run refreshes the issuer's keys and flushes the failure log until ctx ends. It then closes idle connections to the
+// issuer.
 func (a *Authn) Run(ctx context.Context) {
 	if a.jwt != nil {
 		defer a.jwt.keys.client.CloseIdleConnections()
@@ -142,7 +142,7 @@ func (a *Authn) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate finds out who calls. nil means that nothing was shown. The error is an *Error.
+// Authenticate returns the identity of the caller, or nil if the call has no credentials. The error is an *Error.
 func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 	id, err := a.authenticate(ctx)
 	if err == nil {
@@ -180,7 +180,7 @@ func (a *Authn) authenticate(ctx context.Context) (*access.Identity, error) {
 	return a.ofJWT(ctx, token, sum)
 }
 
-// ofToken finds out whose token of the pair it is.
+// ofToken returns the owner of a token of the pair.
 func (a *Authn) ofToken(sum [sha256.Size]byte) (*access.Identity, error) {
 	if a.tokens == nil {
 		return nil, wrong(CheckToken, "this node knows no tokens of a pair")
@@ -213,8 +213,8 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// ofJWT finds out whose JWT it is. One that was found good before is not checked again, as long as the issuer's keys
-// are the same.
+// ofJWT returns the subject of a JWT. A JWT that was verified before is not verified again while the issuer's keys are
+// unchanged.
 func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
@@ -236,7 +236,8 @@ func (a *Authn) ofJWT(ctx context.Context, token string, sum [sha256.Size]byte) 
 	return fresh.identity, nil
 }
 
-// overOf tells whether a JWT is over: it has expired, or the issuer has withdrawn the key.
+// overOf returns a function that checks whether a JWT is no longer valid: it has expired, or the issuer has withdrawn
+// the key.
 func (a *Authn) overOf(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
@@ -259,7 +260,7 @@ func (a *Authn) overOf(token string, v verified) func() error {
 	}
 }
 
-// remember keeps a good JWT. When there are too many, any one of them goes.
+// remember caches a verified JWT. If the cache is full, an arbitrary entry is evicted.
 func (a *Authn) remember(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,17 +273,17 @@ func (a *Authn) remember(sum [sha256.Size]byte, v *verified) {
 	a.good[sum] = *v
 }
 
-// Wait is how long callers from the address in ctx should wait before they show anything again, because too many of
-// them were not believed lately; 0: not at all.
+// Wait returns the time that callers from the address in ctx must wait before they present credentials again, after too
+// many failures; 0: no wait.
 func (a *Authn) Wait(ctx context.Context) time.Duration {
 	return a.limiter.wait(addressOf(ctx), a.now())
 }
 
-// Failures returns how often each check has failed.
+// Failures returns the number of failures by check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// Trouble says what an operator may have to know: how often callers were not let in during the last minute, if that is
-// often (ManyFailures); and why the issuer's keys cannot be had. Both are empty if there is nothing.
+// Trouble returns problems for the operator: frequent authentication failures within the last minute (at least
+// ManyFailures), and unavailable keys of the issuer. Each is empty without a problem.
 func (a *Authn) Trouble() (many, keys string) {
 	if n, details := a.failures.look(a.now()); n >= ManyFailures {
 		many = details

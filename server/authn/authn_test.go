@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// clock stands still but for the test that moves it: what comes back with time does not while a test is held up.
+// clock advances only when the test moves it, so that time-based refills do not depend on the speed of the test.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -47,7 +47,7 @@ func (c *clock) forward(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// call is the context of a call from an address that shows a token; empty: none.
+// call returns the context of a call from an address with a token; empty: none.
 func call(t *testing.T, address, token string) context.Context {
 	addr, err := net.ResolveTCPAddr("tcp", address)
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func call(t *testing.T, address, token string) context.Context {
 
 const home = "192.0.2.7:4711"
 
-// fixture is an Authn that believes an issuer, with a clock that can be moved.
+// fixture returns an Authn that accepts an issuer, and its clock.
 func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *clock) {
 	c := &clock{at: time.Now()}
 	o := Options{Logger: zap.NewNop(), Now: c.now, JWT: JWT{
@@ -74,7 +74,7 @@ func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *cl
 	return a, c
 }
 
-// reasonOf is the ErrorReason of an error's status.
+// reasonOf returns the ErrorReason of an error's status.
 func reasonOf(err error) string {
 	for _, d := range status.Convert(err).Details() {
 		if info, is := d.(*errdetails.ErrorInfo); is {
@@ -84,7 +84,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// TestJWT: each token that is not to be believed is refused for what is wrong with it, and nothing of it is told.
+// Each invalid token is refused with its specific check, and no error contains the token.
 func TestJWT(t *testing.T) {
 	i := issuer.New(t)
 	other := issuer.New(t)
@@ -100,7 +100,7 @@ func TestJWT(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		token string
-		check Check // empty: it is good
+		check Check // empty: valid
 		says  string
 	}{
 		"good":               {token: good},
@@ -124,7 +124,7 @@ func TestJWT(t *testing.T) {
 		},
 		"no audience":  {token: i.Token("alice", issuer.Claims{"aud": nil}), check: CheckAudience},
 		"wrong issuer": {token: i.Token("alice", issuer.Claims{"iss": "https://elsewhere"}), check: CheckIssuer},
-		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the same id
+		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the same ID
 		"wrong key": {
 			token: i.SignedBy(jose.SigningKey{
 				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: stranger, KeyID: "key-1"},
@@ -194,7 +194,7 @@ func TestJWT(t *testing.T) {
 	require.Same(t, id, again, "it is checked once")
 }
 
-// TestClaimPaths: claims may be in other claims, as Keycloak has roles, and may have dots in their names.
+// Claims may be nested in other claims, such as roles in Keycloak, and may have dots in their names.
 func TestClaimPaths(t *testing.T) {
 	claims := map[string]any{
 		"sub": "a", "https://example.com/groups": "b", "realm_access": map[string]any{"roles": "c", "x.y": "d"},
@@ -207,8 +207,7 @@ func TestClaimPaths(t *testing.T) {
 	}
 }
 
-// TestRotation: a key that is not known is fetched, at most once in a while; one that is withdrawn ends what it has
-// signed.
+// An unknown key is fetched, with a rate limit; withdrawal of a key invalidates the tokens it signed.
 func TestRotation(t *testing.T) {
 	for name, file := range map[string]bool{"URL": false, "file": true} {
 		t.Run(name, func(t *testing.T) {
@@ -247,8 +246,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestUnknownKeysAreFetchedRarely: tokens with made-up keys do not make the node ask the issuer again and again, and
-// the clients are not told that their tokens are wrong before it has.
+// Tokens with invented key IDs do not make the node query the issuer repeatedly. Clients do not get an invalid-token
+// error before the keys were fetched.
 func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
@@ -276,8 +275,7 @@ func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	require.Equal(t, 2, i.Fetches())
 }
 
-// TestIssuerDown: without keys nothing is believed, and nothing is called wrong; with those of before, what they have
-// signed is.
+// Without keys, tokens are neither accepted nor reported as invalid. With earlier keys, their tokens are accepted.
 func TestIssuerDown(t *testing.T) {
 	i := issuer.New(t)
 	i.SetDown(true)
@@ -304,7 +302,7 @@ func TestIssuerDown(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "it may be good")
 }
 
-// TestJWTEnds: an identity is over when its token is, and is not believed again.
+// An identity ends when its token expires, and the token is not accepted again.
 func TestJWTEnds(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -319,7 +317,7 @@ func TestJWTEnds(t *testing.T) {
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
 }
 
-// TestTokens: those of the pair are found by their SHA-256.
+// Tokens of the pair are found by their SHA-256.
 func TestTokens(t *testing.T) {
 	i := issuer.New(t)
 	known := map[[sha256.Size]byte]time.Time{}
@@ -351,7 +349,7 @@ func TestTokens(t *testing.T) {
 	require.NotContains(t, err.Error(), "good")
 }
 
-// TestNoJWT: a node that takes no JWT says so.
+// The error of a node without JWT support names the cause.
 func TestNoJWT(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })
@@ -364,8 +362,8 @@ func TestNoJWT(t *testing.T) {
 	require.Nil(t, id)
 }
 
-// TestLimit: an address that shows wrong tokens is not served checks for a while, but who is known there goes on, and
-// others elsewhere do not notice.
+// An address that sends invalid tokens is blocked for a while. Known tokens from that address and tokens from other
+// addresses are unaffected.
 func TestLimit(t *testing.T) {
 	i := issuer.New(t)
 	first, _ := fixture(t, i, func(o *Options) {
@@ -413,7 +411,7 @@ func TestLimit(t *testing.T) {
 	require.Empty(t, many)
 }
 
-// TestLimitIsBounded: addresses without end take no memory without end.
+// Memory is bounded for an unlimited number of addresses.
 func TestLimitIsBounded(t *testing.T) {
 	l, now := newLimiter(), time.Now()
 	bad := prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1})
@@ -427,7 +425,7 @@ func TestLimitIsBounded(t *testing.T) {
 	require.Positive(t, l.wait(bad, now), "the worst is kept")
 }
 
-// TestManyFailures are told the operator.
+// Many failures are reported to the operator.
 func TestManyFailures(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -460,7 +458,7 @@ func TestHeader(t *testing.T) {
 	require.ErrorContains(t, err, "more than once")
 }
 
-// FuzzToken: whatever is shown, it is refused with a status, and nothing of it is repeated at length.
+// Any input is refused with a status that does not repeat much of it.
 func FuzzToken(f *testing.F) {
 	a, err := New(Options{Logger: zap.NewNop(), JWT: JWT{
 		Issuer: "https://id.example.com", Audience: "lockstep", KeysURL: "http://127.0.0.1:1/", PrincipalClaim: "sub",

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// ofConnection names the holder of the certificate that a call's connection has shown, and that was verified against
-// tls.ca; nil if there is none.
+// ofConnection returns the identity of the client certificate of a call's connection, verified against tls.ca; nil
+// without one.
 func ofConnection(ctx context.Context) (*access.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -28,7 +28,7 @@ func ofConnection(ctx context.Context) (*access.Identity, error) {
 	return ofCertificate(info.State.VerifiedChains[0][0])
 }
 
-// ofCertificate names the holder of a certificate: the first URI in it, else the first DNS name, else the common name.
+// ofCertificate returns the identity of a certificate: its first URI, else its first DNS name, else the common name.
 // Its groups are the organizational units of the subject.
 func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
 	id := &access.Identity{Method: access.MethodCertificate, Groups: cert.Subject.OrganizationalUnit}
@@ -49,10 +49,10 @@ func ofCertificate(cert *x509.Certificate) (*access.Identity, error) {
 	return id, nil
 }
 
-// maxNameBytes bounds a principal and a group.
+// maxNameBytes limits a principal and a group.
 const maxNameBytes = 255
 
-// nameable says what is wrong with a principal or group; empty: nothing.
+// nameable returns why a principal or group name is invalid, or an empty string.
 func nameable(name string) string {
 	switch {
 	case name == "":

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// TestCertificates: the first URI names the holder, else the first DNS name, else the common name.
+// The principal is the first URI, else the first DNS name, else the common name.
 func TestCertificates(t *testing.T) {
 	uri, err := url.Parse("spiffe://example.com/billing")
 	require.NoError(t, err)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authn finds out who calls: from the token in a call's metadata, or from the certificate of its connection.
+// Package authn authenticates callers by the token in a call's metadata, or by the certificate of its connection.
 //
-// A token counts before a certificate: the certificate then only secures the connection. What is shown and is wrong is
-// refused, also when there is something else beside it that is right. A caller that shows nothing is anonymous, which
-// this package leaves to the gate.
+// A token takes precedence over a certificate: the certificate then only secures the connection. Invalid credentials
+// are refused, even if the other credentials are valid. A caller without credentials is anonymous; the auth interceptor
+// handles that case.
 //
-//   - header.go takes the token out of the metadata.
-//   - certificate.go names the holder of a certificate.
+//   - header.go extracts the token from the metadata.
+//   - certificate.go determines the identity of a certificate.
 //   - A token of the pair (access token create) begins with TokenPrefix and is looked up by its SHA-256.
-//   - Any other token is a JWT: jwt.go checks it, keys.go has the keys of its issuer.
-//   - limit.go bounds what wrong tokens from one address cost, failures.go counts them.
+//   - Any other token is a JWT: jwt.go verifies it, keys.go loads the keys of its issuer.
+//   - limit.go limits the cost of invalid tokens per address, failures.go counts them.
 //
-// An identity that ends, because its token expires or is revoked, has access.Identity.Over: the gate asks it about
-// running streams.
+// An identity that can end, because its token expires or is revoked, has access.Identity.Over: the auth interceptor
+// polls it for running streams.
 package authn

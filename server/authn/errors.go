@@ -16,16 +16,15 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// Check is what was found wrong. It is a label of the metric of failures.
+// Check is the check that failed. It is a label of the metric of failures.
 type Check string
 
-// The checks.
 const (
-	CheckHeader      Check = "header"      // the metadata cannot be read
-	CheckCertificate Check = "certificate" // the certificate names no holder
-	CheckToken       Check = "token"       // the pair knows no such token
-	CheckForm        Check = "form"        // a JWT that cannot be read, or that no setting is there for
-	CheckAlgorithm   Check = "algorithm"   // how a JWT is signed
+	CheckHeader      Check = "header"      // the metadata cannot be parsed
+	CheckCertificate Check = "certificate" // the certificate contains no usable name
+	CheckToken       Check = "token"       // unknown token of the pair
+	CheckForm        Check = "form"        // a JWT that is malformed, or JWTs are not configured
+	CheckAlgorithm   Check = "algorithm"   // signature algorithm of a JWT
 	CheckKey         Check = "key"         // the issuer has no such key
 	CheckSignature   Check = "signature"
 	CheckIssuer      Check = "issuer"
@@ -33,10 +32,10 @@ const (
 	CheckTime        Check = "time" // expired, revoked, or not yet valid
 	CheckClaims      Check = "claims"
 	CheckLimit       Check = "limit"       // too many failures of the address: not checked
-	CheckUnavailable Check = "unavailable" // the keys of the issuer cannot be had: not checked
+	CheckUnavailable Check = "unavailable" // the keys of the issuer are unavailable: not checked
 )
 
-// Checks lists all of them.
+// Checks lists all checks.
 func Checks() []Check {
 	return []Check{
 		CheckHeader, CheckCertificate, CheckToken, CheckForm, CheckAlgorithm, CheckKey, CheckSignature, CheckIssuer,
@@ -44,18 +43,18 @@ func Checks() []Check {
 	}
 }
 
-// Error is why a caller was not let in. It is an access.ErrUnauthenticated, and knows its gRPC status. Its text never
-// has a part of what was shown that is secret.
+// Error is an authentication failure. It matches access.ErrUnauthenticated and has a gRPC status. Its text never
+// contains secret parts of the credentials.
 type Error struct {
 	// Check that failed.
 	Check Check
-	// RetryAfter is how long the caller should wait before it tries again; 0: nothing is said.
+	// RetryAfter is the delay before a retry; 0: unspecified.
 	RetryAfter time.Duration
 
 	text    string
 	code    codes.Code
-	expired bool // another token of the same principal will do
-	running bool // it ends a stream, which knows itself how far it has come
+	expired bool // another token of the same principal can succeed
+	running bool // ends a running stream, which tracks its own progress
 }
 
 func (e *Error) Error() string { return e.text }
@@ -63,8 +62,8 @@ func (e *Error) Error() string { return e.text }
 // Is makes errors.Is(err, access.ErrUnauthenticated) true.
 func (e *Error) Is(target error) bool { return target == access.ErrUnauthenticated }
 
-// GRPCStatus is the status that the call ends with. Of a publish stream it says that nothing of it was carried out:
-// the caller was not let in.
+// GRPCStatus returns the status of the call. For a publish stream it states that no request was executed, since the
+// caller was not admitted.
 func (e *Error) GRPCStatus() *status.Status {
 	r := pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED
 	switch {
@@ -81,30 +80,30 @@ func (e *Error) GRPCStatus() *status.Status {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
 	}
 	st := status.New(e.code, e.text)
-	if with, err := st.WithDetails(details...); err == nil { // it cannot fail: these are known messages
+	if with, err := st.WithDetails(details...); err == nil { // unreachable: the messages are known
 		st = with
 	}
 	return st
 }
 
-// wrong makes the error of a check that failed.
+// wrong returns the error of a failed check.
 func wrong(c Check, text string) *Error {
 	return &Error{Check: c, text: "who calls was not believed: " + text, code: codes.Unauthenticated}
 }
 
-// over makes the error of a token that was good once.
+// over returns the error of a token that is no longer valid.
 func over(text string) *Error {
 	e := wrong(CheckTime, text)
 	e.expired = true
 	return e
 }
 
-// unchecked makes the error of a token that could not be checked.
+// unchecked returns the error of a token that could not be checked.
 func unchecked(c Check, code codes.Code, wait time.Duration, text string) *Error {
 	return &Error{Check: c, text: text, code: code, RetryAfter: wait}
 }
 
-// ends makes the error that ends a running stream.
+// ends returns the error that ends a running stream.
 func ends(text string) *Error {
 	e := over(text)
 	e.running = true

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// tellEvery is how often failures go to the log: the first at once, those that follow in one line.
+	// tellEvery is the log interval: the first failure is logged immediately, those that follow in one line.
 	tellEvery = 10 * time.Second
-	// ManyFailures of callers within a minute are a condition.
+	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
-	minuteSlots  = 6 // of ten seconds
+	minuteSlots  = 6 // ten seconds each
 )
 
-// failures counts what was wrong, and tells it.
+// failures counts and logs failures.
 type failures struct {
 	log *zap.Logger
 
 	mu      sync.Mutex // guards all below
 	total   map[Check]uint64
-	slots   [minuteSlots]uint64 // of the last minute, by ten seconds
+	slots   [minuteSlots]uint64 // ten seconds each, for the last minute
 	slot    int64               // number of the newest slot since 1970
 	untold  uint64
 	told    time.Time
 	last    *Error
 	from    netip.Prefix
-	firstIn time.Time // when failures began that the log does not have
+	firstIn time.Time // time of the first failure not yet logged
 }
 
 func newFailures(log *zap.Logger) *failures {
@@ -53,7 +53,7 @@ func (f *failures) note(e *Error, from netip.Prefix, now time.Time) {
 	f.tell(now)
 }
 
-// turn makes the slot of now the newest one. mu is held.
+// turn advances to the slot of now. mu is held.
 func (f *failures) turn(now time.Time) {
 	slot := now.Unix() / int64(60/minuteSlots)
 	if slot-f.slot >= minuteSlots || slot < f.slot {
@@ -66,7 +66,7 @@ func (f *failures) turn(now time.Time) {
 	f.slot = slot
 }
 
-// tell writes what is not in the log yet, unless the log has had a line a moment ago. mu is held.
+// tell logs pending failures, unless the last log line is too recent. mu is held.
 func (f *failures) tell(now time.Time) {
 	if f.untold == 0 || now.Sub(f.told) < tellEvery {
 		return
@@ -87,7 +87,7 @@ func where(from netip.Prefix) string {
 	return from.String()
 }
 
-// look tells what is not in the log yet, and says how many there were in the last minute.
+// look logs pending failures, and returns the number of failures in the last minute.
 func (f *failures) look(now time.Time) (lastMinute uint64, details string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,7 @@ func (f *failures) look(now time.Time) (lastMinute uint64, details string) {
 	return lastMinute, details
 }
 
-// counts returns how often each check has failed.
+// counts returns the number of failures by check.
 func (f *failures) counts() map[Check]uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// maxTokenBytes bounds a token: its signature is computed over all of it.
+// maxTokenBytes limits the size of a token, since the signature covers all of it.
 const maxTokenBytes = 16 << 10
 
-// header is the key of the metadata that has the token.
+// header is the metadata key of the token.
 const header = "authorization"
 
-// shown returns the token in a call's metadata; empty if there is none.
+// shown returns the token in a call's metadata; empty if missing.
 func shown(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	switch len(values) {
@@ -27,8 +27,8 @@ func shown(ctx context.Context) (string, error) {
 	return "", wrong(CheckHeader, "the metadata has the key authorization more than once")
 }
 
-// parseHeader takes the token out of the value of an authorization header (RFC 6750): the scheme Bearer, in any case,
-// spaces, and a token of the characters that b64token has.
+// parseHeader extracts the token from the value of an authorization header (RFC 6750): the scheme Bearer,
+// case-insensitive, spaces, and a b64token.
 func parseHeader(value string) (string, error) {
 	scheme, token, found := strings.Cut(value, " ")
 	token = strings.Trim(token, " ")

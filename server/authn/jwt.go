@@ -17,32 +17,31 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// JWT says which JWTs are believed.
+// JWT configures the accepted JWTs.
 type JWT struct {
-	// Issuer that a token must name; empty: no JWT is believed.
+	// Issuer required in a token; empty: JWTs are not accepted.
 	Issuer string
-	// Audience, one of those that a token must name.
+	// Audience that must be among those of a token.
 	Audience string
-	// KeysURL or KeysFile has the issuer's keys, a JSON Web Key Set. Both empty: where the issuer's discovery document
-	// says.
+	// KeysURL or KeysFile is the source of the issuer's keys, a JSON Web Key Set. Both empty: the URL in the issuer's
+	// discovery document.
 	KeysURL, KeysFile string
-	// KeysCA is a file with the authorities that the certificate of the issuer's server is checked against; empty: the
-	// system's.
+	// KeysCA is a file with the CAs for the certificate of the issuer's server; empty: the system's CAs.
 	KeysCA string
-	// PrincipalClaim and GroupsClaim are the paths of claims, with dots, such as realm_access.roles.
+	// PrincipalClaim and GroupsClaim are dotted paths of claims, such as realm_access.roles.
 	PrincipalClaim, GroupsClaim string
-	// Skew is how far the issuer's clock may be from this node's.
+	// Skew is the tolerated difference between the issuer's clock and this node's clock.
 	Skew time.Duration
 }
 
 const (
-	// maxGroups that a token may name.
+	// maxGroups is the maximum number of groups in a token.
 	maxGroups = 256
-	// quoted is how much of what a token says of itself an error repeats.
+	// quoted limits how much of a token's content an error repeats.
 	quoted = 100
 )
 
-// algorithms that a token may be signed with: those whose verifier cannot sign.
+// algorithms lists the accepted signature algorithms: only asymmetric ones, so that the verification key cannot sign.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -54,21 +53,20 @@ func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	return names, algs
 }
 
-// verifier checks JWTs.
 type verifier struct {
 	settings JWT
 	keys     *keys
 	now      func() time.Time
 }
 
-// verified is a JWT that was found good.
+// verified is a valid JWT.
 type verified struct {
 	identity *access.Identity
-	expiry   time.Time // with the skew
+	expiry   time.Time // including the skew
 	version  uint64    // of the keys
 }
 
-// verify checks everything about a token. It fetches the issuer's keys anew if it has to, and fetch says so.
+// verify checks all properties of a token. It fetches the issuer's keys again if required and fetch is set.
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
@@ -81,7 +79,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	}
 	set := &callKeys{keys: v.keys, algs: algs, fetch: fetch}
 	token, err := oidc.NewVerifier(v.settings.Issuer, set, &oidc.Config{
-		SupportedSigningAlgs: names, // what follows is checked below, each with words of its own
+		SupportedSigningAlgs: names, // the following are checked below, with specific errors
 		SkipClientIDCheck:    true, SkipExpiryCheck: true, SkipIssuerCheck: true,
 	}).Verify(ctx, raw)
 	switch {
@@ -93,7 +91,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.judge(token, set.version)
 }
 
-// judge checks the claims of a token whose signature is good.
+// judge checks the claims of a token with a valid signature.
 func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
@@ -137,7 +135,7 @@ func (v *verifier) judge(token *oidc.IDToken, version uint64) (*verified, error)
 	return out, v.name(out, claims)
 }
 
-// name reads who the token is of.
+// name extracts the principal and the groups of a token.
 func (v *verifier) name(out *verified, claims map[string]any) error {
 	principal, ok := claim(claims, v.settings.PrincipalClaim).(string)
 	if !ok {
@@ -157,7 +155,7 @@ func (v *verifier) name(out *verified, claims map[string]any) error {
 	return nil
 }
 
-// groupsOf reads groups: a list of names, or one name; none if the claim is missing.
+// groupsOf parses groups: a list of names, or one name; none if the claim is missing.
 func groupsOf(value any) (groups []string, why string) {
 	var list []any
 	switch v := value.(type) {
@@ -186,7 +184,7 @@ func groupsOf(value any) (groups []string, why string) {
 	return groups, ""
 }
 
-// claim finds a claim: by its whole name, or else, at each dot, one level deeper.
+// claim returns a claim by its full name, or else resolves the dotted path.
 func claim(claims map[string]any, path string) any {
 	if v, ok := claims[path]; ok || path == "" {
 		return v
@@ -202,7 +200,7 @@ func claim(claims map[string]any, path string) any {
 	return nil
 }
 
-// instant reads a NumericDate: seconds since 1970, with or without a fraction.
+// instant parses a NumericDate: seconds since 1970, optionally with a fraction.
 func instant(n *json.Number) (time.Time, bool) {
 	const latest = 253402300799 // the end of the year 9999
 	seconds, err := n.Float64()
@@ -221,7 +219,7 @@ func contains(all []string, one string) bool {
 	return false
 }
 
-// callKeys are the keys for one call: go-oidc keeps the text of an error only, and not what it is.
+// callKeys is the key set for one call. It keeps the error, since go-oidc preserves only the text of an error.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm
@@ -259,7 +257,7 @@ func (c *callKeys) check(ctx context.Context, raw string) ([]byte, *Error) {
 	}
 	for i := range found {
 		if found[i].Algorithm != "" && found[i].Algorithm != protected.Algorithm {
-			continue // the key is for another algorithm only
+			continue // the key is for another algorithm
 		}
 		if payload, err := jws.Verify(&found[i]); err == nil {
 			return payload, nil

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// fileLook is how often a file with keys is looked at.
+	// fileLook is the poll interval of a key file.
 	fileLook = time.Second
-	// refetchAfter is how soon at most the keys are fetched again because a token names one that is not among them.
+	// refetchAfter is the minimum interval between fetches caused by a token with an unknown key.
 	refetchAfter = 5 * time.Second
-	// refreshAfter is how old fetched keys become: a key that the issuer has withdrawn is believed for so long.
+	// refreshAfter is the maximum age of fetched keys: a withdrawn key is accepted for up to this time.
 	refreshAfter = 10 * time.Minute
-	// fetchTimeout bounds one fetch.
+	// fetchTimeout limits one fetch.
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
 	maxKeys      = 100
 	minRSABits   = 2048
 )
 
-// keys are those of the issuer: of a file, of a URL, or of the URL that the issuer's discovery document names.
+// keys is the key set of the issuer, from a file, a URL, or the URL in the issuer's discovery document.
 type keys struct {
 	file, url, issuer string
 	client            *http.Client
@@ -44,18 +44,17 @@ type keys struct {
 
 	mu      sync.Mutex // guards all below
 	set     []jose.JSONWebKey
-	version uint64 // grows with each change of set
+	version uint64 // incremented with each change of set
 	digest  [sha256.Size]byte
-	tried   time.Time // when they were read or fetched last
-	loaded  time.Time // … and that succeeded
-	err     error     // of the last try
+	tried   time.Time // last attempt to read or fetch
+	loaded  time.Time // last successful attempt
+	err     error     // of the last attempt
 	seen    os.FileInfo
 }
 
-// errNoKey is returned when the issuer has no such key.
 var errNoKey = errors.New("the issuer has no key of that id")
 
-// unavailableError is returned when the keys cannot be had, or are not to be fetched again yet.
+// unavailableError is returned when the keys are unavailable, or must not be fetched again yet.
 type unavailableError struct {
 	cause error
 	wait  time.Duration
@@ -64,8 +63,8 @@ type unavailableError struct {
 func (e *unavailableError) Error() string { return e.cause.Error() }
 func (e *unavailableError) Unwrap() error { return e.cause }
 
-// find returns the keys with that id, or all of them for an empty one, and the version of the keys. It fetches them
-// anew if there is none and fetch says so.
+// find returns the keys with an ID, or all keys for an empty ID, and the version of the key set. If no key matches and
+// fetch is set, it fetches the keys again.
 func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebKey, uint64, error) {
 	found, version, err := k.lookup(id)
 	if len(found) == 0 && fetch {
@@ -77,13 +76,13 @@ func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebK
 	switch {
 	case len(found) > 0:
 		return found, version, nil
-	case err != nil: // the newest keys could not be had: it may be one of them
+	case err != nil: // the newest keys are unavailable: the key may be one of them
 		return nil, 0, &unavailableError{cause: err, wait: refetchAfter}
 	}
 	return nil, 0, errNoKey
 }
 
-// again is how soon another try may follow the last one.
+// again returns the minimum delay before the next attempt.
 func (k *keys) again() time.Duration {
 	if k.file != "" {
 		return fileLook
@@ -91,7 +90,7 @@ func (k *keys) again() time.Duration {
 	return refetchAfter
 }
 
-// lookup returns the keys with that id that are there now, and why no newer ones are.
+// lookup returns the loaded keys with an ID, and why no newer ones are available.
 func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,15 +102,15 @@ func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err e
 	return found, k.version, k.err
 }
 
-// generation grows when the keys change.
+// generation increases when the keys change.
 func (k *keys) generation() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.version
 }
 
-// load reads or fetches the keys, unless that was done less than `after` ago: then the error says when to come again,
-// unless others have fetched them while this call waited.
+// load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the time to
+// retry. It returns nil if another call has fetched the keys while this one waited.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -127,7 +126,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	if !tried.IsZero() && now.Sub(tried) < after {
 		switch {
 		case tried.After(asked), k.file != "":
-			return nil // they are as new as they can be
+			return nil // already up to date
 		case err == nil:
 			err = errors.New("they were fetched a moment ago")
 		}
@@ -137,9 +136,9 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// read reads or fetches the keys, and takes them if they can be used. loading is held.
+// read reads or fetches the keys, and stores them if they are valid. loading is held.
 func (k *keys) read(ctx context.Context) {
-	// What is fetched serves all that wait: the end of one call must not fail the others.
+	// The fetch serves all waiting calls: cancellation of one call must not fail the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	var raw []byte
@@ -150,7 +149,7 @@ func (k *keys) read(ctx context.Context) {
 		raw, err = k.fetch(ctx)
 	}
 	if raw == nil && err == nil {
-		return // the file is what it was
+		return // the file is unchanged
 	}
 	k.take(raw, err)
 }
@@ -180,7 +179,7 @@ func (k *keys) readFile() ([]byte, error) {
 	return raw, nil
 }
 
-// fetch gets the keys from their URL.
+// fetch downloads the keys from their URL.
 func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	url := k.url
 	if url == "" {
@@ -204,7 +203,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys of the issuer: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // all that is wanted has been read
+	defer func() { _ = resp.Body.Close() }() // all required data has been read
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("keys of the issuer: %s answers %s", url, resp.Status)
 	}
@@ -218,7 +217,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// take makes raw the keys, if it can be used; the old ones stay otherwise.
+// take parses and stores raw; on error the old keys remain.
 func (k *keys) take(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
@@ -237,7 +236,7 @@ func (k *keys) take(raw []byte, err error) {
 	}
 }
 
-// parseKeys reads a JWK set and returns the keys that can verify: public, asymmetric and not too short.
+// parseKeys parses a JWK set and returns the keys usable for verification: public, asymmetric and long enough.
 func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -252,7 +251,7 @@ func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	for _, one := range document.Keys {
 		var key jose.JSONWebKey
 		if key.UnmarshalJSON(one) != nil {
-			continue // of a kind that is not known here: others may be
+			continue // an unsupported type of key: others may be usable
 		}
 		if public := key.Public(); usableKey(&public) {
 			set = append(set, public)
@@ -274,7 +273,7 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// upkeep looks whether a file has changed, and fetches keys that are old. It returns why there are no good ones.
+// upkeep reloads a changed file, and fetches keys that are too old. It returns why no valid keys are available.
 func (k *keys) upkeep(ctx context.Context) error {
 	k.mu.Lock()
 	due := fileLook
@@ -288,7 +287,7 @@ func (k *keys) upkeep(ctx context.Context) error {
 	idle := k.tried.IsZero() || k.now().Sub(k.tried) >= due
 	k.mu.Unlock()
 	if idle {
-		_ = k.load(ctx, due) // its only error is that it is too early
+		_ = k.load(ctx, due) // fails only if it is too early
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

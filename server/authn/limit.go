@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// failuresAtOnce is how many failures an address has at once, and failuresPerSecond how many more come back.
+	// failuresAtOnce is the burst of failures of an address, and failuresPerSecond the refill rate.
 	failuresAtOnce    = 30.0
 	failuresPerSecond = 1.0
-	// maxAddresses bounds the memory: addresses that have the most failures left are forgotten.
+	// maxAddresses limits memory: addresses with the most remaining failures are evicted.
 	maxAddresses = 10_000
-	// forgetTries is how many addresses are looked at to find one to forget.
+	// forgetTries is the number of addresses sampled for an eviction.
 	forgetTries = 8
 )
 
-// limiter counts failures by address. It never stands in the way of a token that was found good before: callers from
-// behind one address (NAT) do not suffer from one of them, but for a moment when they show a JWT that the node has not
-// seen.
+// limiter limits failures by address. It never blocks a token that was verified before. Callers behind the same address
+// (NAT) are therefore affected by each other only when they present a JWT that the node has not seen.
 type limiter struct {
 	mu        sync.Mutex
 	addresses map[netip.Prefix]*allowance
 }
 
-// allowance is what an address has left.
+// allowance is the remaining failures of an address.
 type allowance struct {
 	left float64
 	at   time.Time
@@ -38,13 +37,12 @@ type allowance struct {
 
 func newLimiter() *limiter { return &limiter{addresses: make(map[netip.Prefix]*allowance)} }
 
-// refill brings an allowance up to now.
 func (a *allowance) refill(now time.Time) {
 	a.left = min(failuresAtOnce, a.left+max(0, now.Sub(a.at).Seconds())*failuresPerSecond)
 	a.at = now
 }
 
-// wait is how long the address has to wait until it has a failure left; 0: it has one.
+// wait returns the time until the address has a failure left; 0: it has one.
 func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +60,7 @@ func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	return time.Duration((1 - a.left) / failuresPerSecond * float64(time.Second))
 }
 
-// failed takes one failure from the address.
+// failed charges one failure to the address.
 func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,11 +76,11 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// forget drops one of a few addresses: the one with the most failures left. mu is held.
+// forget evicts one of a few sampled addresses: the one with the most failures left. mu is held.
 func (l *limiter) forget(now time.Time) {
 	var victim netip.Prefix
 	most, tries := -1.0, 0
-	for from, a := range l.addresses { // begins anywhere
+	for from, a := range l.addresses { // random order
 		a.refill(now)
 		if a.left > most {
 			victim, most = from, a.left
@@ -94,21 +92,22 @@ func (l *limiter) forget(now time.Time) {
 	delete(l.addresses, victim)
 }
 
-// known is how many addresses have failures.
+// known returns the number of addresses with failures.
 func (l *limiter) known() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.addresses)
 }
 
-// hostBits are what is counted as one address: all of an IPv4 address, and the half of an IPv6 address that is a
-// network, since a host chooses the other half as it likes.
+// hostBits is the prefix length of one address: all of an IPv4 address, and the network half of an IPv6 address, since
+// a host can choose the other half freely.
 const (
 	hostBits4 = 32
 	hostBits6 = 64
 )
 
-// addressOf is where a call comes from. What is no IP address, such as a connection in memory, is one address.
+// addressOf returns the client address of a call. All clients without an IP address, such as in-memory connections,
+// share one address.
 func addressOf(ctx context.Context) netip.Prefix {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {

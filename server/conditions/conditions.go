@@ -16,23 +16,22 @@ import (
 	"time"
 )
 
-// Kind names a condition, in kebab-case. A name is never changed, nor used again for something else.
+// Kind names a condition, in kebab-case. A name is never changed or reused.
 type Kind string
 
-// Severity tells how soon an operator should look.
+// Severity is the urgency of a condition.
 type Severity int
 
-// The severities.
 const (
-	// Info is nothing to worry about, but good to know.
+	// Info requires no action.
 	Info Severity = iota + 1
-	// Warning asks an operator to look in time: something is at risk, and nothing is lost or refused yet.
+	// Warning requires action soon: something is at risk, but nothing is lost or refused yet.
 	Warning
-	// Critical asks an operator to look now: messages are refused or at risk.
+	// Critical requires immediate action: messages are refused or at risk.
 	Critical
 )
 
-// String is the name of a severity in status, metrics and log.
+// String returns the name used in status, metrics and log.
 func (s Severity) String() string {
 	switch s {
 	case Info:
@@ -46,72 +45,69 @@ func (s Severity) String() string {
 	}
 }
 
-// Scope is what a condition is about.
+// Scope is the object of a condition.
 type Scope int
 
-// The scopes.
 const (
-	// OfNode is a condition of one node. The other node tells it, too.
+	// OfNode is a condition of one node. The other node reports it, too.
 	OfNode Scope = iota + 1
-	// OfPair is a condition of the pair; each node finds out by itself.
+	// OfPair is a condition of the pair; each node detects it separately.
 	OfPair
 )
 
 // Definition describes a kind of condition.
 type Definition struct {
-	// Kind is its name.
 	Kind Kind
 	// Severity of every condition of this kind.
 	Severity Severity
-	// Scope is what it is about.
+	// Scope is the object of the condition.
 	Scope Scope
-	// After is how long it has to last, without interruption, before it is told.
+	// After is the uninterrupted duration after which the condition is raised.
 	After time.Duration
-	// Alarm is the name that GetStatusResponse.alarms has for it, where that was another one before there were
-	// conditions.
+	// Alarm is its name in GetStatusResponse.alarms, if that differs from Kind. Alarms preceded conditions in the API.
 	Alarm string
-	// Cause says what is the case and what that means.
+	// Cause explains the condition and its consequences.
 	Cause string
-	// Action says what to do.
+	// Action is the suggested action.
 	Action string
 }
 
-// AlarmName is the name in GetStatusResponse.alarms.
+// AlarmName returns the name in GetStatusResponse.alarms.
 func (d *Definition) AlarmName() string { return cmp.Or(d.Alarm, string(d.Kind)) }
 
-// Node names the node that a condition is about, by id and name. The zero value stands for the pair.
+// Node identifies the node of a condition, by ID and name. The zero value stands for the pair.
 type Node struct{ ID, Name string }
 
-// Report is what a node found to be the case.
+// Report is a condition detected by a node.
 type Report struct {
-	// Kind of the condition. One that the table does not have is not told.
+	// Kind of the condition. Kinds without a definition are ignored.
 	Kind Kind
-	// Node that it is about; the zero value for the pair.
+	// Node of the condition; the zero value for the pair.
 	Node Node
-	// Details say what exactly is the case here and now.
+	// Details of this occurrence.
 	Details string
-	// Since when; zero if that is not known: then since the first report. One with a time is told at once, whatever
-	// Definition.After says, because its reporter has seen to that.
+	// Since is the start; zero if unknown, then the time of the first report is used. A report with a time is raised
+	// immediately, regardless of Definition.After, because its reporter has already waited.
 	Since time.Time
-	// By is the id of the node that found it; empty for the one that has the book.
+	// By is the ID of the node that detected it; empty for the owner of the book.
 	By string
 }
 
-// Condition is something that is the case now.
+// Condition is a condition that is currently raised.
 type Condition struct {
 	// Definition of its kind.
 	Definition *Definition
-	// Node that it is about; the zero value for the pair.
+	// Node of the condition; the zero value for the pair.
 	Node Node
-	// Details say what exactly is the case.
+	// Details of this occurrence.
 	Details string
-	// Since when.
+
 	Since time.Time
-	// By is the id of the node that found it; empty for the one that has the book.
+	// By is the ID of the node that detected it; empty for the owner of the book.
 	By string
 }
 
-// key tells conditions apart.
+// key identifies a condition.
 type key struct {
 	kind Kind
 	node string
@@ -121,23 +117,23 @@ type key struct {
 type Book struct {
 	onChange func(c Condition, raised bool)
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards all below
 	known map[key]*entry
 }
 
-// entry is what is reported; told once it has lasted long enough.
+// entry is a reported condition, raised once it has lasted long enough.
 type entry struct {
 	condition Condition
 	told      bool
 }
 
-// NewBook makes an empty book. onChange, if not nil, is called for each condition that is raised or cleared, one after
-// the other, by the caller of Set; it must not use the book.
+// NewBook creates an empty book. onChange, if not nil, is called for each condition that is raised or cleared,
+// sequentially, by the caller of Set; it must not use the book.
 func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }
 
-// Set says what is the case now: everything that was found at the time `now`. What is not among it is over.
+// Set replaces the reports with all conditions detected at the time `now`. Missing conditions have ended.
 func (b *Book) Set(now time.Time, reports []Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +159,7 @@ func (b *Book) Set(now time.Time, reports []Report) {
 	}
 }
 
-// take notes one report. mu is held.
+// take records one report. mu is held.
 func (b *Book) take(now time.Time, k key, d *Definition, r *Report) {
 	e := b.known[k]
 	if e == nil {
@@ -186,7 +182,7 @@ func (b *Book) changed(c Condition, raised bool) {
 	}
 }
 
-// Now returns the conditions, the most serious first, the oldest first among those.
+// Now returns the raised conditions, the most severe first, then the oldest first.
 func (b *Book) Now() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,7 +201,7 @@ func (b *Book) Now() []Condition {
 	return all
 }
 
-// Worst is the highest severity among conditions; 0 if there are none.
+// Worst returns the highest severity among conditions; 0 if the list is empty.
 func Worst(all []Condition) Severity {
 	worst := Severity(0)
 	for i := range all {
@@ -214,7 +210,7 @@ func Worst(all []Condition) Severity {
 	return worst
 }
 
-// Text says everything about a condition in one line: what is the case, what that means and what to do.
+// Text returns the details, the cause and the action of a condition in one line.
 func (c *Condition) Text() string {
 	text := c.Definition.Cause
 	if c.Details != "" {

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// A condition is told when it has lasted as long as its definition says, once, and until no node reports it any more.
+// A condition is raised once, when it has lasted as long as its definition requires, and cleared when no node reports
+// it.
 func TestBook(t *testing.T) {
 	var heard []string
 	b := conditions.NewBook(func(c conditions.Condition, raised bool) {
@@ -43,7 +44,7 @@ func TestBook(t *testing.T) {
 	b.Set(at(after+1), nil)
 	require.Empty(t, b.Now())
 	require.Len(t, heard, 4)
-	// Interrupted, it begins anew; what never was told is not cleared.
+	// An interruption restarts the wait; a condition that was never raised is not cleared.
 	b.Set(at(after+2), []conditions.Report{away})
 	b.Set(at(after+3), nil)
 	b.Set(at(2*after+2), []conditions.Report{away})
@@ -51,7 +52,7 @@ func TestBook(t *testing.T) {
 	require.Len(t, heard, 4)
 }
 
-// What the other node tells has its time with it, and is told for each node.
+// Conditions reported by the other node keep their start time, and are raised per node.
 func TestBookOfTwoNodes(t *testing.T) {
 	b := conditions.NewBook(nil)
 	now := time.Unix(1_700_000_000, 0)
@@ -66,7 +67,7 @@ func TestBookOfTwoNodes(t *testing.T) {
 	require.Equal(t, now.Add(-2*time.Hour), all[0].Since)
 }
 
-// The table is complete in itself, and names are what monitoring can rely on.
+// The table is complete, and names are stable for monitoring.
 func TestTable(t *testing.T) {
 	kebab := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 	seen := make(map[string]bool)
@@ -110,14 +111,14 @@ func TestResponses(t *testing.T) {
 	require.Empty(t, sections, "sections of %s without a condition", page)
 }
 
-// TestSettle: a state that a healthy restart goes through is not reported, and one that lasts is, with its beginning.
+// A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
 func TestSettle(t *testing.T) {
 	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncRefuses} {
 		changes := 0
 		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
 		start := time.Unix(1_700_000_000, 0)
 		report := []conditions.Report{{Kind: k}}
-		for ms := range 1500 { // a moment of load, a second and a half
+		for ms := range 1500 { // a moment of load, 1.5 s
 			b.Set(start.Add(time.Duration(ms)*time.Millisecond), report)
 		}
 		b.Set(start.Add(1500*time.Millisecond), nil)
@@ -132,8 +133,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestReplacedNode: the announcement of a node that died ends with its lease, before it is reported as a third node.
+// The announcement of a dead node expires with its lease before the node is reported as a third node.
 func TestReplacedNode(t *testing.T) {
-	const lease = 3*time.Second + time.Second // of the coordinators, and what they round up
+	const lease = 3*time.Second + time.Second // of the coordinators, including rounding
 	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)
 }

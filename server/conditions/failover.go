@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// FromFailover says what follows from what failover knows. A node that runs alone, without a pair, has none of that.
+// FromFailover returns the conditions that follow from the failover status. A node outside a pair has none of them.
 func FromFailover(st failover.Status) []Report {
 	self := Node{ID: st.Self.ID.String(), Name: st.Self.Name}
 	var out []Report
@@ -47,8 +47,8 @@ func FromFailover(st failover.Status) []Report {
 	return out
 }
 
-// InRecord reports whether a condition follows from the pair's record alone, so that each node that has the record
-// finds it without the other one.
+// InRecord reports whether a condition follows from the cluster record alone, so that each node with the record detects
+// it without the other one.
 func InRecord(k Kind) bool {
 	switch k {
 	case OneCopyOnly, MinInSyncRefuses, Paused, ForcedUnsettled, SwitchoverStuck:
@@ -58,7 +58,8 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// fromRecord says what follows from the pair's record. InRecord has the kinds that need nothing else.
+// fromRecord returns the conditions that follow from the cluster record. InRecord lists the kinds that require nothing
+// else.
 func fromRecord(st *failover.Status) []Report {
 	r := st.Record
 	var out []Report
@@ -97,7 +98,7 @@ func fromRecord(st *failover.Status) []Report {
 	return out
 }
 
-// waits tells whether a node in this role is of no use to clients or the other node at the moment.
+// waits reports whether a node in this role currently serves neither clients nor the other node.
 func waits(r failover.Role) bool {
 	switch r {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing,
@@ -108,7 +109,8 @@ func waits(r failover.Role) bool {
 	}
 }
 
-// releases gives those of the two nodes, if they differ. What a node says of itself now counts more than the record.
+// releases returns the releases of the two nodes, if they differ. The status reported by a node takes precedence over
+// the record.
 func releases(st *failover.Status) (a, b string, differ bool) {
 	var seen []string
 	for _, n := range st.Record.Nodes {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// Everything that failover knows and an operator may have to know becomes a condition.
+// Each failover state that requires attention becomes a condition.
 func TestFromFailover(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	healthy := func() failover.Status {
@@ -78,7 +78,7 @@ func TestFromFailover(t *testing.T) {
 	require.Len(t, conditions.FromFailover(st), 2, "one copy only, and writes are refused")
 }
 
-// The names that failover gives its notices are kinds of conditions.
+// The names of failover notices are kinds of conditions.
 func TestNoticesAreKinds(t *testing.T) {
 	for _, name := range []string{
 		failover.NoticeSuperseded, failover.NoticeTwoProcesses, failover.NoticeStorePutBack,

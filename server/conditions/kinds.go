@@ -2,7 +2,7 @@
 
 package conditions
 
-// The kinds. What they mean is in the table.
+// The kinds of conditions; see the table for their meaning.
 const (
 	OneCopyOnly        Kind = "one-copy-only"
 	StandbyAbsent      Kind = "standby-absent"

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// settle is how long a state lasts that a start, a restart, a switchover or a moment of load goes through, with room to
-// spare: a standby that is connected again is in sync within a few hundred milliseconds. It is short because the next
-// fault in such a state does harm. The roles and the in-sync set in a node's status are never held back.
+// settle is the maximum duration, with a margin, of states that occur during a start, a restart, a switchover or a
+// moment of load: a reconnected standby is in sync within a few hundred milliseconds. It is short because the next
+// fault in such a state causes harm. Roles and the in-sync set in a node's status are reported immediately.
 const settle = 2 * time.Second
 
 // All returns the table: each kind once, in the order of docs/how-to/respond-to-conditions.md.
@@ -18,7 +18,7 @@ func All() []Definition {
 		ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
-// table finds a definition by its kind. It is never changed.
+// table maps kinds to definitions. It is never modified.
 var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant, but for the language
 	all := All()
 	byKind := make(map[Kind]*Definition, len(all))
@@ -28,7 +28,7 @@ var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constan
 	return byKind
 }()
 
-// Find returns the definition of a kind; nil if there is none.
+// Find returns the definition of a kind, or nil.
 func Find(k Kind) *Definition { return table[k] }
 
 func ofTheStandby() []Definition {
@@ -111,7 +111,7 @@ func ofIdentity() []Definition {
 	return []Definition{
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
-			After: 5 * time.Second, // the announcement of a node that died, and was replaced, ends sooner
+			After: 5 * time.Second, // the announcement of a dead, replaced node expires earlier
 			Cause: "A node that does not belong to this pair tries to connect: it is of another pair, or a third " +
 				"one, or speaks a protocol that this release does not know.",
 			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This " +

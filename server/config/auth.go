@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Auth says who is believed to be who, beside the holders of certificates of tls.ca and of the pair's own tokens.
+// Auth configures authentication in addition to certificates of tls.ca and tokens of the pair.
 type Auth struct {
 	JWT JWT `key:"jwt"`
 }
 
-// JWT says which JSON Web Tokens are believed.
+// JWT configures the accepted JSON Web Tokens.
 type JWT struct {
 	Issuer         string   `key:"issuer" usage:"issuer of the JWTs that are believed, exactly as their claim iss; empty: none is"`
 	Audience       string   `key:"audience" usage:"audience that a JWT must be for: one of its claim aud"`
@@ -26,7 +26,6 @@ type JWT struct {
 	ClockSkew      Duration `key:"clock-skew" usage:"how far the issuer's clock may be from this node's: a JWT is believed for so long before and after its time"`
 }
 
-// maxClockSkew is the largest clock-skew.
 const maxClockSkew = 10 * time.Minute
 
 func (c *Config) checkAuth(k *checker) {
@@ -62,7 +61,7 @@ func (c *Config) checkAuth(k *checker) {
 	k.timeBetween("auth.jwt.clock-skew", j.ClockSkew, 0, maxClockSkew)
 }
 
-// checkURL wants https: keys that come over an unencrypted network can be replaced on the way.
+// checkURL requires https: keys fetched over an unencrypted network can be replaced in transit.
 func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {

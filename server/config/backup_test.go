@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestPlacesOfBackups: what cannot be meant is refused at the start, and none of it repeats a secret.
+// Invalid backup locations are refused at the start, and no error contains a secret.
 func TestPlacesOfBackups(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--backup-path=s3://b":                              "is no name of a bucket",
@@ -47,7 +47,7 @@ func TestPlacesOfBackups(t *testing.T) {
 	}
 }
 
-// TestLoadBackup: a command without a node reads the same settings in the same order, and looks at no others.
+// A command without a node reads the same settings in the same order of precedence, and ignores all others.
 func TestLoadBackup(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	config.RegisterBackupFlags(flags)

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config holds the settings of one Lockstep node: their names, defaults, meaning and limits.
+// Package config implements the settings of a Lockstep node: names, defaults, meaning and limits.
 //
-// A setting has one dotted key (`wal.keep-bytes`), which is its place in the YAML file, its flag (`--wal-keep-bytes`)
-// and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`). Flags win over the environment, the environment over the
-// file, the file over the defaults. The struct below is the only list: keys, flags, variables and the help text are
-// all read from its tags.
+// A setting has one dotted key (`wal.keep-bytes`), which is its path in the YAML file, and gives its flag
+// (`--wal-keep-bytes`) and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`). Flags take precedence over the
+// environment, the environment over the file, the file over the defaults. The struct Config is the only list: keys,
+// flags, variables and the help text are all derived from its tags.
 package config
 
 import "time"
 
-// Kinds of coordinator.
 const (
-	// CoordinatorEtcd keeps the pair's record in etcd.
+	// CoordinatorEtcd stores the cluster record in etcd.
 	CoordinatorEtcd = "etcd"
-	// CoordinatorRaft keeps it in a raft quorum of the two nodes and a witness.
+	// CoordinatorRaft stores it in a raft quorum of the two nodes and a witness.
 	CoordinatorRaft = "raft"
-	// CoordinatorNone runs one node alone, always active: no standby, no failover.
+	// CoordinatorNone runs a single node, always active, without a standby or failover.
 	CoordinatorNone = "none"
 )
 
-// Config is what one node is told. The zero value is not valid; begin with Default.
+// Config is the settings of one node. The zero value is not valid; start with Default.
 type Config struct {
 	Node        Node        `key:"node"`
 	Data        Data        `key:"data"`
@@ -58,34 +57,34 @@ type Config struct {
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
-	// Warnings are things that were ignored and that a person should know. Not a setting.
+	// Warnings lists ignored settings and similar notes for the operator. It is not a setting.
 	Warnings []string `key:"-"`
 }
 
-// Node names the node.
+// Node identifies the node.
 type Node struct {
 	Name string `key:"name" usage:"name of the node in status and logs; default: the host's name"`
 }
 
-// Access says what holds beside the rules of who may do what, which the pair keeps itself.
+// Access configures access in addition to the rules stored by the pair.
 type Access struct {
 	Mode      string   `key:"mode" usage:"what holds until the pair has its first rule of who may do what: open lets everybody do everything, deny only access.operators"`
 	Operators []string `key:"operators" usage:"principals, or globs such as ops-*, that may always do everything, comma-separated or a list: so that the rules cannot lock the operators out. The same on both nodes"`
 }
 
-// Data says where the store is.
+// Data configures the location of the store.
 type Data struct {
 	Dir string `key:"dir" usage:"directory of the store; made if it is not there"`
 }
 
-// Coordinator says who holds the pair's record.
+// Coordinator configures the coordinator that stores the cluster record.
 type Coordinator struct {
 	Type string `key:"type" usage:"etcd: a pair whose record is in etcd; raft: in a quorum of the two nodes and a witness; none: one node alone"`
 	Etcd Etcd   `key:"etcd"`
 	Raft Raft   `key:"raft"`
 }
 
-// Raft says how the quorum of the two nodes and a witness is reached.
+// Raft configures the quorum of the two nodes and a witness.
 type Raft struct {
 	Listen    string   `key:"listen" usage:"address that this node listens on for the other voters, host:port"`
 	Advertise string   `key:"advertise" usage:"address that the other voters reach this node by, host:port; default: listen"`
@@ -94,16 +93,16 @@ type Raft struct {
 	TLS       RaftTLS  `key:"tls"`
 }
 
-// RaftTLS holds certificate files in PEM.
+// RaftTLS is certificate files in PEM.
 type RaftTLS struct {
 	CA   string `key:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
 	Cert string `key:"cert" usage:"file with this voter's certificate, good for servers and clients"`
 	Key  string `key:"key" usage:"file with the key of that certificate"`
-	// Names of voters, and of operators who change the quorum.
+	// Names of the other voters, and of operators who change the quorum.
 	Names []string `key:"names" usage:"names (DNS, IP or URI), one of which the certificate of each other voter carries, and of operators who change the quorum; default: the hosts of the voters' addresses"`
 }
 
-// Etcd says how etcd is reached.
+// Etcd configures the connection to etcd.
 type Etcd struct {
 	Endpoints    []string `key:"endpoints" usage:"etcd endpoints, comma-separated or a list"`
 	Prefix       string   `key:"prefix" usage:"key prefix of this pair in etcd; each pair needs its own"`
@@ -114,26 +113,26 @@ type Etcd struct {
 	TLS          TLS      `key:"tls"`
 }
 
-// TLS holds certificate files in PEM.
+// TLS is certificate files in PEM.
 type TLS struct {
 	CA   string `key:"ca" usage:"file with the certificate authorities that etcd's certificate is checked against; turns TLS on"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
 	Key  string `key:"key" usage:"file with the key of that certificate"`
 }
 
-// Memory is the budget.
+// Memory configures the memory budget.
 type Memory struct {
 	Budget    Size   `key:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
 	PageCache string `key:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where no consumer reads, and otherwise whichever takes less time"`
 }
 
-// Checkpoint says when a checkpoint is written.
+// Checkpoint configures when checkpoints are written.
 type Checkpoint struct {
 	Bytes    Size     `key:"bytes" usage:"write a checkpoint after this much log"`
 	Interval Duration `key:"interval" usage:"write a checkpoint at least this often when something changed"`
 }
 
-// WAL is the log of transactions: what the nodes exchange, and recovery begins from.
+// WAL configures the transaction log, which is replicated and used for recovery.
 type WAL struct {
 	KeepBytes    Size     `key:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
 	SegmentBytes Size     `key:"segment-bytes" usage:"size of one log segment file"`
@@ -142,13 +141,13 @@ type WAL struct {
 	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
 }
 
-// Log is what the process says on stderr.
+// Log configures the process log on stderr.
 type Log struct {
 	Level  string `key:"level" usage:"lowest level of log lines: debug, info, warn or error"`
 	Format string `key:"format" usage:"form of log lines on stderr: text or json"`
 }
 
-// Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
+// Failover configures failure detection. These times affect how soon a failover starts, not the safety of writes.
 type Failover struct {
 	Timeout       Duration `key:"timeout" usage:"silence of the active after which the standby takes over; a killed process is detected within milliseconds"`
 	DropTimeout   Duration `key:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
@@ -156,19 +155,19 @@ type Failover struct {
 	FailbackDelay Duration `key:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
 }
 
-// Shutdown says what a node does before it stops.
+// Shutdown configures the actions before a node stops.
 type Shutdown struct {
 	Handover        bool     `key:"handover" usage:"an active that is asked to stop (SIGTERM) hands over to the standby first, if that is in sync and the pair is not paused"`
 	HandoverTimeout Duration `key:"handover-timeout" usage:"how long that may take before the node stops without it"`
 }
 
-// Disk guards the filesystem of the store.
+// Disk configures the free space checks of the store's filesystem.
 type Disk struct {
 	LowWatermark Size     `key:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
 	StallTimeout Duration `key:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
 }
 
-// Backup says where save-sets go.
+// Backup configures the location of backups.
 type Backup struct {
 	Path            string   `key:"path" usage:"directory of save-sets on this node, file:///PATH, or s3://BUCKET/PREFIX; the pair's own setting wins"`
 	KeepGenerations int      `key:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
@@ -176,8 +175,8 @@ type Backup struct {
 	S3              BackupS3 `key:"s3"`
 }
 
-// BackupS3 says how the S3 server of backup.path and wal.archive is asked. The keys come from files or from the
-// environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and are no settings.
+// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys come from files or from the
+// environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and are not settings.
 type BackupS3 struct {
 	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; empty: Amazon's"`
 	Region           string   `key:"region" usage:"region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION of the environment, or us-east-1"`
@@ -191,7 +190,7 @@ type BackupS3 struct {
 	RetryFor         Duration `key:"retry-for" usage:"how long a request is repeated that the S3 server does not answer, or does not take at the moment"`
 }
 
-// Maintenance of page files.
+// Maintenance configures maintenance of page files.
 type Maintenance struct {
 	BackgroundShare Percent  `key:"background-share" usage:"largest share of the time that a scan, backup, check or verification works; it pauses for the rest. It works less while it makes commits take longer"`
 	SnapshotRate    Size     `key:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one; 0: as fast as it comes. Less comes while that makes commits take longer"`
@@ -199,33 +198,33 @@ type Maintenance struct {
 	Autotune        Autotune `key:"autotune"`
 }
 
-// Autotune resizes the page files by itself.
+// Autotune configures automatic changes of the page size.
 type Autotune struct {
 	Window  string  `key:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; empty: never. The pair's own setting wins"`
 	MinGain Percent `key:"min-gain" usage:"what that must save at least, of the space or of the reads, such as 20%"`
 }
 
-// Scrub reads everything from the disk now and then, and repairs what is damaged.
+// Scrub configures the periodic read of all data, with repair of corruption.
 type Scrub struct {
 	Rate     Size     `key:"rate" usage:"bytes per second that the scrub in the background reads, such as 4MiB; 0: as fast as it can"`
 	Interval Duration `key:"interval" usage:"time from the beginning of one scrub of all pages and the log to that of the next; the first begins a minute after the start. 0: none"`
 }
 
-// Verify compares the two nodes.
+// Verify configures the comparison of the two nodes.
 type Verify struct {
 	Interval Duration `key:"interval" usage:"how often the active compares the rolling digests of its queues with the standby's; cheap. 0: never"`
 }
 
-// Metrics say where the node can be watched.
+// Metrics configures the port of metrics and probes.
 type Metrics struct {
 	Listen string `key:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none"`
 	Queues int    `key:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
-	// Token of those who may read the metrics.
+	// Token required to read the metrics.
 	Token string     `key:"token-file" usage:"file with a secret, one per line, that requests of /metrics show (Authorization: Bearer); empty: /metrics is open. The probes are always open"`
 	TLS   MetricsTLS `key:"tls"`
 }
 
-// MetricsTLS secures the port of metrics and probes.
+// MetricsTLS configures TLS of the port of metrics and probes.
 type MetricsTLS struct {
 	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for metrics.listen, too"`
 	Cert string `key:"cert" usage:"file with a certificate for metrics.listen; turns TLS on"`
@@ -233,13 +232,13 @@ type MetricsTLS struct {
 	CA   string `key:"ca" usage:"file with the authorities that certificates of those who ask are checked against; none has to be shown"`
 }
 
-// Console is the web page for operators.
+// Console configures the web console for operators.
 type Console struct {
 	Listen string     `key:"listen" usage:"address of the console, a web page for operators, host:port; empty: none"`
 	TLS    ConsoleTLS `key:"tls"`
 }
 
-// ConsoleTLS secures the port of the console.
+// ConsoleTLS configures TLS of the port of the console.
 type ConsoleTLS struct {
 	Own  bool   `key:"own" usage:"use tls.cert, tls.key and tls.ca for console.listen, too"`
 	Cert string `key:"cert" usage:"file with a certificate for console.listen; turns TLS on"`
@@ -247,14 +246,14 @@ type ConsoleTLS struct {
 	CA   string `key:"ca" usage:"file with the authorities that certificates of operators are checked against; none has to be shown"`
 }
 
-// AMQP is the port for clients that speak AMQP 1.0.
+// AMQP configures the port for AMQP 1.0 clients.
 type AMQP struct {
 	Listen     string `key:"listen" usage:"address for clients that speak AMQP 1.0, such as JMS by Qpid JMS, host:port; empty: none. With tls.cert it is TLS as listen is, with the same certificates"`
 	Advertise  string `key:"advertise" usage:"address that AMQP clients reach this node by, host:port, which the other node sends them to; default: the host of advertise, with the port of amqp.listen"`
 	AutoCreate bool   `key:"auto-create" usage:"a queue that an AMQP client names and that is not there is made, if the client may manage it"`
 }
 
-// Tracing says where spans of traces go.
+// Tracing configures the export of trace spans.
 type Tracing struct {
 	Endpoint string   `key:"endpoint" usage:"collector that takes traces, OTLP over gRPC: host:port, or a URL with http or https; empty: none, unless OTEL_EXPORTER_OTLP_ENDPOINT names one"`
 	Sample   Ratio    `key:"sample" usage:"share of the requests without a trace of their own that are traced, 0 to 1; those with one are traced if it is sampled"`
@@ -266,14 +265,14 @@ type Tracing struct {
 // DefaultSample is the default of tracing.sample.
 const DefaultSample Ratio = 0.01
 
-// Audit says where the record of administrative calls and of refusals goes.
+// Audit configures the audit log of administrative and refused calls.
 type Audit struct {
 	File     string `key:"file" usage:"file that gets a line of JSON for each administrative call to this node and for each call that was refused; empty: the log gets them. lockstep audit tail shows the newest"`
 	MaxBytes Size   `key:"max-bytes" usage:"size at which the file is rotated, in whole MiB"`
 	Keep     int    `key:"keep" usage:"older files that are kept"`
 }
 
-// Limits bound what one request or connection can ask for.
+// Limits limits the resources of one request or connection.
 type Limits struct {
 	MessageBytes        Size `key:"message-bytes" usage:"largest body of one message"`
 	TransactionBytes    Size `key:"transaction-bytes" usage:"largest transaction: all of its messages together"`
@@ -292,12 +291,12 @@ type Limits struct {
 	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }
 
-// Txn is about transactions in two phases.
+// Txn configures two-phase transactions.
 type Txn struct {
 	PreparedTimeout Duration `key:"prepared-timeout" usage:"a prepared transaction that was not decided for so long is rolled back, and its coordinator is told when it comes back, at least 1s; only where no coordinator may have committed elsewhere. 0: never"`
 }
 
-// Default gives the settings of a node of a pair with etcd on the same machine.
+// Default returns the settings of a node of a pair with etcd on the same host.
 func Default() Config {
 	return Config{
 		Data:   Data{Dir: "lockstep-data"},

@@ -86,7 +86,7 @@ func TestStandaloneFlagAndLists(t *testing.T) {
 	require.Equal(t, []string{"a:1", "b:2"}, c.Coordinator.Etcd.Endpoints)
 }
 
-// TestSyncOffIsText: YAML 1.1 would read a bare `off` as false.
+// YAML 1.1 would parse an unquoted `off` as false.
 func TestSyncOffIsText(t *testing.T) {
 	c, err := load(t, "sync: off\n", nil, nil)
 	require.NoError(t, err)
@@ -104,8 +104,8 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// TestUnknownVariable: one that is a mistyped setting is refused; others, such as Kubernetes makes for a service of
-// that name, are not ours.
+// A variable that is a mistyped setting is refused; others, such as those set by Kubernetes for a service named
+// lockstep, are ignored.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
 		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",
@@ -127,8 +127,8 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// TestFormerNames: a setting is accepted under the name that it had in the last release, with a warning, in each of the
-// three places; flags win over the environment, and that over the file, whichever name they use.
+// A setting is accepted under its name in the last release, with a warning, in the file, the environment and the flags.
+// Precedence is independent of which name is used.
 func TestFormerNames(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
@@ -154,7 +154,7 @@ func TestFormerNames(t *testing.T) {
 		"called log.keep-bytes")
 }
 
-// TestRefusals: each wrong setting is refused, and the message names the key, the place and what to do.
+// Each invalid setting is refused; the message contains the key, its source and the suggested action.
 func TestRefusals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string
@@ -342,7 +342,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestExampleFile: deploy/node.yaml has every setting, and what is commented out in it are the defaults.
+// deploy/node.yaml lists every setting, and the commented-out values are the defaults.
 func TestExampleFile(t *testing.T) {
 	raw, err := os.ReadFile("../../deploy/node.yaml")
 	require.NoError(t, err)
@@ -395,7 +395,7 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// TestReach: a port that other machines reach wants TLS, or to be told that it is meant.
+// A port reachable from other hosts requires TLS or explicit permission.
 func TestReach(t *testing.T) {
 	for _, args := range [][]string{
 		{"--listen=0.0.0.0:7420"},
@@ -411,7 +411,7 @@ func TestReach(t *testing.T) {
 			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		},
-		{ // As in a container: the others reach it by another address.
+		{ // As in a container: other hosts use another address.
 			"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:7430",
 			"--coordinator-raft-advertise=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
@@ -459,7 +459,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestRanges: what Settings tells of ranges is what Load takes: the ends are taken, and what is beyond them is not.
+// The ranges returned by Settings match Load: the limits are accepted, and values beyond them are not.
 func TestRanges(t *testing.T) {
 	known := map[string]string{}
 	for _, s := range config.Settings() {
@@ -488,7 +488,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestDays: durations take days, and what is none stays an error.
+// Durations accept days; other unknown units remain errors.
 func TestDays(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "0d": 0, "90m": 90 * time.Minute,

@@ -16,15 +16,13 @@ type field struct {
 	value reflect.Value
 }
 
-// flagName gives the name of a setting's flag.
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
 
-// envName gives the name of a setting's environment variable.
 func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
-// fields lists the settings of c in the order of the struct; writing to their values writes to c.
+// fields lists the settings of c in struct order; setting their values changes c.
 func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c).Elem()) }
 
 func appendFields(dst []field, prefix string, v reflect.Value) []field {
@@ -43,7 +41,7 @@ func appendFields(dst []field, prefix string, v reflect.Value) []field {
 	return dst
 }
 
-// set stores a value as it came from YAML, a flag or the environment.
+// set parses and stores a value from YAML, a flag or the environment.
 func (f field) set(raw any) error {
 	switch target := f.value.Addr().Interface().(type) {
 	case *string:
@@ -122,7 +120,7 @@ func setList(target *[]string, raw any) error {
 	return nil
 }
 
-// scalar gives the text of a value as a person would have written it.
+// scalar formats a value as written by a user.
 func scalar(raw any) string {
 	if raw == nil {
 		return ""
@@ -130,7 +128,7 @@ func scalar(raw any) string {
 	return fmt.Sprint(raw)
 }
 
-// text gives the setting's present value in the form that set reads.
+// text formats the current value so that set can parse it.
 func (f field) text() string {
 	switch v := f.value.Interface().(type) {
 	case []string:
@@ -140,7 +138,7 @@ func (f field) text() string {
 	}
 }
 
-// typeName is what the help text calls the value.
+// typeName returns the name of the value's type in the help text.
 func (f field) typeName() string {
 	switch f.value.Interface().(type) {
 	case Size:
@@ -162,7 +160,7 @@ func (f field) typeName() string {
 	}
 }
 
-// nearest finds the known word that is most like the given one, or "" when none is like it.
+// nearest returns the known word most similar to word, or "" if none is similar.
 func nearest(word string, known []string) string {
 	best, bestDistance := "", len(word)/2+1
 	for _, k := range known {

@@ -16,24 +16,24 @@ import (
 
 const (
 	envPrefix      = "LOCKSTEP_"
-	envAddr        = envPrefix + "ADDR"   // of the commands that use a pair
-	envConfig      = envPrefix + "CONFIG" // of `serve`: the file itself
+	envAddr        = envPrefix + "ADDR"   // used by client commands
+	envConfig      = envPrefix + "CONFIG" // path of the file, for `serve`
 	flagStandalone = "standalone"
 	keyCoordinator = "coordinator.type"
 )
 
-// ErrInvalid is returned (wrapped, with the key, its place and what to do) when the settings cannot be used.
+// ErrInvalid is returned for invalid settings, wrapped with the key, its source and the suggested action.
 var ErrInvalid = errors.New("configuration is not valid")
 
 // RegisterFlags adds one flag for each setting, a hidden one for each former name of a setting, and `--standalone`,
-// which is short for `--coordinator-type=none`.
+// short for `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
 	c := Default()
 	for _, f := range fields(&c) {
 		for _, key := range append([]string{f.key}, formerKeys(f.key)...) {
 			flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(key), "", f.usage)
 			if f.typeName() == "bool" {
-				flag.NoOptDefVal = "true" // the flag alone turns it on
+				flag.NoOptDefVal = "true" // the flag without a value means true
 			}
 			flag.Hidden = key != f.key
 		}
@@ -41,7 +41,7 @@ func RegisterFlags(fs *pflag.FlagSet) {
 	fs.Bool(flagStandalone, false, "run one node alone: no coordinator, no standby, no failover")
 }
 
-// flagsOf adds the flags of the settings that begin like that.
+// flagsOf adds the flags of the settings with a prefix.
 func flagsOf(fs *pflag.FlagSet, prefix string) {
 	c := Default()
 	for _, f := range fields(&c) {
@@ -50,18 +50,17 @@ func flagsOf(fs *pflag.FlagSet, prefix string) {
 		}
 		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(f.key), "", f.usage)
 		if f.typeName() == "bool" {
-			flag.NoOptDefVal = "true" // the flag alone turns it on
+			flag.NoOptDefVal = "true" // the flag without a value means true
 		}
 	}
 }
 
 const backupPlaces = "backup.s3."
 
-// RegisterBackupFlags adds the flags that say how the server of a backup is reached, for commands that run without a
-// node.
+// RegisterBackupFlags adds the flags for access to a backup's server, for commands that run without a node.
 func RegisterBackupFlags(fs *pflag.FlagSet) { flagsOf(fs, backupPlaces) }
 
-// LoadBackup reads the same settings as Load, and looks at nothing but those of RegisterBackupFlags. ErrInvalid.
+// LoadBackup loads the settings as Load does, but only those of RegisterBackupFlags. Errors match ErrInvalid.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
 	l := newLoader()
 	if path != "" {
@@ -93,17 +92,17 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
-// flagValue keeps the text; Load parses it like a value from the file, so that all three give the same errors.
+// flagValue keeps the text; Load parses it like a value of the file, so that the errors are the same.
 type flagValue struct{ text, typeName string }
 
 func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
-// Load reads the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
-// os.Environ), then the flags that were given (nil: none). It fails with ErrInvalid for a key that does not exist, a
-// value that cannot be read, and values that do not go together. Unknown LOCKSTEP_* variables and former names of
-// settings are only warned about: container platforms set some variables of their own accord.
+// Load returns the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
+// os.Environ), then the given flags (nil: none). It returns ErrInvalid for unknown keys, values that cannot be parsed,
+// and inconsistent values. Unknown LOCKSTEP_* variables and former names of settings cause only warnings, since
+// container platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l := newLoader()
 	if path != "" {
@@ -122,11 +121,11 @@ func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	return l.finish()
 }
 
-// loader gathers the layers: of each setting the last value, as it was written, and where that came from.
+// loader merges the sources: for each setting the last value as written, and its source.
 type loader struct {
 	config Config
 	fields []field
-	// keys has the key of each setting under that key and under its former names.
+	// keys maps the key and the former names of each setting to the key.
 	keys    map[string]string
 	values  map[string]any
 	sources map[string]string
@@ -144,7 +143,7 @@ func newLoader() *loader {
 	return l
 }
 
-// names lists the settings in the order of the struct, then their former names.
+// names lists the settings in struct order, then their former names.
 func (l *loader) names() []string {
 	names, former := make([]string, 0, len(l.keys)), []string(nil)
 	for _, f := range l.fields {
@@ -156,15 +155,15 @@ func (l *loader) names() []string {
 // layer is one source of settings while it is read.
 type layer struct {
 	loader *loader
-	// names has the name that each setting of this layer was given under.
+	// names maps each setting of this layer to the name under which it was given.
 	names    map[string]string
 	problems []string
 }
 
 func (l *loader) layer() *layer { return &layer{loader: l, names: map[string]string{}} }
 
-// set notes a value. As is what the layer calls the setting, current what it would call it today, and source says where
-// the value is.
+// set stores a value. as is the name used in the layer, current the current name in the layer's notation; source is the
+// location of the value.
 func (y *layer) set(key string, raw any, as, current, source string) {
 	if other, ok := y.names[key]; ok && other != as {
 		former := as
@@ -213,7 +212,7 @@ func (l *loader) environment(environ []string) error {
 	return y.err()
 }
 
-// ofCommands are the variables of the command line itself, which are no settings of a node.
+// ofCommands lists the variables of client commands, which are not settings of a node.
 func ofCommands() []string {
 	return []string{
 		envAddr, envConfig, envPrefix + "TOKEN", envPrefix + "TOKEN_FILE", envPrefix + "PROFILE", envPrefix + "PROFILES",
@@ -221,9 +220,9 @@ func ofCommands() []string {
 	}
 }
 
-// strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a
-// mistyped setting is refused, as a key of the file is; others may belong to other programs (Kubernetes makes some for
-// a service called lockstep), and only deserve a warning.
+// strangeVariable handles an unknown variable with the prefix of settings. A probable typo of a setting is refused, as
+// an unknown key of the file is. Others only cause a warning, since they may belong to other programs (Kubernetes
+// defines some for a service called lockstep).
 func (y *layer) strangeVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
@@ -253,7 +252,7 @@ func (l *loader) flags(fs *pflag.FlagSet) error {
 	return y.err()
 }
 
-// finish stores what was gathered into the struct, fills what follows from other settings, and validates.
+// finish stores the merged values in the struct, derives dependent settings, and validates.
 func (l *loader) finish() (Config, error) {
 	var problems []string
 	for _, f := range l.fields {
@@ -287,7 +286,7 @@ func (l *loader) problem(key, text string) string {
 	return fmt.Sprintf("%s (%s): %s", key, source, text)
 }
 
-// complete fills settings whose default depends on the machine or on other settings.
+// complete sets defaults that depend on the host or on other settings.
 func (c *Config) complete() error {
 	if c.Node.Name == "" {
 		host, err := os.Hostname()
@@ -309,7 +308,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// file reads a YAML file: it refuses keys that do not exist and notes the lines.
+// file reads a YAML file; it refuses unknown keys and records the line of each value.
 func (l *loader) file(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -328,21 +327,21 @@ func (l *loader) file(path string) error {
 	if err := y.err(); err != nil {
 		return err
 	}
-	var whole map[string]any // refuses keys that are there twice
+	var whole map[string]any // refuses duplicate keys
 	if err := doc.Decode(&whole); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, name, err)
 	}
 	return nil
 }
 
-// group reads the settings of one group and of the groups in it.
+// group reads the settings of a group, including nested groups.
 func (y *layer) group(file, prefix string, group *yaml.Node) {
 	if group.Kind != yaml.MappingNode {
 		name := strings.TrimSuffix(prefix, ".")
 		if name == "" {
 			name = "the file"
 		}
-		if group.Tag != "!!null" { // a group whose settings are all commented out
+		if group.Tag != "!!null" { // a group with all settings commented out
 			y.fail("%s:%d: %s must be a group of settings", file, group.Line, name)
 		}
 		return
@@ -400,7 +399,7 @@ func (l *loader) groups() (names []string) {
 	return names
 }
 
-// nearest finds the setting that is meant by a mistyped name, or "".
+// nearest returns the setting most similar to a mistyped name, or "".
 func (l *loader) nearest(name string) string {
 	return l.keys[nearest(name, l.names())]
 }

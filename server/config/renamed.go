@@ -2,11 +2,11 @@
 
 package config
 
-// formerUntil is the release that takes former names of settings away.
+// formerUntil is the release that removes former names of settings.
 const formerUntil = "0.3.0"
 
-// formerKeys gives the names that a setting had in the last release. They are accepted with a warning. Until 0.1.0 the
-// log of messages and the log lines of the process shared one group.
+// formerKeys returns the names of a setting in the last release. They are accepted with a warning. Until 0.1.0 the
+// message log and the process log shared one group.
 func formerKeys(key string) []string {
 	switch key {
 	case "wal.keep-bytes":

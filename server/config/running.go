@@ -8,26 +8,25 @@ import (
 	"strings"
 )
 
-// Scope says who keeps a setting that can be changed while the nodes run.
+// Scope is the scope of a setting that can be changed at run time.
 type Scope string
 
-// The scopes.
 const (
-	// ScopePair is for settings that both nodes have alike.
+	// ScopePair: the value is the same on both nodes.
 	ScopePair Scope = "pair"
-	// ScopeNode is for settings that each node may have for itself.
+	// ScopeNode: each node may have its own value.
 	ScopeNode Scope = "node"
 )
 
-// Running is a setting that can be changed while the nodes run.
+// Running is a setting that can be changed at run time.
 type Running struct {
-	// Key of the setting, as in the file, and what it means.
+	// Key of the setting, as in the file, and its description.
 	Key, Usage string
-	// Scope says whether both nodes have it alike.
+	// Scope of the setting.
 	Scope Scope
 }
 
-// runningScopes are the settings that can be changed while the nodes run. The others are read once, at the start.
+// runningScopes lists the settings that can be changed at run time. The others are read once, at start.
 func runningScopes() map[string]Scope {
 	return map[string]Scope{
 		"min-in-sync":                    ScopePair,
@@ -52,7 +51,7 @@ func runningScopes() map[string]Scope {
 	}
 }
 
-// RunningSettings lists the settings that can be changed while the nodes run, in the order of the struct.
+// RunningSettings lists the settings that can be changed at run time, in struct order.
 func RunningSettings() []Running {
 	scopes, c := runningScopes(), Default()
 	var list []Running
@@ -64,7 +63,7 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning finds one of them. The error is ErrInvalid: there is no such setting, or it is read at the start only.
+// FindRunning returns one of them. It returns ErrInvalid if the setting does not exist or is read only at start.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -86,7 +85,7 @@ func FindRunning(key string) (Running, error) {
 	return Running{}, fmt.Errorf("%w: %s is no setting%s", ErrInvalid, key, hint)
 }
 
-// Text gives the value of a setting as one would write it; empty for a key that does not exist.
+// Text returns the value of a setting in its written form; empty for an unknown key.
 func (c *Config) Text(key string) string {
 	for _, f := range fields(c) {
 		if f.key == key {
@@ -96,7 +95,7 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With gives the settings with some of RunningSettings changed. The error is ErrInvalid with all that is wrong.
+// With returns the settings with some of RunningSettings changed. The error is ErrInvalid with all problems.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)
@@ -115,5 +114,5 @@ func (c *Config) With(values map[string]string) (Config, error) {
 	return next, nil
 }
 
-// Alone tells whether the node is in no pair.
+// Alone reports whether the node is not in a pair.
 func (c *Config) Alone() bool { return c.Coordinator.Type == CoordinatorNone }

@@ -9,19 +9,19 @@ import (
 
 // Setting describes one setting.
 type Setting struct {
-	// Key is its place in the file, with dots; Default what it is when it is not set; Usage what it means.
+	// Key is the dotted path in the file, Default the default value, Usage the description.
 	Key, Default, Usage string
-	// Flag and Variable are its other names: --listen, LOCKSTEP_LISTEN.
+	// Flag and Variable are the other names, such as --listen and LOCKSTEP_LISTEN.
 	Flag, Variable string
-	// Type is how it is written: size, duration, percent, ratio, number, bool, list or string.
+	// Type is the notation: size, duration, percent, ratio, number, bool, list or string.
 	Type string
-	// Range is what is allowed; empty if the type says all.
+	// Range of valid values; empty if only the type restricts them.
 	Range string
-	// Running is the scope of a setting that can be changed while the nodes run, and empty for all others.
+	// Running is the scope of a setting that can be changed at run time, and empty for all others.
 	Running Scope
 }
 
-// Settings lists all of them, in the order of the struct.
+// Settings lists all settings in struct order.
 func Settings() []Setting {
 	c, scopes, ranges := Default(), runningScopes(), ranges()
 	all := fields(&c)
@@ -35,8 +35,8 @@ func Settings() []Setting {
 	return list
 }
 
-// ranges are what the checks of a configuration allow, by key: the checks themselves tell it. A size or duration that
-// is not checked while it is 0 may be that, too.
+// ranges returns the valid ranges by key, as recorded by the checks themselves. A size or duration that is not checked
+// while it is 0 may also be 0.
 func ranges() map[string]string {
 	all, zero := allowedWith(1), allowedWith(0)
 	c := Default()
@@ -49,8 +49,8 @@ func ranges() map[string]string {
 	return all
 }
 
-// allowedWith is what checks tell of a configuration whose sizes and durations are all the same: each coordinator has
-// checks of its own.
+// allowedWith returns the ranges recorded for a configuration with all sizes and durations set to amount: each
+// coordinator type has its own checks.
 func allowedWith(amount int64) map[string]string {
 	k := checker{allowed: make(map[string]string)}
 	for _, coordinator := range []string{CoordinatorRaft, CoordinatorEtcd} {
@@ -69,7 +69,7 @@ func allowedWith(amount int64) map[string]string {
 	return k.allowed
 }
 
-// span writes a duration without units that are 0: 10m, 24h.
+// span formats a duration without zero units: 10m, 24h.
 func span(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

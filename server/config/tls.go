@@ -12,20 +12,18 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
-// Values of tls.client-auth.
 const (
 	ClientAuthRequire = "require"
 	ClientAuthNone    = "none"
 )
 
-// Values of tls.min-version.
 const (
 	TLS13 = "1.3"
 	TLS12 = "1.2"
 )
 
-// NodeTLS secures the node's own port: clients, the command line and the other node. The other node is connected to
-// with the same files.
+// NodeTLS configures TLS of the node's own port, used by clients, the command line and the other node. The same files
+// are used to connect to the other node.
 type NodeTLS struct {
 	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
 	Key        string `key:"key" usage:"file with the key of that certificate"`
@@ -36,13 +34,13 @@ type NodeTLS struct {
 	PeerNames []string `key:"peer-names" usage:"names (DNS, IP or URI), one of which the certificate of the other node carries; a client must not. Default: the hosts of the addresses that the two nodes advertise"`
 }
 
-// On tells whether TLS is configured.
+// On reports whether TLS is configured.
 func (t NodeTLS) On() bool { return t.Cert != "" }
 
-// Files of the node's own port.
+// Files returns the files of the node's own port.
 func (t NodeTLS) Files() tlsfiles.Files { return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key} }
 
-// Version is tls.min-version as crypto/tls counts.
+// Version returns tls.min-version as a crypto/tls constant.
 func (t NodeTLS) Version() uint16 {
 	if t.MinVersion == TLS12 {
 		return tls.VersionTLS12
@@ -50,8 +48,8 @@ func (t NodeTLS) Version() uint16 {
 	return tls.VersionTLS13
 }
 
-// ClientCertificates says how clients of the node's port are asked for certificates. With client-auth none, the other
-// node still shows its own, and has to be known by it.
+// ClientCertificates returns how client certificates are requested on the node's port. Even with client-auth none, the
+// other node presents its certificate and is authenticated by it.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:
@@ -63,13 +61,13 @@ func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	}
 }
 
-// On tells whether TLS is configured.
+// On reports whether TLS is configured.
 func (t MetricsTLS) On() bool { return t.Own || t.Cert != "" }
 
-// On tells whether TLS is configured.
+// On reports whether TLS is configured.
 func (t ConsoleTLS) On() bool { return t.Own || t.Cert != "" }
 
-// ConsoleFiles are those of the port of the console.
+// ConsoleFiles returns the files of the console's port.
 func (c *Config) ConsoleFiles() tlsfiles.Files {
 	if t := c.Console.TLS; !t.Own {
 		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
@@ -77,7 +75,7 @@ func (c *Config) ConsoleFiles() tlsfiles.Files {
 	return c.TLS.Files()
 }
 
-// MetricsFiles are those of the port of metrics and probes.
+// MetricsFiles returns the files of the port of metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
 	if t := c.Metrics.TLS; !t.Own {
 		return tlsfiles.Files{CA: t.CA, Cert: t.Cert, Key: t.Key}
@@ -111,7 +109,7 @@ func (c *Config) checkTLS(k *checker) {
 	c.checkPort(k, "console", MetricsTLS(c.Console.TLS))
 }
 
-// checkPort checks the TLS of a port that has certificates of its own, or those of the node.
+// checkPort checks the TLS settings of a port that uses its own certificates or those of the node.
 func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	if (m.Cert == "") != (m.Key == "") {
 		k.fail(group+".tls.cert", "cert and key go together; only one of them is set")
@@ -124,7 +122,7 @@ func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	}
 }
 
-// checkReach refuses to listen without TLS where other machines reach the port, unless that is meant.
+// checkReach refuses to listen without TLS on addresses reachable from other hosts, unless that is explicitly allowed.
 func (c *Config) checkReach(k *checker) {
 	if c.Insecure {
 		return
@@ -143,11 +141,11 @@ func (c *Config) checkReach(k *checker) {
 
 // Listener is an address that the node listens on.
 type Listener struct {
-	// Key of the setting, the Address in it, and the settings that secure it.
+	// Key of the setting, its Address, and the settings that secure it.
 	Key, Address, Needs string
 }
 
-// Unencrypted lists the listeners that other machines reach and that TLS is not set up for.
+// Unencrypted lists the listeners reachable from other hosts without TLS.
 func (c *Config) Unencrypted() []Listener {
 	var list []Listener
 	add := func(key, address string, secured bool, needs string) {
@@ -165,8 +163,8 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// OnlyThisMachine tells whether an address, host:port, is reached by processes of this machine alone: its host is
-// localhost, or an IP address of the loopback network. Other names are not looked up.
+// OnlyThisMachine reports whether an address, host:port, is reachable only from this host: its host is localhost, or an
+// IP address of the loopback network. Other names are not resolved.
 func OnlyThisMachine(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -179,7 +177,7 @@ func OnlyThisMachine(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// PeerNames are those that the certificate of the other node may carry: tls.peer-names, or else the hosts of the
+// PeerNames returns the names accepted in the certificate of the other node: tls.peer-names, or else the hosts of the
 // addresses given.
 func (c *Config) PeerNames(addresses []string) []string {
 	if len(c.TLS.PeerNames) > 0 {

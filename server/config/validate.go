@@ -18,21 +18,21 @@ import (
 const (
 	pageUnit    = 2 << 10
 	maxPageSize = 1 << 20
-	// maxMetricsQueues bounds what a scrape has to read and Prometheus to keep.
+	// maxMetricsQueues limits the size of a metrics scrape and the number of time series.
 	maxMetricsQueues = 1000
 	minMemory        = 16 << 20
 	minSegmentBytes  = 1 << 20
-	// transactionSlack is what a largest message needs around its body in a transaction: properties, names, headers.
+	// transactionSlack is the overhead of the largest message in a transaction: properties, names, headers.
 	transactionSlack = 128 << 10
 )
 
-// problem is one setting that cannot be used.
+// problem is one invalid setting.
 type problem struct{ key, text string }
 
-// checker gathers problems, and notes what is allowed where somebody wants to know.
+// checker collects problems, and records the valid ranges if requested.
 type checker struct {
 	problems []problem
-	allowed  map[string]string // by the settings' keys; nil: it is not noted
+	allowed  map[string]string // by key; nil: not recorded
 }
 
 func (c *checker) note(key, format string, args ...any) {
@@ -101,7 +101,7 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate tells whether the settings can be used; the error is ErrInvalid with all problems, one on a line.
+// Validate returns nil if the settings are valid, or ErrInvalid with all problems, one per line.
 func (c *Config) Validate() error {
 	problems := c.problems()
 	if len(problems) == 0 {
@@ -237,7 +237,7 @@ func (c *Config) checkEtcd(k *checker) {
 	k.timeBetween("coordinator.etcd.dial-timeout", e.DialTimeout, 10*time.Millisecond, time.Minute)
 }
 
-// voterCount is how many voters a pair has.
+// voterCount is the number of voters of a pair.
 const voterCount = 3
 
 func (c *Config) checkRaft(k *checker) {
@@ -277,7 +277,6 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 	}
 }
 
-// pageSize checks a page size.
 func (c *checker) pageSize(key string, value Size) {
 	c.note(key, "2KiB to 1MiB, a multiple of 2KiB")
 	if value < pageUnit || value > maxPageSize || value%pageUnit != 0 {
@@ -313,7 +312,7 @@ func (c *Config) checkMaintenance(k *checker) {
 	k.sizeBetween("wal.archive-hold-bytes", c.WAL.ArchiveHold, 1<<20, 1<<50)
 }
 
-// checkBackup checks where save-sets and the archive go.
+// checkBackup checks the locations of backups and the archive.
 func (c *Config) checkBackup(k *checker) {
 	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
 	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
@@ -341,7 +340,7 @@ func (c *Config) checkBackup(k *checker) {
 	k.timeBetween("backup.s3.retry-for", s3.RetryFor, 100*time.Millisecond, time.Hour)
 }
 
-// isWindow tells whether text is two different times, such as 02:00-05:00.
+// isWindow reports whether text is a range of two different times, such as 02:00-05:00.
 func isWindow(text string) bool {
 	from, to, ok := strings.Cut(text, "-")
 	_, ferr := time.Parse("15:04", from)

@@ -12,8 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Size is a number of bytes. Written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or a plain number of
-// bytes.
+// Size is a number of bytes, written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or as a plain number.
 type Size int64
 
 // sizeUnits is ordered so that the longest suffix is tried first.
@@ -37,7 +36,7 @@ func sizeUnits() []struct {
 	}
 }
 
-// ParseSize reads a size such as "64MiB". Sizes are whole numbers of their unit and never negative.
+// ParseSize parses a size such as "64MiB". Sizes are non-negative integers of their unit.
 func ParseSize(text string) (Size, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	lower := strings.ToLower(number)
@@ -57,7 +56,7 @@ func ParseSize(text string) (Size, error) {
 	return Size(n * factor), nil
 }
 
-// String gives the shortest exact form.
+// String returns the shortest exact form.
 func (s Size) String() string {
 	for _, u := range []struct {
 		suffix string
@@ -70,13 +69,13 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// Bytes gives the size as a number.
+// Bytes returns the number of bytes.
 func (s Size) Bytes() int64 { return int64(s) }
 
 // Duration is a time with a unit, written as "600ms", "5s", "1m30s" or "7d".
 type Duration time.Duration
 
-// ParseDuration reads a duration. A number without a unit is refused: it does not say whether it means seconds.
+// ParseDuration parses a duration. A number without a unit is refused, since its unit is ambiguous.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(units.ExpandDays(strings.TrimSpace(text)))
 	if err != nil || d < 0 {
@@ -85,16 +84,16 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-// String gives the form that ParseDuration reads.
+// String returns the form that ParseDuration reads.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Std gives the duration as the standard library's type.
+// Std returns the duration as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// Percent is a share, written as "20%" or 20.
+// Percent is a percentage, written as "20%" or 20.
 type Percent int
 
-// ParsePercent reads a whole number of percent from 0 to 100.
+// ParsePercent parses an integer from 0 to 100.
 func ParsePercent(text string) (Percent, error) {
 	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "%")))
 	if err != nil || n < 0 || n > 100 {
@@ -103,26 +102,26 @@ func ParsePercent(text string) (Percent, error) {
 	return Percent(n), nil
 }
 
-// String gives the form that ParsePercent reads.
+// String returns the form that ParsePercent reads.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
 
-// Ratio is a share, written as 0.01 or 1.
+// Ratio is a fraction, written as 0.01 or 1.
 type Ratio float64
 
-// ParseRatio reads a number from 0 to 1.
+// ParseRatio parses a number from 0 to 1.
 func ParseRatio(text string) (Ratio, error) {
 	r, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(r >= 0 && r <= 1) { // not a number is neither
+	if err != nil || !(r >= 0 && r <= 1) { // also rejects NaN
 		return 0, fmt.Errorf("%q is not a ratio; write a number from 0 to 1, such as 0.01", text)
 	}
 	return Ratio(r), nil
 }
 
-// String gives the form that ParseRatio reads.
+// String returns the form that ParseRatio reads.
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within bounds what is under way by the memory that there is. With the default budget the default limits are
-// below that. One transaction, however large, is always possible.
+// Within caps limits at fractions of the memory budget. The default limits are below these caps for
+// the default budget. One transaction is always possible, regardless of its size.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
@@ -131,10 +130,10 @@ func (l Limits) Within(budgetBytes int64) Limits {
 }
 
 const (
-	// connectionBytes is about what a connection costs that has no calls under way.
+	// connectionBytes is the approximate memory of a connection without running calls.
 	connectionBytes = 64 << 10
 	minConnections  = 256
 )
 
-// transactionSlackBytes is what a waiting transaction counts besides its messages, at most.
+// transactionSlackBytes is the maximum accounted overhead of a waiting transaction, in addition to its messages.
 const transactionSlackBytes = 1 << 20

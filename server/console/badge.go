@@ -11,20 +11,19 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// badgeAge is how long the counts of the badge are reused: some pages are made four times a second.
+// badgeAge is how long badge counts are cached: some pages are rendered four times per second.
 const badgeAge = time.Second
 
-// alarmCounts are the numbers of conditions by severity. A node that does not answer counts as critical.
+// alarmCounts is the number of conditions by severity. A node that does not respond counts as critical.
 type alarmCounts struct{ Critical, Warnings, Infos int }
 
-// badge keeps the last counts.
+// badge caches the last counts.
 type badge struct {
 	mu     sync.Mutex // guards all below
 	at     time.Time
 	counts alarmCounts
 }
 
-// countAlarms counts the conditions that the nodes report.
 func countAlarms(nodes []*nodeView) (c alarmCounts) {
 	for _, condition := range gather(nodes) {
 		switch condition.GetSeverity() {
@@ -44,7 +43,7 @@ func countAlarms(nodes []*nodeView) (c alarmCounts) {
 	return c
 }
 
-// alarms returns the counts; nil for a session that may not see the status of the node.
+// alarms returns the counts, or nil if the session may not read the status of the node.
 func (v *View) alarms(ctx context.Context) *alarmCounts {
 	if _, err := v.Status(ctx); err != nil {
 		return nil
@@ -63,7 +62,7 @@ func (v *View) alarms(ctx context.Context) *alarmCounts {
 	return &counts
 }
 
-// frame adds to a layout the parts that depend on the session: the menu and the badge.
+// frame adds the menu and the badge to a layout; both depend on the session.
 func (v *View) frame(ctx context.Context, l *Layout) {
 	may, err := v.rights(ctx)
 	if err != nil {
@@ -72,7 +71,7 @@ func (v *View) frame(ctx context.Context, l *Layout) {
 	l.Menu, l.Alarms = v.server.offered(may), v.alarms(ctx)
 }
 
-// framed is frame for a page that shows an error only.
+// framed is frame for pages that show only an error.
 func (s *Server) framed(r *http.Request, one *session, l *Layout) {
 	if one == nil {
 		return

@@ -20,54 +20,53 @@ import (
 )
 
 const (
-	// readHeaderTimeout, readTimeout and writeTimeout bound how long a connection may take for its headers, for all of
-	// a request, and for reading the answer. Events have bounds of their own.
+	// Limits on the time to read the headers, to read the whole request, and to write the response. Event streams have
+	// separate limits.
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 15 * time.Second
 	writeTimeout      = 2 * time.Minute
 	idleTimeout       = time.Minute
-	// maxHeaderBytes bounds the headers of a request.
-	maxHeaderBytes = 16 << 10
-	// maxConnections bounds the connections; more are closed at once.
+	maxHeaderBytes    = 16 << 10
+	// maxConnections limits the open connections; further connections are closed immediately.
 	maxConnections = 256
 )
 
-// ErrNotForwarded is returned when the calls of a session cannot be made to the other node.
+// ErrNotForwarded is returned when the calls of a session cannot be forwarded to the other node.
 var ErrNotForwarded = errors.New("the session was signed in with a certificate, and this node cannot make " +
 	"calls to the other node for it")
 
-// Options of Listen.
+// Options configures Listen.
 type Options struct {
-	// Address to listen on, host:port; port 0 takes a free one.
+	// Address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; nil means a TCP port of the machine.
+	// Listen binds the address; nil: a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// TLS of the port; nil: none.
+	// TLS configuration of the port; nil: plain HTTP.
 	TLS *tls.Config
 	// Node is the name of this node.
 	Node string
-	// Link reaches this node's services.
+	// Link connects to the services of this node.
 	Link *inprocess.Link
-	// Other is a connection to the services of the node at an address, over which a call has the rights of the token
-	// that it shows or of the caller of Forward, and no others: without either of them, a call is refused.
+	// Other returns a connection to the services of the node at an address. A call over it has only the rights of its
+	// token or of the principal given to Forward. A call without either is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)
-	// Forward returns the context for a call over Other on behalf of a principal that has shown a certificate. nil: the
-	// other node does not accept such calls.
+	// Forward returns the context for a call over Other on behalf of a principal authenticated with a certificate; nil:
+	// the other node does not accept forwarded calls.
 	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
-	// OtherStatus asks the node at an address as this node, for sessions that may have the status of this one.
+	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the
+	// status of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
-	// Anonymous: as long as everybody may do everything, nobody has to sign in. It must be false where more could be
-	// done by that than without the console.
+	// Anonymous: no sign-in is required while access is unrestricted. It must be false if that would allow more than is
+	// allowed without the console.
 	Anonymous bool
-	// SignInWait is how many seconds an address has to wait before it may try to sign in again; 0: it need not.
+	// SignInWait returns the number of seconds before an address may try to sign in again; 0: immediately.
 	SignInWait func(from net.Addr) (seconds float64)
-	// Logger of the console.
-	Logger *zap.Logger
-	// Now is the clock; nil: the system's.
+	Logger     *zap.Logger
+	// Now is the clock; nil: the system clock.
 	Now func() time.Time
 }
 
-// Server answers browsers until Run's context ends.
+// Server serves browsers until the context of Run ends.
 type Server struct {
 	o         Options
 	port      string
@@ -82,7 +81,7 @@ type Server struct {
 	tasks     *tasks
 }
 
-// Listen binds the address. Run must be called, or Close.
+// Listen binds the address. The caller must call Run or Close.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -112,8 +111,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt is what others reach it by, who reach the node by an address; where it listens on its machine alone, they do
-// not.
+// URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
+// listens on a specific address, URLAt returns URL, which other hosts may not reach.
 func (s *Server) URLAt(advertised string) string {
 	asked, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(asked)
@@ -124,7 +123,7 @@ func (s *Server) URLAt(advertised string) string {
 	return s.scheme() + "://" + net.JoinHostPort(host, s.port) + "/"
 }
 
-// URL that a browser on this machine reaches it by.
+// URL returns the URL of the console for a browser on this host.
 func (s *Server) URL() string {
 	scheme := s.scheme()
 	host, port, err := net.SplitHostPort(s.http.Address())
@@ -133,14 +132,14 @@ func (s *Server) URL() string {
 	}
 	asked, _, err := net.SplitHostPort(s.o.Address)
 	if ip := net.ParseIP(asked); err == nil && asked != "" && (ip == nil || !ip.IsUnspecified()) {
-		host = asked // the name that a certificate is for
+		host = asked // the name in the certificate
 	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
 	return scheme + "://" + net.JoinHostPort(host, port) + "/"
 }
 
-// Close gives the port back if Run was never called.
+// Close releases the port if Run was not called.
 func (s *Server) Close() { s.http.Close() }
 
 // Run serves until ctx ends.

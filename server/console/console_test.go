@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Real sockets: it shows that the simulated ones stand for them.
+// Uses real sockets, to verify the simulated network against them.
 func TestOpenOnLoopback(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	a := b.get("/")
@@ -35,8 +35,8 @@ func testSignInIsNeededWithoutOpenRules(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, b.get("/events/pair").code)
 }
 
-// TestLinksFromOtherSites: a link to a page works, although the browser sends no cookie with it; forms and what scripts
-// ask for do not.
+// Links from other sites work although the browser sends no cookie with them; cross-site forms and script requests are
+// rejected.
 func TestLinksFromOtherSites(t *testing.T) { simulated(t, testLinksFromOtherSites) }
 
 func testLinksFromOtherSites(t *testing.T) {

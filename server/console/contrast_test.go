@@ -16,7 +16,7 @@ import (
 
 var variable = regexp.MustCompile(`--([a-z0-9-]+):\s*(#[0-9a-f]{6})`)
 
-// colours reads the variables of a block of the style sheet.
+// colours parses the variables of a block of the style sheet.
 func colours(t *testing.T, block string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -27,7 +27,8 @@ func colours(t *testing.T, block string) map[string]string {
 	return all
 }
 
-// themes are the colours of light and dark; those of dark are written twice, for the system's wish and for the choice.
+// themes returns the colors of the light and dark themes. The dark theme is defined twice: for the system setting and
+// for the user's choice.
 func themes(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	css := console.Asset("console.css")
@@ -41,7 +42,7 @@ func themes(t *testing.T) map[string]map[string]string {
 	return map[string]map[string]string{"light": colours(t, light), "dark": colours(t, system)}
 }
 
-// luminance by WCAG 2.2.
+// luminance follows WCAG 2.2.
 func luminance(t *testing.T, hex string) float64 {
 	t.Helper()
 	var sum float64
@@ -65,7 +66,7 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(la, lb) + 0.05) / (min(la, lb) + 0.05)
 }
 
-// TestContrast: WCAG AA asks for 4.5:1 for text, and for 3:1 for marks and borders of what one works with.
+// WCAG AA requires a contrast of 4.5:1 for text, and of 3:1 for marks and the borders of controls.
 func TestContrast(t *testing.T) {
 	const text, mark = 4.5, 3
 	require.InDelta(t, 21, contrast(t, "#000000", "#ffffff"), 0.01)

@@ -4,10 +4,10 @@ package console
 
 import "time"
 
-// Pages are all pages of the console.
+// Pages returns all pages of the console.
 func Pages() []Page { return pages() }
 
-// Asset is the content of an asset.
+// Asset returns the content of an asset.
 func Asset(name string) string {
 	all, err := loadAssets()
 	if err != nil {
@@ -16,22 +16,22 @@ func Asset(name string) string {
 	return string(all[name].body)
 }
 
-// Sessions are those of a console, with a clock of the test's own.
+// Sessions is the sessions of a console with a test clock.
 type Sessions struct{ s *sessions }
 
-// NewSessions makes them.
+// NewSessions creates Sessions.
 func NewSessions(now func() time.Time) Sessions { return Sessions{newSessions(now)} }
 
-// Begin begins one.
+// Begin creates a session and returns its ID.
 func (s Sessions) Begin(principal string) string { return s.s.begin(&session{principal: principal}) }
 
-// Use tells whether a session is there; byPerson: as a request of a person.
+// Use reports whether a session exists; byPerson: as a request by the user.
 func (s Sessions) Use(id string, byPerson bool) bool { return s.s.find(id, byPerson) != nil }
 
-// Len is how many there are.
+// Len returns the number of sessions.
 func (s Sessions) Len() int { return len(s.s.all) }
 
-// Bounds of sessions.
+// Limits of sessions.
 const (
 	MaxSessions = maxSessions
 	SessionIdle = sessionIdle

@@ -2,5 +2,5 @@
 
 package console
 
-// ErrorText is the text that a page shows for an error.
+// ErrorText returns the text that a page shows for an error.
 func ErrorText(err error) string { return describe(err).Text }

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// functions are those that templates may use. docs of each: see the function.
+// functions returns the template functions; each function has its own comment.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": took, "percent": percent,
@@ -29,7 +29,7 @@ func functions() template.FuncMap {
 	}
 }
 
-// number makes any number a float.
+// toFloat converts any number to a float64.
 func toFloat(v any) float64 {
 	switch n := v.(type) {
 	case int:
@@ -48,10 +48,9 @@ func toFloat(v any) float64 {
 	return 0
 }
 
-// formatBytes writes a size.
 func formatBytes(v any) string { return units.Bytes(int64(math.Round(toFloat(v)))) }
 
-// formatNumber writes a count, or a number that is no integer with one decimal if it is small.
+// formatNumber formats a count; a small fraction has one decimal.
 func formatNumber(v any) string {
 	switch n := v.(type) {
 	case uint64:
@@ -62,7 +61,7 @@ func formatNumber(v any) string {
 	return units.Count(int64(toFloat(v)))
 }
 
-// percent is a part of a whole, between 0 and 100.
+// percent returns part/whole as an integer between 0 and 100.
 func percent(part, whole any) int {
 	w := toFloat(whole)
 	if w <= 0 {
@@ -71,7 +70,7 @@ func percent(part, whole any) int {
 	return int(math.Round(min(1, max(0, toFloat(part)/w)) * 100))
 }
 
-// timeOf makes a time of what protobuf or Go have; zero for none.
+// timeOf converts a protobuf or Go time; it returns the zero time if none is set.
 func timeOf(v any) time.Time {
 	switch t := v.(type) {
 	case *timestamppb.Timestamp:
@@ -84,7 +83,7 @@ func timeOf(v any) time.Time {
 	return time.Time{}
 }
 
-// clockTime writes a time in UTC, in ISO 8601.
+// clockTime formats a time as ISO 8601 in UTC.
 func clockTime(v any) string {
 	t := timeOf(v)
 	if t.IsZero() {
@@ -93,7 +92,7 @@ func clockTime(v any) string {
 	return t.UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// ago writes how long ago a time was.
+// ago formats the time since t.
 func ago(v any) string {
 	t := timeOf(v)
 	if t.IsZero() {
@@ -106,7 +105,7 @@ func ago(v any) string {
 	return units.Age(d) + " ago"
 }
 
-// took writes a duration.
+// took formats a duration.
 func took(v any) string {
 	switch d := v.(type) {
 	case *durationpb.Duration:
@@ -119,10 +118,9 @@ func took(v any) string {
 	return "–"
 }
 
-// label is a word and the class that colours it.
+// label is a word and the CSS class that colors it.
 type label struct{ Word, Class string }
 
-// roleOf says what a node does.
 func roleOf(r pb.Role) label {
 	word := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(r.String(), "ROLE_"), "_", " "))
 	switch r {
@@ -139,7 +137,6 @@ func roleOf(r pb.Role) label {
 	}
 }
 
-// severityOf says how bad a condition is.
 func severityOf(s pb.Severity) label {
 	switch s {
 	case pb.Severity_SEVERITY_CRITICAL:
@@ -151,7 +148,7 @@ func severityOf(s pb.Severity) label {
 	}
 }
 
-// asJSON writes a value for a data attribute.
+// asJSON encodes a value for a data attribute.
 func asJSON(v any) (string, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -160,8 +157,8 @@ func asJSON(v any) (string, error) {
 	return string(raw), nil
 }
 
-// dialogLink gives the attributes of a link or button that opens the dialogue of an action: its address, and pairs of
-// names and values for its query.
+// dialogLink returns the attributes of a link or button that opens the dialog of an action: its address, and name-value
+// pairs for its query.
 func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 	full, err := withQuery(address, query...)
 	if err != nil {
@@ -172,7 +169,7 @@ func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 	return template.HTMLAttr(`href="` + to + `" hx-get="` + to + `" hx-target="#dialog" hx-swap="innerHTML"`), nil
 }
 
-// withQuery adds pairs of names and values to an address.
+// withQuery adds name-value pairs to the query of an address.
 func withQuery(address string, query ...string) (string, error) {
 	if len(query)%2 != 0 {
 		return "", errors.New("a name without a value")
@@ -187,7 +184,7 @@ func withQuery(address string, query ...string) (string, error) {
 	return address + "?" + values.Encode(), nil
 }
 
-// dict makes a map of pairs, for a template that takes several values.
+// dict builds a map from name-value pairs, for templates with several arguments.
 func dict(pairs ...any) (map[string]any, error) {
 	if len(pairs)%2 != 0 {
 		return nil, errors.New("a name without a value")
@@ -203,7 +200,6 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// plural counts things.
 func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -211,7 +207,7 @@ func plural(n int, thing string) string {
 	return units.Count(n) + " " + thing + "s"
 }
 
-// short is the beginning of an identifier.
+// short returns the prefix of an identifier.
 func short(id string) string {
 	const n = 8
 	if len(id) > n {

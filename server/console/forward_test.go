@@ -16,9 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// TestCallsAreForwarded: where the nodes demand certificates, the pages of a standby work for a session with a
-// certificate and for one with a token. The calls have the rights of the session, not those of the node, and the audit
-// of the active names the principal.
+// If the nodes require certificates, the pages of a standby work for sessions with a certificate and with a token. The
+// calls have the rights of the session, not of the node, and the audit log of the active names the principal.
 func TestCallsAreForwarded(t *testing.T) { simulated(t, testCallsAreForwarded) }
 
 func testCallsAreForwarded(t *testing.T) {

@@ -27,16 +27,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// patience is how long a test waits for a condition: in simulated time, but for the test on real sockets.
+// patience is the timeout of polls, in simulated time except for the test on real sockets.
 const patience = time.Minute
 
-// simulated runs a test in simulated time: its nodes have an in-memory network and coordinator.
+// simulated runs a test in simulated time, with an in-memory network and coordinator.
 func simulated(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
 }
 
-// dial connects to a port of a node.
 func dial(t *testing.T) func(ctx context.Context, network, address string) (net.Conn, error) {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -45,7 +44,6 @@ func dial(t *testing.T) func(ctx context.Context, network, address string) (net.
 	return (&net.Dialer{}).DialContext
 }
 
-// connect makes a gRPC connection to a node.
 func connect(t *testing.T, address string) *grpc.ClientConn {
 	t.Helper()
 	options := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
@@ -57,7 +55,7 @@ func connect(t *testing.T, address string) *grpc.ClientConn {
 	return conn
 }
 
-// startNode runs a node that is in no pair, with a console, until the test ends.
+// startNode runs a node outside a pair, with a console, until the test ends.
 func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	t.Helper()
 	cfg := config.Default()
@@ -96,7 +94,6 @@ func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	}
 }
 
-// waitServing waits until a node serves clients.
 func waitServing(t *testing.T, address string) {
 	t.Helper()
 	conn := connect(t, address)
@@ -109,7 +106,7 @@ func waitServing(t *testing.T, address string) {
 	}, patience, 5*time.Millisecond)
 }
 
-// browser keeps cookies and follows redirections, as browsers do.
+// browser keeps cookies and follows redirects.
 type browser struct {
 	t    *testing.T
 	base string
@@ -123,7 +120,6 @@ func newBrowser(t *testing.T, base string) *browser {
 	return &browser{t: t, base: strings.TrimSuffix(base, "/"), http: &http.Client{Jar: jar, Transport: transport(t, nil)}}
 }
 
-// transport returns the HTTP transport of a browser.
 func transport(t *testing.T, secure *tls.Config) *http.Transport {
 	t.Helper()
 	tr := &http.Transport{DialContext: dial(t), TLSClientConfig: secure, ForceAttemptHTTP2: true}
@@ -131,12 +127,12 @@ func transport(t *testing.T, secure *tls.Config) *http.Transport {
 	return tr
 }
 
-// answer is what a request got.
+// answer is the response to a request.
 type answer struct {
 	code int
 	body string
 	head http.Header
-	at   string // path at the end of all redirections
+	at   string // path after all redirects
 }
 
 func (b *browser) do(r *http.Request) answer {
@@ -161,7 +157,7 @@ func (b *browser) get(path string) answer {
 	return b.do(b.request(http.MethodGet, path, nil))
 }
 
-// post sends a form as a page of the console does.
+// post submits a form as a page of the console does.
 func (b *browser) post(path string, form url.Values, change ...func(*http.Request)) answer {
 	b.t.Helper()
 	r := b.request(http.MethodPost, path, strings.NewReader(form.Encode()))
@@ -179,7 +175,7 @@ var (
 	entryField = regexp.MustCompile(`name="entry" value="([^"]+)"`)
 )
 
-// csrf is the secret of the session's forms.
+// csrf returns the secret of the session's forms.
 func (b *browser) csrf() string {
 	b.t.Helper()
 	found := csrfField.FindStringSubmatch(b.get("/pair").body)
@@ -187,7 +183,6 @@ func (b *browser) csrf() string {
 	return found[1]
 }
 
-// signIn signs in with a token.
 func (b *browser) signIn(token string) answer {
 	b.t.Helper()
 	found := entryField.FindStringSubmatch(b.get("/sign-in").body)

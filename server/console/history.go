@@ -8,29 +8,28 @@ import (
 )
 
 const (
-	// historyPoints is how many points a chart of rates has: one for each second.
+	// historyPoints is the number of points in a chart of rates: one per second.
 	historyPoints = 180
-	// historyStep is how far apart two points are at least.
+	// historyStep is the minimum interval between two points.
 	historyStep = 900 * time.Millisecond
-	// chartWindow is how much time a chart shows at least.
+	// chartWindow is the minimum time range of a chart.
 	chartWindow = time.Minute
-	// maxHistories is how many queues have a history at the same time: those that were looked at last.
+	// maxHistories is the number of queues with a history; the least recently viewed are evicted.
 	maxHistories = 64
 )
 
-// history keeps what queues did while somebody looked at them, for charts.
+// history records queue activity for charts while a page shows the queue.
 type history struct {
 	mu     sync.Mutex // guards all below
 	queues map[string]*past
 }
 
-// past is the history of one queue.
 type past struct {
 	at     []time.Time
-	values [][]*float64 // for each line, as long as at; nil: not known
+	values [][]*float64 // one series per line, as long as at; nil: unknown
 }
 
-// add adds a point to the history of a queue, and returns a copy of what there is of its last minutes.
+// add appends a point to the history of a queue, and returns a copy of its last minutes.
 func (h *history) add(key string, now time.Time, values ...*float64) past {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +52,7 @@ func (h *history) add(key string, now time.Time, values ...*float64) past {
 	return past{at: s.at, values: append([][]*float64{}, s.values...)}
 }
 
-// makeRoom forgets the queue that nobody has looked at for longest, if there are many. mu is held.
+// makeRoom evicts the least recently viewed queue if the limit is exceeded. mu is held.
 func (h *history) makeRoom() {
 	if len(h.queues) < maxHistories {
 		return
@@ -67,11 +66,10 @@ func (h *history) makeRoom() {
 	delete(h.queues, oldest)
 }
 
-// chart of some lines of the history.
 func (s *past) chart(unit string, height int, labels []string, lines ...int) chart {
 	c := chart{Kind: "lines", Unit: unit, Height: height}
 	early := len(s.at) > 0 && s.at[len(s.at)-1].Sub(s.at[0]) < chartWindow
-	if early { // a chart of one point would have no width
+	if early { // a chart of one point has no width
 		c.X = append(c.X, s.at[len(s.at)-1].Add(-chartWindow).Unix())
 	}
 	for _, at := range s.at {

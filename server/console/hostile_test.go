@@ -49,7 +49,7 @@ func (b *browser) event(path string) string {
 	return ""
 }
 
-// TestScriptsAreText: whatever others have written is shown as text.
+// Text from other users is escaped.
 func TestScriptsAreText(t *testing.T) { simulated(t, testScriptsAreText) }
 
 func testScriptsAreText(t *testing.T) {
@@ -79,7 +79,7 @@ func testScriptsAreText(t *testing.T) {
 	bad(a.head.Get("Hx-Trigger"))
 }
 
-// TestFormsAreBounded: a form that is too large is refused before it is kept.
+// A form above the limit is rejected before it is buffered.
 func TestFormsAreBounded(t *testing.T) { simulated(t, testFormsAreBounded) }
 
 func testFormsAreBounded(t *testing.T) {
@@ -91,13 +91,13 @@ func testFormsAreBounded(t *testing.T) {
 		r.Header.Set("X-Large", strings.Repeat("x", 64<<10))
 		return r
 	}())
-	if err == nil { // it may close the connection before all of it is sent
+	if err == nil { // the server may close the connection before the whole body is sent
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
 		require.NoError(t, resp.Body.Close())
 	}
 }
 
-// TestRedirectsStayHere: the page that follows signing in is one of this port.
+// The page after sign-in is always a page of this port.
 func TestRedirectsStayHere(t *testing.T) { simulated(t, testRedirectsStayHere) }
 
 func testRedirectsStayHere(t *testing.T) {
@@ -108,7 +108,7 @@ func testRedirectsStayHere(t *testing.T) {
 	require.Contains(t, b.get("/store?x=1").body, `name="to" value="/store?x=1"`)
 }
 
-// TestSilentConnections: a connection that does not say what it wants is closed.
+// Connections that send no request are closed.
 func TestSilentConnections(t *testing.T) { simulated(t, testSilentConnections) }
 
 func testSilentConnections(t *testing.T) {
@@ -121,7 +121,7 @@ func testSilentConnections(t *testing.T) {
 		_, err = io.WriteString(c, first)
 		require.NoError(t, err)
 		if first == "" {
-			continue // both wait at the same time
+			continue // both connections wait concurrently
 		}
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		began := time.Now()
@@ -131,7 +131,7 @@ func testSilentConnections(t *testing.T) {
 	}
 }
 
-// TestTooManyWrongTokens: an address that shows wrong ones has to wait, and is told how long.
+// After repeated wrong tokens, an address must wait, and the response contains the delay.
 func TestTooManyWrongTokens(t *testing.T) { simulated(t, testTooManyWrongTokens) }
 
 func testTooManyWrongTokens(t *testing.T) {
@@ -148,7 +148,7 @@ func testTooManyWrongTokens(t *testing.T) {
 	require.Fail(t, "it was never told to wait")
 }
 
-// TestEventsAreBounded: no more pages with events are open than the bound, and others are told.
+// Event streams beyond the limit are rejected with an error.
 func TestEventsAreBounded(t *testing.T) { simulated(t, testEventsAreBounded) }
 
 func testEventsAreBounded(t *testing.T) {
@@ -169,7 +169,7 @@ func testEventsAreBounded(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are served still")
 }
 
-// TestCertificate: over TLS one signs in with a client certificate, which the browser has to show again.
+// Over TLS, users sign in with a client certificate, which the browser must present with each request.
 func TestCertificate(t *testing.T) { simulated(t, testCertificate) }
 
 func testCertificate(t *testing.T) {

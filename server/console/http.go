@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// maxFormBytes bounds the body of a request: the largest test message, and what is around it in a form.
+	// maxFormBytes limits a request body: the largest test message plus the other form fields.
 	maxFormBytes = 2 << 20
-	// policy lets a page use what this port serves, and nothing else: no script and no style within pages.
+	// policy restricts a page to resources of this port, without inline scripts or styles.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
-// handler serves everything.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /assets/{name}", s.serveAsset)
@@ -58,14 +57,14 @@ func (s *Server) handler() http.Handler {
 	return s.guard(mux)
 }
 
-// guard sets the headers of every answer, and refuses what does not come from a page of this port.
+// guard sets the response headers, and rejects cross-origin requests.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers would not say where a form comes from
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers omit the origin of a form
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
@@ -79,7 +78,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// foreign says why a request is refused because of where it comes from; empty: it is not.
+// foreign returns why a request is rejected because of its origin, or an empty string.
 func (s *Server) foreign(r *http.Request) string {
 	if s.o.Anonymous && !thisMachine(r.Host) {
 		return "The console listens on this machine only and was asked for under the name " + host(r.Host) +
@@ -109,7 +108,7 @@ func (s *Server) scheme() string {
 	return "http"
 }
 
-// host is a Host header without its port.
+// host returns a Host header without the port.
 func host(header string) string {
 	if h, _, err := net.SplitHostPort(header); err == nil {
 		return h
@@ -117,8 +116,8 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// thisMachine tells whether a Host header names this machine itself: a name that another site's DNS could give out
-// does not.
+// thisMachine reports whether a Host header names this host. It rejects names from the DNS of another site (DNS
+// rebinding).
 func thisMachine(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {
@@ -128,7 +127,7 @@ func thisMachine(header string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// signedIn passes on requests with a session; others are sent to sign in.
+// signedIn passes requests with a session to next, and redirects others to the sign-in page.
 func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		one := s.sessionOf(r)
@@ -167,15 +166,15 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// comeAgain answers to a link on another site's page: browsers send the session's cookie only with what a page of this
-// port asks for, such as this one.
+// comeAgain responds to a link from another site with a page that requests the same address again. Browsers send the
+// session cookie only with requests from pages of this port.
 func comeAgain(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+
 		`<title>Lockstep</title>`)
 }
 
-// outdated is what a form gets that does not belong to the session.
+// outdated is the failure for a form that does not belong to the session.
 func outdated() failure {
 	return failure{
 		Code: http.StatusForbidden, Title: "This page is not up to date",
@@ -184,7 +183,7 @@ func outdated() failure {
 	}
 }
 
-// sessionOf is the session of a request; nil if it has none, or does not show the session's certificate.
+// sessionOf returns the session of a request, or nil if it has none or lacks the certificate of the session.
 func (s *Server) sessionOf(r *http.Request) *session {
 	c, err := r.Cookie(s.cookieName(sessionCookie))
 	if err != nil {
@@ -197,7 +196,7 @@ func (s *Server) sessionOf(r *http.Request) *session {
 	return one
 }
 
-// certificateOf is the SHA-256 of the certificate that a browser has shown and that was checked; zero if there is none.
+// certificateOf returns the SHA-256 of the verified client certificate, or zero.
 func certificateOf(r *http.Request) [sha256.Size]byte {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
 		return [sha256.Size]byte{}
@@ -205,7 +204,6 @@ func certificateOf(r *http.Request) [sha256.Size]byte {
 	return sha256.Sum256(r.TLS.VerifiedChains[0][0].Raw)
 }
 
-// sendToSignIn has the browser show the form to sign in.
 func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
 	to := "/sign-in"
 	if r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, "/events/") && r.URL.Path != "/" {
@@ -222,7 +220,7 @@ func (s *Server) sendToSignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// callerOf is who has sent a request.
+// callerOf returns the client of a request.
 func (s *Server) callerOf(r *http.Request) inprocess.Caller {
 	c := inprocess.Caller{Addr: &net.TCPAddr{}, TLS: r.TLS}
 	if a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
@@ -231,7 +229,7 @@ func (s *Server) callerOf(r *http.Request) inprocess.Caller {
 	return c
 }
 
-// caller makes who has sent a request known to the node's services, until leave is called.
+// caller registers the client of a request with the services of the node until leave is called.
 func (s *Server) caller(r *http.Request) (key inprocess.Key, leave func()) {
 	return s.o.Link.Enter(s.callerOf(r))
 }

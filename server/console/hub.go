@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// liveEvery is how often the live part of a page is made.
+	// liveEvery is the interval between two renderings of the live part of a page.
 	liveEvery = time.Second
-	// followAgain is how long it takes until a page that is told of changes asks again after it was cut off.
+	// followAgain is the delay before a page that follows changes reconnects.
 	followAgain = 3 * time.Second
-	// quietLimit is how long a connection may carry no event before a comment shows that it is there.
+	// quietLimit is the time without an event after which a comment is sent as a keep-alive.
 	quietLimit = 15 * time.Second
-	// eventTimeout bounds the time that a browser may take to read one event.
+	// eventTimeout limits the time to write one event to the browser.
 	eventTimeout = 10 * time.Second
-	// maxEvents bounds the pages that are open at the same time.
+	// maxEvents limits the open event streams.
 	maxEvents = 128
-	// maxQueryBytes bounds the query of a page with events.
+	// maxQueryBytes limits the query of a page with events.
 	maxQueryBytes = 4 << 10
 )
 
-// hub makes the live parts of the pages that are open, once a second for all browsers that show the same page to the
-// same identity. Without an open page it does nothing.
+// hub renders the live parts of open pages, once per second for all browsers that show the same page to the same
+// identity. It is idle while no page is open.
 type hub struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // it ends all topics
@@ -40,17 +40,17 @@ type hub struct {
 
 	mu     sync.Mutex // guards all below
 	topics map[topicKey]*topic
-	open   int // subscribers
+	open   int // number of subscribers
 }
 
-// topicKey tells topics apart.
+// topicKey identifies a topic.
 type topicKey struct {
 	identity [sha256.Size]byte
 	path     string
 	query    string
 }
 
-// topic is one page as one identity sees it.
+// topic is one page as seen by one identity.
 type topic struct {
 	subscribers map[chan []byte]struct{}
 	last        []byte // the last event; nil before the first
@@ -63,7 +63,8 @@ func newHub(s *Server) *hub {
 	return h
 }
 
-// subscribe begins to receive the events of a page; false: too many pages are open. leave must be called.
+// subscribe registers for the events of a page. It returns false if too many pages are open. The caller must call
+// leave.
 func (h *hub) subscribe(one *session, from inprocess.Caller, p *Page, query url.Values) (
 	events <-chan []byte, leave func(), ok bool,
 ) {
@@ -98,7 +99,7 @@ func (h *hub) subscribe(one *session, from inprocess.Caller, p *Page, query url.
 	}), true
 }
 
-// run makes events until ctx ends.
+// run produces events until ctx ends.
 func (h *hub) run(
 	ctx context.Context, t *topic, one *session, from inprocess.Caller, p *Page, query url.Values,
 ) {
@@ -124,7 +125,7 @@ func (h *hub) run(
 	}
 }
 
-// event makes the live part of a page, or says why it cannot be made.
+// event renders the live part of a page, or the error that prevented it.
 func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -136,7 +137,7 @@ func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	return append(h.alarms(ctx, v), h.made(p, d, err)...)
 }
 
-// alarms makes an event of the badge; nil if it is not shown.
+// alarms renders the badge event, or returns nil if the badge is not shown.
 func (h *hub) alarms(ctx context.Context, v *View) []byte {
 	counts := v.alarms(ctx)
 	if counts == nil {
@@ -152,18 +153,17 @@ func (h *hub) alarms(ctx context.Context, v *View) []byte {
 	return b.Bytes()
 }
 
-// writeEvent writes one event.
 func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	fmt.Fprintf(b, "event: %s\n", name)
 	for line := range bytes.Lines([]byte(html)) {
 		b.WriteString("data: ")
-		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // a line ends with either
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // both characters end a line
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
 }
 
-// follow makes events of what a page is told, until ctx ends. When that breaks off, it begins anew.
+// follow produces an event for each change reported to a page, until ctx ends. It restarts after a failure.
 func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	for ctx.Err() == nil {
 		err := p.Follow(ctx, v, func(d any) { h.send(t, h.made(p, d, nil)) })
@@ -182,7 +182,7 @@ func (h *hub) follow(ctx context.Context, t *topic, v *View, p *Page) {
 	}
 }
 
-// made makes an event of what a page shows, or of why it shows nothing.
+// made renders the event for the data of a page, or for an error.
 func (h *hub) made(p *Page, d any, err error) []byte {
 	name, file, part := "live", p.Template, "live"
 	if err != nil {
@@ -196,14 +196,14 @@ func (h *hub) made(p *Page, d any, err error) []byte {
 	}
 	var b bytes.Buffer
 	if name == "live" {
-		b.WriteString("event: failure\ndata:\n\n") // there is none any more
+		b.WriteString("event: failure\ndata:\n\n") // clears an earlier failure
 	}
 	writeEvent(&b, name, html)
 	return b.Bytes()
 }
 
-// send gives an event to all, if it is another one than the last. Who has not taken the one before gets this one
-// instead.
+// send sends an event to all subscribers if it differs from the last one. It replaces an event that a subscriber has
+// not yet received.
 func (h *hub) send(t *topic, event []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -220,7 +220,7 @@ func (h *hub) send(t *topic, event []byte) {
 	}
 }
 
-// serveEvents sends the events of a page for as long as the session lasts and the browser listens.
+// serveEvents sends the events of a page until the session ends or the browser disconnects.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
 	from := s.callerOf(r)
 	if len(r.URL.RawQuery) > maxQueryBytes {
@@ -236,7 +236,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 	}
 	defer leave()
 	out := http.NewResponseController(w)
-	_ = out.SetReadDeadline(time.Time{}) // that of the request has been read
+	_ = out.SetReadDeadline(time.Time{}) // the request has been read
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)

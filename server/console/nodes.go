@@ -12,22 +12,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// nodeView is one node of the pair as it is now.
+// nodeView is the current view of one node of the pair.
 type nodeView struct {
 	Info *pb.NodeStatus
-	// Status is what the node itself says; nil if it does not answer.
+	// Status reported by the node; nil if it does not respond.
 	Status *pb.GetStatusResponse
-	// Own: this node serves the console.
+	// Own reports whether this node serves the console.
 	Own bool
-	// Why it does not answer.
-	Why string
-	// State in a word.
+	// Why is the reason that the node does not respond.
+	Why   string
 	State label
-	// Rates of its activity, per second; nil before there are two answers.
+	// Rates per second; nil before the second sample.
 	Rates *rates
 }
 
-// Name of the node, or the beginning of its identifier.
+// Name of the node, or the prefix of its identifier.
 func (n *nodeView) Name() string {
 	if n.Info.GetName() != "" {
 		return n.Info.GetName()
@@ -35,10 +34,10 @@ func (n *nodeView) Name() string {
 	return short(n.Info.GetNodeId())
 }
 
-// Answers tells whether the node answers.
+// Answers reports whether the node responds.
 func (n *nodeView) Answers() bool { return n.Status != nil }
 
-// nodes returns the status of all nodes of the pair, in the order of their names. It asks once for a view.
+// nodes returns the status of all nodes of the pair, ordered by name. The result is cached in the view.
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	v.nodesMu.Lock()
 	defer v.nodesMu.Unlock()
@@ -52,7 +51,7 @@ func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	return v.asked, nil
 }
 
-// askNodes is nodes without what was asked before.
+// askNodes is nodes without the cache.
 func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 	own, err := v.Status(ctx)
 	if err != nil {
@@ -93,7 +92,6 @@ func (v *View) askNodes(ctx context.Context) ([]*nodeView, error) {
 	return all, nil
 }
 
-// stateOf says in a word how a node is.
 func stateOf(n *nodeView) label {
 	if n.Status == nil {
 		return label{"does not answer", "bad"}
@@ -104,13 +102,13 @@ func stateOf(n *nodeView) label {
 // rates are per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
-// samples keep the counters of the nodes between two looks.
+// samples keeps the counters of the nodes between two polls.
 type samples struct {
 	mu  sync.Mutex // guards all below
 	all map[string]*sample
 }
 
-// sample is what a node has counted, when, and how fast that rose.
+// sample is the counters of a node, their time, and the rates since the sample before.
 type sample struct {
 	process time.Time
 	last    *pb.Activity
@@ -119,16 +117,16 @@ type sample struct {
 }
 
 const (
-	// sampleEvery is the time between two samples, at least; sampleOld is when one says nothing any more.
+	// sampleEvery is the minimum interval between two samples; samples older than sampleOld are ignored.
 	sampleEvery = 900 * time.Millisecond
 	sampleOld   = 30 * time.Second
-	// maxSamples bounds the nodes that are kept.
+	// maxSamples limits the nodes with samples.
 	maxSamples = 16
 )
 
 func newSamples() *samples { return &samples{all: make(map[string]*sample)} }
 
-// rates takes what a node counts, and tells how fast that rises; nil at the first look.
+// rates records the counters of a node and returns their rates, or nil for the first sample.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {
 		return nil
@@ -162,7 +160,7 @@ func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *r
 	return one.rates
 }
 
-// FileBytes is the size of a node's page file.
+// FileBytes is the size of the page file of a node.
 func (n *nodeView) FileBytes() uint64 {
 	return n.Status.GetStore().GetPages() * uint64(n.Status.GetStore().GetPageSize())
 }

@@ -15,80 +15,79 @@ import (
 )
 
 const (
-	// loadTimeout and actionTimeout bound how long a page and an action may take.
+	// loadTimeout and actionTimeout limit the duration of a page load and of an action.
 	loadTimeout   = 10 * time.Second
 	actionTimeout = 60 * time.Second
 )
 
 // Page is one page of the console.
 type Page struct {
-	// Path of the page, such as "/pair". What it shows of is in the query.
+	// Path of the page, such as "/pair". Parameters are in the query.
 	Path string
-	// Title in the menu and at the top.
+	// Title in the menu and in the heading.
 	Title string
-	// Key that follows "g" on the keyboard: one letter.
+	// Key is the one-letter keyboard shortcut after "g".
 	Key string
 	// Right that the session needs to see the page: "any" (whoever has any right), "browse", "operate" or "audit". The
 	// services check it, not the console; it is told where a page is refused, and in docs/how-to/console.md.
 	Right string
 	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a
-	// *pageData, and, if Live, "live", which gets what Load returns.
+	// *pageData, and, if Live, "live", which gets the result of Load.
 	Template string
-	// Live: "live" is made anew once a second while a browser shows the page, and put into the element with the
-	// identifier "live".
+	// Live: "live" is rendered again every second while a browser shows the page, and replaces the content of the
+	// element with the identifier "live".
 	Live bool
-	// Watch, if not nil, takes the place of Load for the live part alone: the rest of the page stays as it was loaded. An
-	// action loads the page again.
+	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads
+	// the page.
 	Watch func(ctx context.Context, v *View) (any, error)
-	// Every is how often that is, if not once a second.
+	// Every is the interval of the live part; 0: one second.
 	Every time.Duration
-	// Hidden: it is not in the menu; Under is the Path of the page that the menu marks for it.
+	// Hidden pages are not in the menu; Under is the Path of the page that the menu highlights instead.
 	Hidden bool
 	Under  string
-	// Load gets what the page shows.
+	// Load returns the data of the page.
 	Load func(ctx context.Context, v *View) (any, error)
-	// Follow, if not nil, takes the place of Load once a second for the live part: it calls show with what "live" gets
-	// whenever that has changed, until ctx ends. For what would be costly, or audited, to ask for again and again.
+	// Follow, if not nil, replaces the periodic Load of the live part: it calls show with the data of "live" after each
+	// change, until ctx ends. It is for data that is expensive to poll, or audited when polled.
 	Follow func(ctx context.Context, v *View, show func(any)) error
-	// Actions of the page.
+
 	Actions []Action
 }
 
-// Action is something that can be done on a page: a POST to the page's path, "/" and Name.
+// Action is an operation on a page: a POST to the page's path, "/" and Name.
 type Action struct {
 	// Name in the address.
 	Name string
-	// Title of its dialogue and of the button that does it.
+	// Title of the dialog and of its submit button.
 	Title string
-	// Right that the session needs for it.
+	// Right required for the action.
 	Right string
-	// Dialog is the name of the template, in the file of the page, that has the fields of the form; it gets a
-	// *dialogData. Empty: there is no dialogue, and a form or button of the page does the action at once.
+	// Dialog is the name of the template, in the file of the page, with the fields of the form; it gets a *dialogData.
+	// Empty: the action has no dialog, and a form or button of the page submits it directly.
 	Dialog string
-	// Danger: something can be lost by it. The button is shown accordingly.
+	// Danger marks actions that can lose data; their button has a warning style.
 	Danger bool
-	// Confirm: the dialogue has an input with data-confirm. Its submit button is rendered disabled, and the script of the
+	// Confirm: the dialog has an input with data-confirm. Its submit button is rendered disabled, and the script of the
 	// page enables it while the input has that text. Do must check the text.
 	Confirm bool
-	// Load gets what the dialogue shows; nil: nothing.
+	// Load returns the data of the dialog; nil: no data.
 	Load func(ctx context.Context, v *View) (any, error)
-	// Do does it.
+	// Do executes the action.
 	Do func(ctx context.Context, v *View) (Done, error)
 }
 
-// Done is what an action has done.
+// Done is the result of an action.
 type Done struct {
-	// Message for the one who did it.
+	// Message for the user.
 	Message string
-	// Goto is the page that follows; empty: the one that it was done on.
+	// Goto is the next page; empty: the current page.
 	Goto string
-	// Show is the name of a template, in the file of the page, that gets Data and is shown in the dialogue instead of
-	// the message: something to be read at leisure.
+	// Show is the name of a template, in the file of the page, shown with Data in the dialog instead of the message.
 	Show string
 	Data any
 }
 
-// pages are all pages, in the order of the menu. A new one is added here.
+// pages returns all pages in menu order. Add new pages here.
 func pages() []Page {
 	return []Page{
 		pairPage(),
@@ -109,40 +108,39 @@ func pages() []Page {
 	}
 }
 
-// Layout is what every page has around its content.
+// Layout is the frame around the content of every page.
 type Layout struct {
 	Title, Path, Under string
-	Node               string // this node
-	Theme              string // "dark", "light", or empty: what the system says
+	Node               string // name of this node
+	Theme              string // "dark", "light", or empty: the system setting
 	CSRF, Principal    string
 	SignedIn, CanLeave bool
 	Notice             string
 	Menu               []*Page
-	Alarms             *alarmCounts // nil: they are not shown
-	Events             string       // address of the page's events; empty: none
+	Alarms             *alarmCounts // nil: not shown
+	Events             string       // address of the page's event stream; may be empty
 }
 
-// pageData is what "content" gets.
+// pageData is the argument of "content".
 type pageData struct {
 	Layout
 
-	// Query of the page.
 	Query url.Values
-	// D is what Load has returned.
+	// D is the result of Load.
 	D any
-	// Dialog is shown above the page at once; empty: none.
+	// Dialog is shown above the page when it loads; may be empty.
 	Dialog template.HTML
-	// Failure in the place of the content; nil: none.
+	// Failure replaces the content if not nil.
 	Failure *failure
 }
 
-// dialogData is what the template of a dialogue gets.
+// dialogData is the argument of the template of a dialog.
 type dialogData struct {
-	// D is what Load of the action has returned.
+	// D is the result of the action's Load.
 	D any
-	// Form is what was filled in before, if it is shown again.
+	// Form has the submitted values if the dialog is shown again.
 	Form url.Values
-	// Query of the dialogue.
+
 	Query url.Values
 
 	Action      *Action
@@ -176,19 +174,17 @@ func (s *Server) layout(r *http.Request, one *session, p *Page) Layout {
 	return l
 }
 
-// view makes what a page or action is made for.
 func (s *Server) view(one *session, from inprocess.Caller, key inprocess.Key, query, form url.Values) *View {
 	return &View{
 		Query: query, Form: form, Principal: one.principal, server: s, from: from, token: one.token, key: key,
 	}
 }
 
-// showPage answers with a page.
 func (s *Server) showPage(w http.ResponseWriter, r *http.Request, one *session, p *Page) {
 	s.page(w, r, one, p, "", nil)
 }
 
-// page answers with a page, and a dialogue above it.
+// page renders a page with a dialog above it.
 func (s *Server) page(
 	w http.ResponseWriter, r *http.Request, one *session, p *Page, dialog template.HTML, code *int,
 ) {
@@ -217,7 +213,7 @@ func (s *Server) page(
 	s.render(w, status, p.Template, "page", d)
 }
 
-// refused answers with why a page cannot be shown.
+// refused renders the reason why a page cannot be shown.
 func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p *Page, err error) {
 	f, answered := s.refusal(w, r, one, p.Right, err)
 	if answered {
@@ -229,8 +225,8 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// refusal makes of an error what a person is told: that right is needed, if it is lacking. A session that is of no use
-// any more it ends, and sends to sign in: the request is answered then.
+// refusal converts an error to a failure, and adds the missing right if that is the cause. If the session is no longer
+// valid, refusal ends it and redirects to the sign-in page; the response is then complete.
 func (s *Server) refusal(
 	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
 ) (f failure, answered bool) {
@@ -246,13 +242,13 @@ func (s *Server) refusal(
 	return f, false
 }
 
-// mustSignIn tells whether a session is of no use any more: its token is over, or there are rules now and nobody has
-// signed in.
+// mustSignIn reports whether a session is no longer valid: its token has expired, or access rules now exist and the
+// session is anonymous.
 func (s *Server) mustSignIn(one *session, f failure) bool {
 	return f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none"
 }
 
-// showError answers with a page that only says what is the matter, or, for a dialogue, with a dialogue.
+// showError renders a page with only the failure, or a dialog for a dialog request.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session, f failure) {
 	if r.Header.Get("Hx-Request") != "" {
 		w.Header().Set("Hx-Retarget", "#dialog")
@@ -265,7 +261,7 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// showDialog answers with the dialogue of an action: alone for the page that has asked, else above the page.
+// showDialog renders the dialog of an action: alone for a request of a page's script, else above the page.
 func (s *Server) showDialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
 	s.dialog(w, r, one, p, a, nil)
 }
@@ -289,7 +285,7 @@ func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p 
 				return
 			}
 			d.Done = true
-			if d.Failure == nil { // else what was wrong first is told
+			if d.Failure == nil { // an earlier failure takes precedence
 				d.Failure = &described
 			}
 		}
@@ -308,7 +304,6 @@ func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p 
 	s.answerDialog(w, r, one, p, code, d)
 }
 
-// answerDialog answers with a dialogue.
 func (s *Server) answerDialog(
 	w http.ResponseWriter, r *http.Request, one *session, p *Page, code int, d *dialogData,
 ) {
@@ -326,7 +321,6 @@ func (s *Server) answerDialog(
 	s.page(w, r, one, p, whole, &code)
 }
 
-// act does an action.
 func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action) {
 	key, leave := s.caller(r)
 	defer leave()
@@ -352,7 +346,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, one *session, p *Pa
 	s.acted(w, r, one, p, done)
 }
 
-// acted has the browser go on after an action.
+// acted redirects the browser after an action.
 func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *Page, done Done) {
 	if r.Header.Get("Hx-Request") == "" {
 		one.say(done.Message)
@@ -379,7 +373,7 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// part makes a piece of a page.
+// part renders a fragment of a page.
 func (s *Server) part(file, name string, data any) (template.HTML, error) {
 	var b bytes.Buffer
 	if err := s.templates[file].ExecuteTemplate(&b, name, data); err != nil {

@@ -18,7 +18,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// accessPage shows who may do what.
 func accessPage() Page {
 	return Page{
 		Path: "/access", Title: "Access", Key: "c", Right: "operate", Template: "access", Load: loadAccess,
@@ -44,12 +43,11 @@ func accessPage() Page {
 	}
 }
 
-// rightNames are the rights by the names that the command line uses, those on queues first.
+// rightNames returns the rights as named by the command line, queue rights first.
 func rightNames() []string {
 	return []string{"publish", "consume", "browse", "manage", "operate", "audit"}
 }
 
-// rightsOf names rights.
 func rightsOf(rights []pb.AccessRight) string {
 	names := make([]string, 0, len(rights))
 	for _, r := range rights {
@@ -58,7 +56,7 @@ func rightsOf(rights []pb.AccessRight) string {
 	return strings.Join(names, ", ")
 }
 
-// rightsFrom reads the rights that a form has chosen.
+// rightsFrom parses the rights selected in a form.
 func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	var rights []pb.AccessRight
 	for _, name := range v.Form["right"] {
@@ -71,12 +69,11 @@ func (v *View) rightsFrom() ([]pb.AccessRight, error) {
 	return rights, nil
 }
 
-// words splits a list that was typed, at commas and blanks.
+// words splits a list at commas and spaces.
 func words(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
 
-// accessView is what the page Access shows.
 type accessView struct {
 	*pb.ListAccessResponse
 
@@ -84,7 +81,7 @@ type accessView struct {
 	Me   *pb.WhoAmIResponse
 }
 
-// Usage is what the queues of a quota use.
+// Usage returns the usage of a quota by its queues.
 func (d *accessView) Usage(i int) *pb.AccessQuota {
 	if i < len(d.GetUsed()) {
 		return d.GetUsed()[i]
@@ -92,7 +89,7 @@ func (d *accessView) Usage(i int) *pb.AccessQuota {
 	return &pb.AccessQuota{}
 }
 
-// access is the service of the active node, which has the rules.
+// access returns the client of the active node, which stores the rules.
 func (v *View) access(ctx context.Context) (pb.AccessServiceClient, error) {
 	cc, err := v.Active(ctx)
 	if err != nil {
@@ -117,7 +114,7 @@ func loadAccess(ctx context.Context, v *View) (any, error) {
 	return &accessView{ListAccessResponse: r, Open: me.GetOpen(), Me: me}, nil
 }
 
-// rule reads the rule that a form is about.
+// rule parses the rule in a form.
 func (v *View) rule() *pb.AccessRule {
 	r := &pb.AccessRule{Queue: strings.TrimSpace(v.Get("queue"))}
 	if whom := strings.TrimSpace(v.Get("whom")); v.Get("kind") == "group" {
@@ -159,7 +156,7 @@ func doRevoke(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The rule of " + whom(rule) + " is gone."}, err
 }
 
-// loadRole finds the role of a dialogue; a new one if none is named.
+// loadRole returns the role of a dialog, or a new one if no role is named.
 func loadRole(ctx context.Context, v *View) (any, error) {
 	d, err := loadAccess(ctx, v)
 	if err != nil {
@@ -196,7 +193,7 @@ func doDeleteRole(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Role " + v.Get("name") + " is deleted."}, err
 }
 
-// tokenView is a token that was made.
+// tokenView is a newly created token.
 type tokenView struct {
 	*pb.AccessToken
 
@@ -209,7 +206,7 @@ func doCreateToken(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	var random [32]byte
-	_, _ = rand.Read(random[:]) // it cannot fail
+	_, _ = rand.Read(random[:]) // never returns an error
 	made := "lsk_" + base64.RawURLEncoding.EncodeToString(random[:])
 	sum := sha256.Sum256([]byte(made))
 	t := &pb.AccessToken{
@@ -239,7 +236,7 @@ func doRevokeToken(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Token " + v.Get("name") + " is revoked: streams that were opened with it end."}, err
 }
 
-// loadQuota finds the quota of a dialogue; a new one if none is named.
+// loadQuota returns the quota of a dialog, or a new one if no quota is named.
 func loadQuota(ctx context.Context, v *View) (any, error) {
 	d, err := loadAccess(ctx, v)
 	if err != nil {
@@ -284,7 +281,7 @@ func doDeleteQuota(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The quota of " + v.Get("queue") + " is deleted."}, err
 }
 
-// chosen tells which rights a form has checked, or, before it was filled in, which there are.
+// chosen returns the rights selected in a submitted form, or the given rights before submission.
 func chosen(form url.Values, rights []pb.AccessRight) map[string]bool {
 	all := make(map[string]bool)
 	names := form["right"]

@@ -13,17 +13,15 @@ import (
 // runbook is the URL of the page with a section for each kind of condition.
 const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/how-to/respond-to-conditions.md#"
 
-// alarmsPage shows all conditions.
 func alarmsPage() Page {
 	return Page{
 		Path: "/alarms", Title: "Alarms", Key: "a", Right: "any", Template: "alarms", Live: true, Load: loadAlarms,
 	}
 }
 
-// alarmsView is what the page Alarms shows.
 type alarmsView struct {
 	Conditions []*pb.Condition
-	Silent     []*nodeView // nodes that do not answer
+	Silent     []*nodeView // nodes that do not respond
 	Runbook    string
 }
 
@@ -41,7 +39,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// gather has the conditions that any node tells, each once, the most serious first.
+// gather merges the conditions of all nodes without duplicates, the most severe first.
 func gather(nodes []*nodeView) []*pb.Condition {
 	type key struct{ kind, node string }
 	known := make(map[key]bool)

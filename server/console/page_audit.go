@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	// auditKept is how many records the page shows, the newest ones.
+	// auditKept is the number of records shown, newest first.
 	auditKept = 200
-	// auditPause is the least time between two changes of the page.
+	// auditPause is the minimum interval between two updates of the page.
 	auditPause = 500 * time.Millisecond
 )
 
-// auditPage shows who did what.
 func auditPage() Page {
 	return Page{
 		Path: "/audit", Title: "Audit", Key: "u", Right: "audit", Template: "audit", Live: true, Load: loadAudit,
@@ -26,7 +25,7 @@ func auditPage() Page {
 	}
 }
 
-// auditView is what the page Audit shows, the newest records first.
+// auditView is the data of the page Audit, newest records first.
 type auditView struct {
 	Records           []*pb.AuditRecord
 	Missed            uint64
@@ -34,7 +33,6 @@ type auditView struct {
 	Node              string
 }
 
-// Result says in a word how a call ended.
 func (*auditView) Result(r *pb.AuditRecord) label {
 	switch r.GetOutcome() {
 	case pb.AuditOutcome_AUDIT_OUTCOME_DONE:
@@ -48,12 +46,12 @@ func (*auditView) Result(r *pb.AuditRecord) label {
 	}
 }
 
-// Call is the method of a record, in the parts between which a line may end.
+// Call splits the method of a record into parts between which a line may break.
 func (*auditView) Call(r *pb.AuditRecord) []string {
 	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }
 
-// glob has a filter match anywhere, unless it has a star of its own.
+// glob makes a filter match substrings, unless it contains a star.
 func glob(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.Contains(text, "*") {
@@ -72,7 +70,7 @@ func (v *View) auditView() *auditView {
 	return &auditView{Principal: v.Get("principal"), Method: v.Get("method"), Node: v.server.o.Node}
 }
 
-// add puts records before those that are shown already.
+// add inserts records before the records shown.
 func (d *auditView) add(r *pb.TailAuditResponse) {
 	fresh := slices.Clone(r.GetRecords())
 	slices.Reverse(fresh)
@@ -99,7 +97,7 @@ func loadAudit(ctx context.Context, v *View) (any, error) {
 	}
 }
 
-// followAudit shows records as they come: one call for as long as the page is open.
+// followAudit shows new records from one call that lasts as long as the page is open.
 func followAudit(ctx context.Context, v *View, show func(any)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -9,7 +9,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// backupsPage shows the save-sets of the nodes.
 func backupsPage() Page {
 	return Page{
 		Path: "/backups", Title: "Backups", Key: "b", Right: "operate", Template: "backups", Load: loadBackups,
@@ -20,29 +19,28 @@ func backupsPage() Page {
 	}
 }
 
-// backupsView is what the page Backups shows.
 type backupsView struct {
 	Path  string
 	Nodes []*nodeSets
 }
 
-// nodeSets are the save-sets of a node.
+// nodeSets is the backups of a node.
 type nodeSets struct {
 	*nodeView
 
 	Sets    []setView
 	Failure *failure
-	NoPath  bool // the node does not know where
+	NoPath  bool // the node has no backup path
 }
 
-// setView is a save-set, and the last check of it that was begun here.
+// setView is a backup and its last verification started from this console.
 type setView struct {
 	*pb.SaveSet
 
 	Check *task
 }
 
-// viewSets adds the last checks.
+// viewSets adds the last verifications.
 func viewSets(sets []*pb.SaveSet, node string, tasks []task) []setView {
 	list := make([]setView, 0, len(sets))
 	for _, s := range sets {
@@ -115,7 +113,7 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The backup has begun.", Goto: "/store"}, err
 }
 
-// notRestorable is returned by a check that has found this.
+// notRestorable is returned when a verification finds an invalid backup.
 type notRestorable struct{ problem string }
 
 func (e *notRestorable) Error() string { return e.problem }
@@ -156,7 +154,6 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The check has begun.", Goto: "/store"}, err
 }
 
-// checkedText says what a check has found in a good save-set.
 func checkedText(r *pb.VerifyBackupResult) string {
 	text := fmt.Sprintf("It can be restored: %s messages; a restore needs %s.", formatNumber(r.GetMessages()),
 		formatBytes(r.GetNeededBytes()))

@@ -16,10 +16,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxConnectionRows is how many connections of a node the page shows.
+// maxConnectionRows is the maximum number of connections shown per node.
 const maxConnectionRows = 500
 
-// connectionsPage shows who is connected to the nodes.
 func connectionsPage() Page {
 	return Page{
 		Path: "/connections", Title: "Connections", Key: "n", Right: "operate", Template: "connections", Live: true,
@@ -31,19 +30,17 @@ func connectionsPage() Page {
 	}
 }
 
-// connectionsView is what the page Connections shows.
 type connectionsView struct{ Nodes []connectionsOfNode }
 
-// connectionsOfNode are those to one node.
+// connectionsOfNode is the connections of one node.
 type connectionsOfNode struct {
 	Node  string
 	Total uint32
 	Rows  []connectionRow
 	More  bool
-	Fails string // why they are not known
+	Fails string // why the connections are unknown
 }
 
-// connectionRow is one connection.
 type connectionRow struct {
 	*pb.Connection
 
@@ -85,7 +82,6 @@ func loadConnections(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// connectionsOf asks a node for its connections.
 func (v *View) connectionsOf(ctx context.Context, node string) (*pb.ListConnectionsResponse, error) {
 	cc, err := v.Node(ctx, node)
 	if err != nil {
@@ -118,7 +114,7 @@ func newConnectionRow(node string, c *pb.Connection) connectionRow {
 	return row
 }
 
-// trafficText writes what goes one way.
+// trafficText formats the traffic of one direction.
 func trafficText(t *pb.Traffic) string {
 	if t.BytesPerSecond == nil {
 		return "–"
@@ -140,7 +136,7 @@ func loadConnection(ctx context.Context, v *View) (any, error) {
 }
 
 func closeConnection(ctx context.Context, v *View) (Done, error) {
-	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64) // no connection has the number 0
+	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64) // 0 is not a valid connection number
 	cc, err := v.Node(ctx, v.Query.Get("node"))
 	if err != nil {
 		return Done{}, err

@@ -8,7 +8,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// jobsPage shows the scheduled jobs of the pair.
 func jobsPage() Page {
 	return Page{
 		Path: "/jobs", Title: "Jobs", Key: "j", Right: "operate", Template: "jobs", Live: true, Load: loadJobs,
@@ -23,7 +22,7 @@ func jobsPage() Page {
 	}
 }
 
-// jobView is a job, and how its last run was.
+// jobView is a job and the outcome of its last run.
 type jobView struct {
 	*pb.Job
 
@@ -31,7 +30,6 @@ type jobView struct {
 	State label
 }
 
-// Outcome says in a word how a run was.
 func outcome(r *pb.JobRun) label {
 	switch r.GetOutcome() {
 	case "ok":
@@ -67,7 +65,7 @@ func loadJobs(ctx context.Context, v *View) (any, error) {
 	return list, nil
 }
 
-// loadJob finds the job of a dialogue; a new one if none is named.
+// loadJob returns the job of a dialog, or a new one if no job is named.
 func loadJob(ctx context.Context, v *View) (any, error) {
 	r, err := pb.NewMaintenanceServiceClient(v.Own()).ListJobs(ctx, &pb.ListJobsRequest{})
 	if err != nil {

@@ -10,22 +10,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The map of a page file as it is drawn: cells in lines.
+// Layout of the page file map: cells in lines.
 const (
 	mapColumns = 32
 	mapRegions = 512
-	mapCell    = 12 // width and height of a cell with the space around it
-	mapInside  = 10 // without it
+	mapCell    = 12 // width and height of a cell including spacing
+	mapInside  = 10 // without spacing
 )
 
-// mapPage shows what the pages of a node's page file are used for.
+// mapPage shows the use of the pages of a node's page file.
 func mapPage() Page {
 	return Page{
 		Path: "/map", Title: "Page file", Right: "operate", Template: "map", Hidden: true, Under: "/store", Load: loadMap,
 	}
 }
 
-// mapView is what the page Page file shows.
 type mapView struct {
 	Node  *nodeView
 	Nodes []*nodeView
@@ -33,13 +32,13 @@ type mapView struct {
 	Cells []mapCellView
 	Uses  []mapUse
 	Lines []mapLine
-	// Each is how many pages a cell stands for.
+	// Each is the number of pages per cell.
 	Each uint64
 	// Width and Height of the drawing.
 	Width, Height int
 }
 
-// mapUse is one thing that pages are used for, over the whole file.
+// mapUse is one use of pages, summed over the whole file.
 type mapUse struct {
 	Class, Title, What string
 	Pages              uint64
@@ -52,13 +51,13 @@ type mapCellView struct {
 	Parts []mapPart
 }
 
-// mapPart is the part of a cell that is used for one thing.
+// mapPart is the part of a cell with one use.
 type mapPart struct {
 	Class string
 	X, W  float64
 }
 
-// mapLine is a row of the table: the cells of one line together.
+// mapLine is a row of the table: the sum of the cells of one line.
 type mapLine struct {
 	*pb.PageRegion
 
@@ -86,7 +85,7 @@ func loadMap(ctx context.Context, v *View) (any, error) {
 	return viewMap(node, nodes, r), nil
 }
 
-// usesOf are the parts of a region, in the order in which they are drawn.
+// usesOf returns the parts of a region in drawing order.
 func usesOf(r *pb.PageRegion) []mapUse {
 	return []mapUse{
 		{"messages", "Messages", "runs of messages, several small ones to a page", r.GetMessages()},
@@ -119,7 +118,6 @@ func viewMap(node *nodeView, nodes []*nodeView, m *pb.GetPageMapResponse) *mapVi
 	return d
 }
 
-// viewCell draws a region.
 func viewCell(i int, r *pb.PageRegion) mapCellView {
 	c := mapCellView{X: i % mapColumns * mapCell, Y: i / mapColumns * mapCell}
 	said := make([]string, 0, 4)
@@ -138,7 +136,6 @@ func viewCell(i int, r *pb.PageRegion) mapCellView {
 	return c
 }
 
-// add adds a cell to the line.
 func (l *mapLine) add(r *pb.PageRegion) {
 	l.Pages += r.GetPages()
 	l.Messages += r.GetMessages()
@@ -148,13 +145,13 @@ func (l *mapLine) add(r *pb.PageRegion) {
 	l.Free += r.GetFree()
 }
 
-// Bytes of so many pages.
+// Bytes returns the size of a number of pages.
 func (d *mapView) Bytes(pages uint64) uint64 { return pages * uint64(d.Map.GetPageSize()) }
 
-// Share is a part of all pages, in percent.
+// Share returns pages as a percentage of all pages.
 func (d *mapView) Share(pages uint64) int { return percent(pages, d.Map.GetTotal().GetPages()) }
 
-// Summary is the drawing in words.
+// Summary describes the drawing in words.
 func (d *mapView) Summary() string {
 	t := d.Map.GetTotal()
 	return fmt.Sprintf("page.db from its beginning to its end: %d %% messages, %d %% index, %d %% free, %s free pages at "+

@@ -25,16 +25,16 @@ import (
 )
 
 const (
-	// messagesPerPage is how many messages one page has.
+	// messagesPerPage is the number of messages per page.
 	messagesPerPage = 50
-	// previewBytes is how much of a body the table shows, and maxBodyBytes how much the page of a message does.
+	// previewBytes limits the body preview in the table; maxBodyBytes limits the body on the page of a message.
 	previewBytes = 120
 	maxBodyBytes = 64 << 10
-	// maxMessageBytes is the largest message that can be shown.
+	// maxMessageBytes is the size of the largest message that can be shown.
 	maxMessageBytes = 256 << 20
 )
 
-// messagesPage shows the messages of a queue without taking them.
+// messagesPage shows the messages of a queue without consuming them.
 func messagesPage() Page {
 	return Page{
 		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,
@@ -53,7 +53,7 @@ func messagesPage() Page {
 	}
 }
 
-// messagePage shows one message with all that it has.
+// messagePage shows one message with all properties.
 func messagePage() Page {
 	return Page{
 		Path: "/message", Title: "Message", Right: "browse", Template: "message", Hidden: true, Under: "/queues",
@@ -61,7 +61,6 @@ func messagePage() Page {
 	}
 }
 
-// messagesView is what the page Messages shows.
 type messagesView struct {
 	rights
 
@@ -70,21 +69,20 @@ type messagesView struct {
 	Back         string
 	Rows         []messageRow
 	From         uint64
-	Next, First  string // addresses; empty: none
-	Newest       string // address; empty: they are on the page
-	DeadLetters  bool   // some of them are
+	Next, First  string // addresses; may be empty
+	Newest       string // address; empty: already on the page
+	DeadLetters  bool   // the page has dead letters
 	Newer        newerView
-	seen         uint64 // next sequence of the queue when the page was made
+	seen         uint64 // next sequence of the queue when the page was rendered
 }
 
 // newerView is the live part of the page Messages. The rows do not change while the page is open.
 type newerView struct {
-	Count    uint64 // messages published since the page was made
-	Replaced bool   // the queue was deleted and created again
+	Count    uint64 // messages published since the page was rendered
+	Replaced bool   // the queue was deleted and recreated
 	Link     string // address of the page
 }
 
-// messageRow is one message.
 type messageRow struct {
 	*pb.StoredMessage
 
@@ -141,7 +139,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 		if l := m.GetDeadLetter(); l != nil {
 			d.DeadLetters, row.Reason, row.Origin = true, deadReason(l), deadOrigin(l)
 		}
-		d.seen = max(d.seen, m.GetSequence()+1) // it may have been published since the queue was described
+		d.seen = max(d.seen, m.GetSequence()+1) // the message may have been published after the queue was described
 		row.Message.Body = nil
 		d.Rows = append(d.Rows, row)
 	}
@@ -152,7 +150,7 @@ func loadMessages(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// eventQuery is the query of the events of the page: what the page has seen of the queue.
+// eventQuery returns the query of the page's event stream: the position in the queue when the page was rendered.
 func (d *messagesView) eventQuery() url.Values {
 	return url.Values{
 		"name": {d.Queue.GetName()}, "id": {strconv.FormatUint(d.Queue.GetId(), 10)},
@@ -161,7 +159,7 @@ func (d *messagesView) eventQuery() url.Values {
 	}
 }
 
-// watchMessages counts the messages that were published since a page was made.
+// watchMessages counts the messages published since the page was rendered.
 func watchMessages(ctx context.Context, v *View) (any, error) {
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -181,18 +179,16 @@ func watchMessages(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// deadReason is why a message is a dead letter.
 func deadReason(l *pb.DeadLetter) string {
 	reason := strings.ToLower(strings.TrimPrefix(l.GetReason().String(), "DEAD_LETTER_REASON_"))
 	return strings.ReplaceAll(reason, "_", " ")
 }
 
-// deadOrigin is where a dead letter comes from.
 func deadOrigin(l *pb.DeadLetter) string {
 	return fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(), l.GetSequence())
 }
 
-// link is the address of another page of messages.
+// link returns the address of another page of messages.
 func (d *messagesView) link(from uint64) string {
 	q := url.Values{"name": {d.Queue.GetName()}}
 	if d.Subscription != "" {
@@ -204,7 +200,6 @@ func (d *messagesView) link(from uint64) string {
 	return "/messages?" + q.Encode()
 }
 
-// browse reads messages.
 func browse(
 	ctx context.Context, queues pb.QueueServiceClient, req *pb.BrowseRequest,
 ) (all []*pb.StoredMessage, err error) {
@@ -226,11 +221,11 @@ func browse(
 	}
 }
 
-// preview is the beginning of a body, on one line.
+// preview returns the start of a body on one line.
 func preview(body []byte) string {
 	more := len(body) > previewBytes
 	part := body[:min(len(body), previewBytes)]
-	if more { // not in the middle of a character
+	if more { // do not split a character
 		for n := len(part); n > max(len(part)-utf8.UTFMax, 0) && !utf8.Valid(part); {
 			n--
 			part = part[:n]
@@ -246,7 +241,7 @@ func preview(body []byte) string {
 	return text
 }
 
-// readable tells whether bytes are text.
+// readable reports whether the body is text.
 func readable(body []byte) bool {
 	if !utf8.Valid(body) {
 		return false
@@ -259,7 +254,7 @@ func readable(body []byte) bool {
 	return true
 }
 
-// fieldsOf lists what a message has beside its body.
+// fieldsOf lists the fields of a message except the body.
 func fieldsOf(s *pb.StoredMessage) (list []field) {
 	m := s.GetMessage()
 	add := func(name, value string) {
@@ -298,7 +293,7 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	return list
 }
 
-// propertyText writes the value of a property that is no text.
+// propertyText formats a property.
 func propertyText(p *pb.PropertyValue) string {
 	switch kind := p.GetKind().(type) {
 	case *pb.PropertyValue_BoolValue:
@@ -313,7 +308,7 @@ func propertyText(p *pb.PropertyValue) string {
 	return ""
 }
 
-// messageView is what the page of a message shows.
+// messageView is the data of the page of a message.
 type messageView struct {
 	rights
 
@@ -324,7 +319,7 @@ type messageView struct {
 	At              time.Time
 	DeliveryCount   uint32
 	Size            int
-	Cut             bool // not all of the body is shown
+	Cut             bool // the body is truncated
 	Text, JSON, Hex string
 	Fields          []field
 }
@@ -378,15 +373,14 @@ func loadMessage(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenView is what the dialogues about chosen messages show.
+// chosenView is the data of dialogs about selected messages.
 type chosenView struct {
 	Queue, Subscription string
 	Count               int
 	Sequences           []string
-	Queues              []string // some names, to choose from
+	Queues              []string // some queue names to choose from
 }
 
-// loadChosen looks at what was chosen.
 func loadChosen(ctx context.Context, v *View) (any, error) {
 	d := &chosenView{
 		Queue: v.Query.Get("name"), Subscription: v.Query.Get("subscription"), Sequences: v.Query["sequence"],
@@ -410,7 +404,7 @@ func loadChosen(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// chosenRanges reads what was chosen.
+// chosenRanges parses the selection.
 func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	for _, text := range v.Query["sequence"] {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -422,14 +416,14 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 	return list, nil
 }
 
-// selection is which messages of a page were chosen.
+// selection is the selected messages of a page.
 type selection struct {
 	queue, subscription string
-	id                  uint64 // of the queue; 0: whichever has the name
+	id                  uint64 // of the queue; 0: the current queue of that name
 	sequences           []*pb.SequenceRange
 }
 
-// chosenMessages reads what was chosen, and gives the service of the active that is to do something with it.
+// chosenMessages parses the selection, and returns the queue service of the active node.
 func chosenMessages(ctx context.Context, v *View) (pb.QueueServiceClient, *selection, error) {
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -453,7 +447,7 @@ func moveChosen(ctx context.Context, v *View) (Done, error) {
 
 func replayChosen(ctx context.Context, v *View) (Done, error) { return move(ctx, v, "") }
 
-// move moves what was chosen to a queue, or back to where it comes from.
+// move moves the selected messages to a queue, or to their original queues.
 func move(ctx context.Context, v *View, to string) (Done, error) {
 	queues, which, err := chosenMessages(ctx, v)
 	if err != nil {
@@ -474,7 +468,7 @@ func move(ctx context.Context, v *View, to string) (Done, error) {
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }
 
-// chosenFrom is the address of the page that an action on messages goes on with: the one that they were chosen on.
+// chosenFrom returns the address of the page on which the messages were selected; it is shown after an action.
 func chosenFrom(v *View) string {
 	page := &messagesView{
 		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),

@@ -13,13 +13,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// switchoverTime is how long a switchover may take before it is undone.
+// switchoverTime is the time after which an incomplete switchover is aborted.
 const switchoverTime = 20 * time.Second
 
-// maxReasonBytes is how long a reason may be.
+// maxReasonBytes limits the length of a reason.
 const maxReasonBytes = 200
 
-// pairPage shows both nodes.
 func pairPage() Page {
 	h := &history{}
 	return Page{
@@ -47,28 +46,27 @@ func pairPage() Page {
 	}
 }
 
-// pairView is what the page Pair shows.
 type pairView struct {
 	rights
 
 	Own   *pb.GetStatusResponse
 	Pair  *pb.PairStatus
-	Alone bool // the node is in no pair
+	Alone bool // the node is not in a pair
 	Nodes []*nodeView
-	// Active and Standby are the nodes of the record; nil if there is none.
+	// Active and Standby are the nodes of the cluster record; nil if missing.
 	Active, Standby *nodeView
 	Link            link
-	Totals          *nodeView // the node whose queues are shown
+	Totals          *nodeView // source of the queue totals
 	Rates, Depth    chart
-	// NoActive: no node serves clients, so that a failover may have to be forced.
+	// NoActive: no node serves clients; a forced failover may be required.
 	NoActive bool
 }
 
-// link is the stream between the nodes.
+// link is the replication stream between the nodes.
 type link struct {
 	State label
 	Lag   []string
-	Left  bool // it goes to the first node
+	Left  bool // the stream goes to the first node
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -107,7 +105,7 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-// charts adds a point to the history of the pair, and makes the charts of it.
+// charts adds a point to the history of the pair and builds its charts.
 func (d *pairView) charts(h *history, now time.Time) {
 	values := make([]*float64, 4)
 	if r := d.Totals.Rates; r != nil {
@@ -128,7 +126,7 @@ func anyServes(nodes []*nodeView) bool {
 	return false
 }
 
-// linkOf says how the stream from the active to the standby is.
+// linkOf describes the state of the stream from the active to the standby.
 func linkOf(d *pairView) (label, []string) {
 	st := d.Active.statusOrNil().GetStandby()
 	switch {
@@ -156,7 +154,7 @@ func (n *nodeView) statusOrNil() *pb.GetStatusResponse {
 	return n.Status
 }
 
-// Disk is how full the filesystem of a node's store is, in percent.
+// Disk returns the used percentage of the filesystem of a node's store.
 func (n *nodeView) Disk() int {
 	st := n.Status.GetStore()
 	if st.GetDiskSize() == 0 {
@@ -165,7 +163,7 @@ func (n *nodeView) Disk() int {
 	return percent(st.GetDiskSize()-min(st.GetDiskFree(), st.GetDiskSize()), st.GetDiskSize())
 }
 
-// DiskClass colours it.
+// DiskClass returns the CSS class for Disk.
 func (n *nodeView) DiskClass() string {
 	st := n.Status.GetStore()
 	switch free, low := st.GetDiskFree(), n.Status.GetDiskLowWatermark(); {
@@ -177,13 +175,13 @@ func (n *nodeView) DiskClass() string {
 	return ""
 }
 
-// Memory is how much of its budget a node uses, in percent.
+// Memory returns the used percentage of a node's memory budget.
 func (n *nodeView) Memory() int {
 	a := n.Status.GetActivity()
 	return percent(a.GetMemoryBytes(), a.GetMemoryBudgetBytes())
 }
 
-// MemoryClass colours it.
+// MemoryClass returns the CSS class for Memory.
 func (n *nodeView) MemoryClass() string {
 	if n.Memory() >= 100 {
 		return "warn"
@@ -191,7 +189,7 @@ func (n *nodeView) MemoryClass() string {
 	return ""
 }
 
-// Trouble is how many conditions of a node are more than information.
+// Trouble returns the number of conditions of a node above severity info.
 func (n *nodeView) Trouble() int {
 	count := 0
 	for _, c := range n.Status.GetConditions() {
@@ -202,7 +200,7 @@ func (n *nodeView) Trouble() int {
 	return count
 }
 
-// switchoverView is what the dialogue of a switchover tells.
+// switchoverView is the data of the switchover dialog.
 type switchoverView struct{ From, To *nodeView }
 
 func loadSwitchover(ctx context.Context, v *View) (any, error) {
@@ -244,7 +242,7 @@ func doResume(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The pair is not paused any more."}, err
 }
 
-// loadForce asks the node what would be lost.
+// loadForce queries the node for the data that a forced failover would lose.
 func loadForce(ctx context.Context, v *View) (any, error) {
 	cc, err := v.Node(ctx, v.Get("node"))
 	if err != nil {
@@ -255,7 +253,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 	})
 }
 
-// by names who asks, for others to read.
+// by names the user who requested an operation, for display to others.
 func (v *View) by() string {
 	by := v.Principal + " (console)"
 	return by[:min(len(by), maxReasonBytes)]

@@ -12,10 +12,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// preparedPerPage is how many prepared transactions one page has.
+// preparedPerPage is the number of prepared transactions per page.
 const preparedPerPage = 100
 
-// preparedPage shows the transactions that wait for the decision of their coordinator.
+// preparedPage shows the transactions that await the decision of their coordinator.
 func preparedPage() Page {
 	return Page{
 		Path: "/prepared", Title: "Prepared transactions", Key: "x", Right: "operate", Template: "prepared", Live: true,
@@ -35,15 +35,13 @@ func preparedPage() Page {
 	}
 }
 
-// preparedView is what the page shows.
 type preparedView struct {
 	Rows  []preparedRow
 	Total uint32
 	Bytes uint64
-	Next  string // address; empty: none
+	Next  string // address; may be empty
 }
 
-// preparedRow is one transaction.
 type preparedRow struct {
 	*pb.PreparedTransaction
 
@@ -72,7 +70,7 @@ func loadPrepared(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// mayDecide fails for a session that may not see the transactions: nor may it decide over them.
+// mayDecide fails for a session that may not list the transactions; it may not decide them either.
 func mayDecide(ctx context.Context, v *View) (any, error) {
 	active, err := v.Active(ctx)
 	if err != nil {
@@ -81,7 +79,7 @@ func mayDecide(ctx context.Context, v *View) (any, error) {
 	return pb.NewQueueServiceClient(active).ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
 }
 
-// decide decides over a transaction in the place of its coordinator.
+// decide commits or rolls back a transaction in place of its coordinator.
 func decide(ctx context.Context, v *View, commit bool) (Done, error) {
 	if _, err := mayDecide(ctx, v); err != nil {
 		return Done{}, err

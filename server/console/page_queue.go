@@ -21,13 +21,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// queueEvery is how often the page of a queue is made, so that what is published is on it within a second.
+// queueEvery is the refresh interval of the page of a queue. It makes published messages visible within a second.
 const queueEvery = 250 * time.Millisecond
 
-// maxTestMessages is how many messages the form publishes at most.
+// maxTestMessages limits the messages published by one form.
 const maxTestMessages = 1000
 
-// queuePage shows one queue.
 func queuePage() Page {
 	h := &history{}
 	return Page{
@@ -53,27 +52,24 @@ func queuePage() Page {
 	}
 }
 
-// queueView is what the page of a queue shows.
 type queueView struct {
 	queueRow
 	rights
 
 	MessagesLink  string
 	Rates, Depth  chart
-	Settings      []configField // those that are set
+	Settings      []configField // only settings that are set
 	Consumers     []consumerRow
-	NoConsumers   string // why they are not shown
+	NoConsumers   string // why consumers are not shown
 	Subscriptions []subscriptionRow
 }
 
-// subscriptionRow is one subscription of a queue.
 type subscriptionRow struct {
 	*pb.Subscription
 
-	Messages string // address of what it has still to acknowledge
+	Messages string // address of the unacknowledged messages
 }
 
-// consumerRow is one consumer of a queue.
 type consumerRow struct {
 	Connection *pb.Connection
 	Stream     *pb.ConnectionStream
@@ -116,7 +112,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	return d, nil
 }
 
-// loadConsumers finds the consumers of a queue, which is for operators.
+// loadConsumers lists the consumers of a queue; this requires the right to operate.
 func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInterface) {
 	list, err := pb.NewConnectionServiceClient(active).ListConnections(ctx, &pb.ListConnectionsRequest{
 		Queue: d.Queue.GetName(), Limit: 200,
@@ -139,7 +135,7 @@ func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInt
 	}
 }
 
-// configView is what the dialogues of a queue show.
+// configView is the data of the dialogs of a queue.
 type configView struct {
 	Queue  *pb.Queue
 	Fields []configField
@@ -263,7 +259,7 @@ func seek(ctx context.Context, v *View) (Done, error) {
 		cmp.Or(req.GetSubscription(), "default"), resp.GetSequence(), formatNumber(resp.GetBacklog()))}, nil
 }
 
-// confirmed checks that the name of the queue was typed.
+// confirmed checks that the user typed the name of the queue.
 func confirmed(v *View) error {
 	if name := v.Query.Get("name"); strings.TrimSpace(v.Get("confirm")) != name {
 		return invalid("Type the name " + name + " to confirm.")

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// queuesPerPage is how many queues one page of the table has.
+// queuesPerPage is the number of queues per page of the table.
 const queuesPerPage = 50
 
 // queuesPage shows all queues, searched, sorted and paged by the active node.
@@ -26,7 +26,6 @@ func queuesPage() Page {
 	}
 }
 
-// queuesView is what the page Queues shows.
 type queuesView struct {
 	rights
 
@@ -37,28 +36,27 @@ type queuesView struct {
 	Search         string
 	Sort           string
 	Descending     bool
-	Previous, Next string // addresses; empty: none
+	Previous, Next string // addresses; may be empty
 	Uncertain      bool
 }
 
-// column of a table that can be sorted.
+// column is a sortable column of a table.
 type column struct {
 	Title, Link string
 	Sorted      string // "ascending", "descending", or empty
 	Numbers     bool
 }
 
-// queueRow is one queue in the table.
 type queueRow struct {
 	Queue                              *pb.Queue
 	Link                               string
 	Published, Delivered, Acknowledged string
 	Oldest                             string
-	Backlog                            uint64 // of the subscription with the most
+	Backlog                            uint64 // largest backlog of a subscription
 	Consumers                          uint32
 }
 
-// queueSorts are the columns that the node can sort by.
+// queueSorts is the columns that the node can sort by.
 var queueSorts = []struct { //nolint:gochecknoglobals // a table
 	name, title string
 	order       pb.QueueOrder
@@ -121,7 +119,7 @@ func loadQueues(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// link is the address of another part or order of the table.
+// link returns the address of another page or order of the table.
 func (d *queuesView) link(sort string, descending bool, page int) string {
 	q := url.Values{}
 	if d.Search != "" {
@@ -145,7 +143,7 @@ func (d *queuesView) link(sort string, descending bool, page int) string {
 func (d *queuesView) columns() {
 	for _, s := range queueSorts {
 		c := column{Title: s.title, Numbers: s.numbers}
-		descending := s.numbers // the largest is what one looks for
+		descending := s.numbers // show the largest values first
 		if s.name == d.Sort {
 			c.Sorted, descending = "ascending", !d.Descending
 			if d.Descending {
@@ -173,7 +171,7 @@ func newQueueRow(q *pb.Queue) queueRow {
 	return row
 }
 
-// rateText writes something per second; a dash while it is not known.
+// rateText formats a rate per second, or a dash if unknown.
 func rateText(perSecond *float64) string {
 	if perSecond == nil {
 		return "–"
@@ -181,7 +179,6 @@ func rateText(perSecond *float64) string {
 	return units.Rate(*perSecond)
 }
 
-// queueLink is the address of a page about a queue.
 func queueLink(path, name string) string { return path + "?" + url.Values{"name": {name}}.Encode() }
 
 func createQueue(ctx context.Context, v *View) (Done, error) {

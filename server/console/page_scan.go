@@ -9,21 +9,20 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// scanPage shows what the last scan of a node has found.
+// scanPage shows the result of the last scan of a node.
 func scanPage() Page {
 	return Page{
 		Path: "/scan", Title: "Scan", Right: "operate", Template: "scan", Hidden: true, Under: "/store", Load: loadScan,
 	}
 }
 
-// scanView is what the page Scan shows.
 type scanView struct {
 	Node   *nodeView
 	Result *pb.ScanResult
 	Chart  *chart
 }
 
-// chart is what console.js draws.
+// chart is the input of the chart code in console.js.
 type chart struct {
 	Kind   string   `json:"kind"`
 	Unit   string   `json:"unit"`
@@ -34,7 +33,6 @@ type chart struct {
 	Height int      `json:"height,omitempty"`
 }
 
-// series of a chart.
 type series struct {
 	Label  string     `json:"label"`
 	Values []*float64 `json:"values"`
@@ -63,14 +61,14 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	if d.Result.GetCurrent() == 0 {
-		d.Result = nil // there was none
+		d.Result = nil // no scan result
 		return d, nil
 	}
 	d.Chart = histogram(d.Result.GetHistogram())
 	return d, nil
 }
 
-// histogram draws messages by size.
+// histogram charts the number of messages by size.
 func histogram(buckets []*pb.SizeBucket) *chart {
 	c := &chart{Kind: "bars", Unit: "number", XLabel: "size up to", Series: []series{{Label: "messages"}}}
 	for i, b := range buckets {
@@ -82,7 +80,7 @@ func histogram(buckets []*pb.SizeBucket) *chart {
 	return c
 }
 
-// Share is how much of the largest candidate's file a candidate takes, in percent.
+// Share returns the size of a candidate as a percentage of the largest candidate.
 func (d *scanView) Share(c *pb.PageSizeCandidate) int {
 	var most uint64
 	for _, other := range d.Result.GetCandidates() {
@@ -91,7 +89,7 @@ func (d *scanView) Share(c *pb.PageSizeCandidate) int {
 	return percent(c.GetFileBytes(), most)
 }
 
-// Waste is what of a candidate's file is no message, in words.
+// Waste describes the part of a candidate's file that holds no messages.
 func (*scanView) Waste(c *pb.PageSizeCandidate) string {
 	return fmt.Sprintf("%d %%", percent(c.GetWasteBytes(), c.GetFileBytes()))
 }

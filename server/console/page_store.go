@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// storePage shows what the nodes' stores use, and what is done with them.
+// storePage shows the storage usage of the nodes and their store operations.
 func storePage() Page {
 	return Page{
 		Path: "/store", Title: "Store", Key: "s", Right: "operate", Template: "store", Live: true, Load: loadStore,
@@ -37,7 +37,6 @@ func storePage() Page {
 	}
 }
 
-// storeView is what the page Store shows.
 type storeView struct {
 	Nodes    []*nodeView
 	Alone    bool
@@ -84,7 +83,6 @@ type planView struct {
 	Node    string
 }
 
-// step of a plan.
 type step struct {
 	Title string
 	State label
@@ -127,7 +125,7 @@ func viewPlan(p *pb.Plan, nodes []*nodeView) *planView {
 	return d
 }
 
-// planSteps are the steps of a plan, each with how it is.
+// planSteps returns the steps of a plan with their states.
 func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeView) []step {
 	first := p.GetFirstActive()
 	other := ""
@@ -139,7 +137,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	done := len(p.GetDoneNodes())
 	switching := p.GetState() == pb.PlanState_PLAN_STATE_SWITCHING
 	finished := p.GetState() == pb.PlanState_PLAN_STATE_DONE
-	at := done * 2 // the step that is under way: work, switch, work, switch back
+	at := done * 2 // the current step: work, switch, work, switch back
 	if done == 1 && !switching && p.GetNode() != first {
 		at = 1
 	}
@@ -177,20 +175,20 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	return steps
 }
 
-// Used is how full a node's page file is, in percent.
+// Used returns the used percentage of a node's page file.
 func (n *nodeView) Used() int {
 	return percent(n.Status.GetStore().GetPagesUsed(), n.Status.GetStore().GetPages())
 }
 
-// UsedBytes and FreeBytes are the parts of a node's page file.
+// UsedBytes returns the used bytes of a node's page file.
 func (n *nodeView) UsedBytes() uint64 {
 	return n.Status.GetStore().GetPagesUsed() * uint64(n.Status.GetStore().GetPageSize())
 }
 
-// FreeBytes is what of a node's page file is free.
+// FreeBytes returns the free bytes of a node's page file.
 func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
 
-// OldFile tells whether a node keeps the page file that a rewrite has replaced.
+// OldFile returns the size of the page file kept after a rewrite; 0 if none is kept.
 func (n *nodeView) OldFile() uint64 {
 	for _, l := range n.Status.GetStore().GetLeftBehind() {
 		if l.GetKind() == "old-page-file" {
@@ -200,7 +198,7 @@ func (n *nodeView) OldFile() uint64 {
 	return 0
 }
 
-// maintenance is the service of the node that a request names.
+// maintenance returns the client of the node named in the request.
 func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, error) {
 	cc, err := v.Node(ctx, v.Get("node"))
 	if err != nil {
@@ -209,7 +207,7 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-// loadNodeName gives the name of the node that a dialogue is about.
+// loadNodeName returns the name of the node of a dialog.
 func loadNodeName(ctx context.Context, v *View) (any, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
@@ -223,7 +221,7 @@ func loadNodeName(ctx context.Context, v *View) (any, error) {
 	return nil, invalid("The pair has no such node.")
 }
 
-// nodeName is the name of the node that a request names.
+// nodeName returns the name of the node named in the request.
 func (v *View) nodeName(ctx context.Context) string {
 	n, err := loadNodeName(ctx, v)
 	if err != nil {
@@ -268,7 +266,7 @@ func doScan(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The scan has begun.", Goto: "/store"}, err
 }
 
-// shrinkView is what the dialogue of a shrink tells.
+// shrinkView is the data of the shrink dialog.
 type shrinkView struct {
 	Node *nodeView
 	R    *pb.ShrinkResponse
@@ -338,7 +336,7 @@ func doCancelPlan(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The plan stops at the next safe point."}, err
 }
 
-// doStopTask cancels an operation of this console. Who may not operate cannot do it.
+// doStopTask cancels an operation of this console. It requires the right to operate.
 func doStopTask(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
 	if err != nil {

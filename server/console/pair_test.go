@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// pairNode is one node of a pair, with its console.
+// pairNode is one node of a pair with its console.
 type pairNode struct {
 	*browser
 
@@ -26,7 +26,7 @@ type pairNode struct {
 	stop  func()
 }
 
-// startPair runs two nodes whose record is in memory; the first is active.
+// startPair runs two nodes with an in-memory cluster record; the first is active.
 func startPair(t *testing.T) (active, standby *pairNode) {
 	t.Helper()
 	return startPairWith(t, func(*config.Config) {}, func(*browser) {})
@@ -59,8 +59,8 @@ func startPairWith(
 	return active, standby
 }
 
-// showsOther waits until a node's page shows the other one, with the address of its console, and that it answers: on a
-// busy machine it may not at once, and the page says so.
+// showsOther waits until the page of a node shows the other node as responding, with the address of its console. On a
+// busy host the first status query may time out.
 func (n *pairNode) showsOther(other *pairNode) (page string) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -70,7 +70,7 @@ func (n *pairNode) showsOther(other *pairNode) (page string) {
 	return page
 }
 
-// TestStandby: its console shows the pair, passes on to the active what that has to do, and has the roles switched.
+// The console of the standby shows the pair, forwards calls to the active, and triggers a switchover.
 func TestStandby(t *testing.T) { simulated(t, testStandby) }
 
 func testStandby(t *testing.T) {
@@ -105,8 +105,7 @@ func testStandby(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 }
 
-// TestDeadNode: a node that is gone is shown within two seconds on a page that is open, and a failover can be forced
-// when no node is active.
+// An open page shows a dead node within two seconds. A failover can be forced when no node is active.
 func TestDeadNode(t *testing.T) { simulated(t, testDeadNode) }
 
 func testDeadNode(t *testing.T) {
@@ -123,7 +122,7 @@ func testDeadNode(t *testing.T) {
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			select {
-			case events <- lines.Text(): // what comes in one piece need not be read in one
+			case events <- lines.Text(): // one write may be split over several reads
 			case <-ctx.Done():
 				return
 			}

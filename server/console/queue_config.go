@@ -14,19 +14,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// configField is one field of the form of a queue's configuration.
+// configField is one field of the form of a queue configuration.
 type configField struct {
 	Name, Label, Hint, Value string
-	Check                    bool // yes or no
+	Check                    bool // checkbox
 	Checked                  bool
-	Options                  []string // if not nil: one of them
-	New                      bool     // can only be said when the queue is made
+	Options                  []string // choices, if not nil
+	New                      bool     // can be set only at creation
 }
 
-// overflows are the values of QueueConfig.overflow by name.
+// overflows is the values of QueueConfig.overflow by name.
 var overflows = []string{"reject", "drop-head", "dead-letter-head"} //nolint:gochecknoglobals // a constant
 
-// configFields makes the fields of a form from a configuration.
+// configFields returns the form fields for a configuration.
 func configFields(c *pb.QueueConfig) []configField {
 	count := func(n uint64) string {
 		if n == 0 {
@@ -84,7 +84,7 @@ func configFields(c *pb.QueueConfig) []configField {
 	}
 }
 
-// formReader reads fields of a form; the first that is wrong counts.
+// formReader parses the fields of a form and keeps the first error.
 type formReader struct {
 	v   *View
 	err error
@@ -132,7 +132,7 @@ func (r *formReader) duration(name string) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// parseBytes reads a size in bytes, with or without one of the units up to TiB.
+// parseBytes parses a size in bytes with an optional unit up to TiB.
 func parseBytes(text string) (uint64, error) {
 	factor := uint64(1)
 	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -147,7 +147,7 @@ func parseBytes(text string) (uint64, error) {
 	return n * factor, err
 }
 
-// readConfig reads the form of a configuration. What can only be said of a new queue is read for one alone.
+// readConfig parses the form of a configuration. Fields that can be set only at creation are read only if isNew.
 func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	r := formReader{v: v}
 	c.MaxMessages, c.MaxBytes = r.number("max_messages", 1<<62), r.size("max_bytes")

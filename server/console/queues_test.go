@@ -15,15 +15,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// untilActive waits until the node serves clients.
 func (b *browser) untilActive() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool { return b.get("/queues").code == http.StatusOK }, patience,
 		5*time.Millisecond)
 }
 
-// TestQueuePages: queues are made, listed, searched and paged, messages published, shown, moved and deleted, and queues
-// configured, purged and deleted.
+// Queues are created, listed, searched, paged, configured, purged and deleted; messages are published, shown, moved and
+// deleted.
 func TestQueuePages(t *testing.T) { simulated(t, testQueuePages) }
 
 func testQueuePages(t *testing.T) {
@@ -100,7 +99,7 @@ func testQueuePages(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/queue?name=Prices%2Feu").code)
 }
 
-// TestConnectionAndPreparedPages: connections are shown and closed; prepared transactions are shown and decided.
+// Connections are shown and closed; prepared transactions are shown and decided.
 func TestConnectionAndPreparedPages(t *testing.T) { simulated(t, testConnectionAndPreparedPages) }
 
 func testConnectionAndPreparedPages(t *testing.T) {
@@ -135,7 +134,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, b.get("/prepared").body, "No transaction waits")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
-	// The node may not have noticed yet that the connection is gone that startNode has asked its health over.
+	// The node may not yet have noticed that the connection used by startNode for the health check is closed.
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1

@@ -24,14 +24,13 @@ import (
 //go:embed templates/*.html assets/*
 var files embed.FS
 
-// asset is a file that browsers load.
+// asset is a static file.
 type asset struct {
 	body    []byte
 	kind    string
-	version string // of its content
+	version string // hash of the content
 }
 
-// loadAssets reads all assets.
 func loadAssets() (map[string]asset, error) {
 	entries, err := fs.ReadDir(files, "assets")
 	if err != nil {
@@ -55,7 +54,7 @@ func loadAssets() (map[string]asset, error) {
 	return all, nil
 }
 
-// serveAsset answers with an asset. It needs no session: there is nothing in it but the program.
+// serveAsset serves an asset. It requires no session, since assets contain only program files.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	a, ok := s.assets[r.PathValue("name")]
 	if !ok {
@@ -75,7 +74,7 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(a.body)
 }
 
-// loadTemplates parses the templates: each page's file together with the layout and the common parts.
+// loadTemplates parses the templates: the file of each page together with the layout and the common parts.
 func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Template, error) {
 	functions := functions()
 	functions["asset"] = func(name string) (string, error) {
@@ -110,7 +109,7 @@ func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Te
 	return sets, nil
 }
 
-// render answers with a template. Nothing is sent before all of it could be made.
+// render executes a template and sends the result. It sends nothing if the template fails.
 func (s *Server) render(w http.ResponseWriter, code int, file, name string, data any) {
 	set := s.templates[file]
 	if set == nil {
@@ -127,17 +126,17 @@ func (s *Server) render(w http.ResponseWriter, code int, file, name string, data
 	_, _ = w.Write(b.Bytes())
 }
 
-// broken answers that the console itself has failed.
+// broken responds with an internal error of the console.
 func (s *Server) broken(w http.ResponseWriter, err error) {
 	s.o.Logger.Error("a page cannot be made", zap.Error(err))
 	http.Error(w, "The page could not be made; the log of the node says why.", http.StatusInternalServerError)
 }
 
-// trigger is the value of a header that has a page raise an event with a text.
+// trigger returns the value of a header that raises an event with a text in the page.
 func trigger(name, text string) string {
 	raw, err := json.Marshal(map[string]map[string]string{name: {"text": text}})
 	if err != nil {
-		return name // it cannot be: these are strings
+		return name // unreachable: strings always encode
 	}
 	var b strings.Builder
 	for _, r := range string(raw) {

@@ -8,14 +8,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// rights are the rights of a session by name: those on the pair, and those on the queue that the page is about, or on
-// any queue. Pages use them only to leave out actions that would be refused: the services check every call.
+// rights is the rights of a session by name: those on the pair, and those on the queue of the page, or on any queue.
+// Pages use them only to omit actions that would be refused: the services check every call.
 type rights map[string]bool
 
 // May reports whether the session has a right.
 func (r rights) May(right string) bool { return r[right] }
 
-// whoAmI returns the identity of the session as this node authenticates it. It asks once for a view.
+// whoAmI returns the identity of the session as this node authenticates it. The result is cached in the view.
 func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	v.whoMu.Lock()
 	defer v.whoMu.Unlock()
@@ -29,7 +29,6 @@ func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	return v.who, nil
 }
 
-// rights returns the rights of the session.
 func (v *View) rights(ctx context.Context) (rights, error) {
 	who, err := v.whoAmI(ctx)
 	if err != nil {
@@ -42,8 +41,8 @@ func (v *View) rights(ctx context.Context) (rights, error) {
 	return may, nil
 }
 
-// offered returns the pages of the menu that a session may see. Pages about queues are offered to every session: the
-// node lists only those queues that it may see.
+// offered returns the menu pages that a session may see. Pages about queues are offered to every session, since the
+// node lists only the queues that the session may see.
 func (s *Server) offered(may rights) (menu []*Page) {
 	for i := range s.pages {
 		p := &s.pages[i]

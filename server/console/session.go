@@ -13,29 +13,28 @@ import (
 )
 
 const (
-	// maxSessions bounds the memory; the one that was idle for longest makes room.
+	// maxSessions limits memory; the least recently used session is evicted.
 	maxSessions = 1000
-	// sessionIdle and sessionLife end a session: so long after its last request, and after its beginning.
+	// A session ends sessionIdle after its last request, and at most sessionLife after sign-in.
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
-	// idBytes of a session's id, and of its other secrets.
+	// idBytes is the length of a session ID and of the other secrets.
 	idBytes = 32
-	// sessionCookie names the session, entryCookie holds the secret of the form to sign in, and themeCookie is set by
-	// the page: dark or light. Over TLS the first two have a prefix with which a browser takes them from this host
-	// only.
+	// sessionCookie holds the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark
+	// or light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
 	securePrefix  = "__Host-"
 )
 
-// session is what a browser has signed in for. It is not changed after it was made, but for what its mutex guards.
+// session is the sign-in of a browser. It is immutable except for the fields guarded by mu.
 type session struct {
-	key       [sha256.Size]byte // of its id
+	key       [sha256.Size]byte // SHA-256 of the ID
 	principal string
-	method    string // as WhoAmI says it
-	token     string // shown in each call; empty: none
-	// certificate that the browser has to show, by its SHA-256; zero: none.
+	method    string // as in WhoAmI
+	token     string // sent with each call; may be empty
+	// certificate is the SHA-256 of the certificate required from the browser; zero: none.
 	certificate [sha256.Size]byte
 	csrf        string
 	began       time.Time
@@ -45,19 +44,19 @@ type session struct {
 	notice string // shown once
 }
 
-// identity tells sessions apart that may see different things.
+// identity returns a key that differs for sessions with different rights.
 func (s *session) identity() [sha256.Size]byte {
 	return sha256.Sum256([]byte(s.method + "\x00" + s.principal + "\x00" + s.token + "\x00" + string(s.certificate[:])))
 }
 
-// say keeps a line for the next page.
+// say stores a notice for the next page.
 func (s *session) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notice = text
 }
 
-// said takes that line.
+// said returns the notice and clears it.
 func (s *session) said() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,13 +65,13 @@ func (s *session) said() string {
 	return text
 }
 
-// holds tells whether a secret of a request is the session's own.
+// holds reports whether the CSRF secret of a request matches the session.
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
-// equal compares secrets.
+// equal compares secrets in constant time.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// sessions are those that there are. They are kept in memory: after a restart of the node one signs in again.
+// sessions is the sessions in memory. After a restart of the node, users sign in again.
 type sessions struct {
 	now func() time.Time
 
@@ -84,14 +83,14 @@ func newSessions(now func() time.Time) *sessions {
 	return &sessions{now: now, all: make(map[[sha256.Size]byte]*session)}
 }
 
-// secret makes a random one.
+// secret returns a random secret.
 func secret() string {
 	var b [idBytes]byte
-	_, _ = rand.Read(b[:]) // it cannot fail
+	_, _ = rand.Read(b[:]) // never returns an error
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// begin makes a session of what it is to be, and returns its id.
+// begin creates a session from a template and returns its ID.
 func (s *sessions) begin(as *session) (id string) {
 	id = secret()
 	now := s.now()
@@ -103,7 +102,7 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// forget drops those that are over, and one more if there are too many. mu is held.
+// forget removes ended sessions, and one more if the limit is exceeded. mu is held.
 func (s *sessions) forget(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
@@ -123,15 +122,15 @@ func (s *sessions) forget(now time.Time) {
 	}
 }
 
-// over tells when a session was used last, and whether it has ended.
+// over returns the time of last use, and whether the session has ended.
 func (s *session) over(now time.Time) (used time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used, now.Sub(s.used) >= sessionIdle || now.Sub(s.began) >= sessionLife
 }
 
-// find returns the session of an id; nil if there is none. A request that a person has made keeps it from ending;
-// those that a page makes by itself do not.
+// find returns the session with an ID, or nil. A request by the user extends the session; automatic requests of a page
+// do not.
 func (s *sessions) find(id string, byPerson bool) *session {
 	key, now := sha256.Sum256([]byte(id)), s.now()
 	s.mu.Lock()
@@ -152,7 +151,7 @@ func (s *sessions) find(id string, byPerson bool) *session {
 	return one
 }
 
-// alive tells whether a session has not ended.
+// alive reports whether a session has not ended.
 func (s *sessions) alive(one *session) bool {
 	now := s.now()
 	s.mu.Lock()
@@ -161,15 +160,14 @@ func (s *sessions) alive(one *session) bool {
 	return s.all[one.key] == one && !over
 }
 
-// end drops a session.
 func (s *sessions) end(one *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, one.key)
 }
 
-// cookieName is that of one of the cookies. Browsers do not tell ports apart: the nodes of one machine have a name
-// each.
+// cookieName returns the name of a cookie. Browsers share cookies between ports, so each node of one host uses its own
+// name.
 func (s *Server) cookieName(base string) string {
 	if s.o.TLS != nil {
 		base = securePrefix + base
@@ -177,14 +175,14 @@ func (s *Server) cookieName(base string) string {
 	return base + "_" + s.port
 }
 
-// cookie makes one that scripts cannot read and that other sites' requests do not carry.
+// cookie creates a cookie that scripts cannot read and that is not sent with cross-site requests.
 func (s *Server) cookie(name, value string) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.o.TLS != nil, SameSite: http.SameSiteStrictMode,
 	}
 }
 
-// noCookie takes a cookie away.
+// noCookie returns a cookie that deletes the named one.
 func (s *Server) noCookie(name string) *http.Cookie {
 	c := s.cookie(name, "") //nolint:gosec // see cookie
 	c.MaxAge = -1

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/console"
 )
 
-// clock is a clock that a test moves.
+// clock is a manual clock.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }

@@ -21,28 +21,27 @@ import (
 	"github.com/lockstep-mq/lockstep/server/inprocess"
 )
 
-// signInTimeout bounds the check of what was shown: the keys of an issuer may have to be fetched.
+// signInTimeout limits the check of credentials, which may fetch the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-// signInData is what the page to sign in shows.
 type signInData struct {
 	Layout
 
-	Entry       string // the secret of the form
-	To          string // page to go on with
-	Certificate string // whose certificate the browser has shown; empty: none
+	Entry       string // secret of the form
+	To          string // page after sign-in
+	Certificate string // subject of the client certificate; may be empty
 	Failed      *failure
-	Failure     *failure // always nil: the form is shown, with what has failed
+	Failure     *failure // always nil: failures are shown in the form
 	Dialog      string   // always empty
 }
 
-// open tells whether everybody may do everything.
+// open reports whether access is unrestricted.
 func (s *Server) open(r *http.Request) bool {
 	who, err := s.whoIs(r, "")
 	return err == nil && who.GetOpen()
 }
 
-// whoIs asks the node whom it takes a browser for that shows a token, or none.
+// whoIs returns the identity that the node assigns to a browser with a token, or without one.
 func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
 	key, leave := s.caller(r)
 	defer leave()
@@ -52,7 +51,7 @@ func (s *Server) whoIs(r *http.Request, token string) (*pb.WhoAmIResponse, error
 	return pb.NewAccessServiceClient(s.o.Link).WhoAmI(ctx, &pb.WhoAmIRequest{})
 }
 
-// withToken shows a token in calls.
+// withToken adds a token to the metadata of calls.
 func withToken(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
@@ -60,7 +59,6 @@ func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 }
 
-// showSignIn shows the form to sign in.
 func (s *Server) showSignIn(w http.ResponseWriter, r *http.Request) {
 	if s.sessionOf(r) != nil {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -79,7 +77,7 @@ func (s *Server) signInForm(w http.ResponseWriter, r *http.Request, code int, f 
 	s.render(w, code, "sign-in", "page", &d)
 }
 
-// holder names the certificate that a browser has shown.
+// holder returns the subject of the client certificate.
 func holder(r *http.Request) string {
 	if certificateOf(r) == [sha256.Size]byte{} {
 		return ""
@@ -94,7 +92,7 @@ func nameOf(c *x509.Certificate) string {
 	return "serial number " + c.SerialNumber.String()
 }
 
-// localPath is a path of this port, or the first page for anything else.
+// localPath returns path if it is a path of this port, else the first page.
 func localPath(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
 		return "/"
@@ -102,7 +100,7 @@ func localPath(path string) string {
 	return path
 }
 
-// signIn begins a session for what the form shows: a token, or that the certificate of the connection is to be used.
+// signIn creates a session from a token, or from the certificate of the connection.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "The form is too large or broken"})
@@ -154,7 +152,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // it is a path of this port
 }
 
-// waitOf is how long the address of a request has to wait.
+// waitOf returns how long the address of a request must wait.
 func (s *Server) waitOf(r *http.Request) float64 {
 	a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
 	if err != nil {
@@ -163,7 +161,6 @@ func (s *Server) waitOf(r *http.Request) float64 {
 	return s.o.SignInWait(a)
 }
 
-// signOut ends the session.
 func (s *Server) signOut(w http.ResponseWriter, r *http.Request, one *session) {
 	s.sessions.end(one)
 	http.SetCookie(w, s.noCookie(s.cookieName(sessionCookie)))

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestMapAndCheck: the map of the page file is drawn and told in figures; a save-set is checked, and what was found is
-// beside it, good and bad.
+// The map of the page file is shown as a drawing and as a table. The result of a backup verification is shown next to
+// the backup, for valid and invalid backups.
 func TestMapAndCheck(t *testing.T) { simulated(t, testMapAndCheck) }
 
 func testMapAndCheck(t *testing.T) {

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// maxRunning bounds the operations that the console waits for at the same time.
+	// maxRunning limits concurrent operations of the console.
 	maxRunning = 4
-	// keptTasks is how many that have ended are remembered.
+	// keptTasks is the number of finished operations kept.
 	keptTasks = 12
-	// taskTime bounds one operation.
+	// taskTime limits the duration of one operation.
 	taskTime = 12 * time.Hour
 )
 
-// errBusy is returned when the console waits for too many operations.
+// errBusy is returned when too many operations are running.
 var errBusy = errors.New("the console waits for " + strconv.Itoa(maxRunning) + " operations already")
 
-// tasks are the operations that were begun on a page and take longer than a request may: scans, backups, jobs. They go
-// on when the page is closed, and end with the node.
+// tasks is the operations started on a page that take longer than a request may: scans, backups, jobs. They continue
+// when the page is closed, and end with the node.
 type tasks struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // it ends all tasks
@@ -39,26 +39,25 @@ type tasks struct {
 	last int
 }
 
-// task is one of them.
 type task struct {
 	ID, Title, Node, Who string
 	Began, Ended         time.Time
 	Progress             *pb.Progress
-	Outcome              string   // what it did
-	Failure              *failure // why it did not
-	Link                 string   // where the outcome is shown; empty: nowhere
-	Set                  string   // save-set that is checked; empty: it is no check
+	Outcome              string   // result text
+	Failure              *failure // nil if successful
+	Link                 string   // page with the result; may be empty
+	Set                  string   // backup that is verified; may be empty
 
 	cancel context.CancelFunc
 }
 
-// Running tells whether it has not ended.
+// Running reports whether the task has not ended.
 func (t task) Running() bool { return t.Ended.IsZero() }
 
-// Percent is how far it is; 0 if that is not known.
+// Percent returns the progress; 0 if unknown.
 func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
 
-// Took is how long it runs or has run.
+// Took returns the duration so far.
 func (t task) Took() time.Duration {
 	if t.Running() {
 		return time.Since(t.Began)
@@ -72,7 +71,7 @@ func newTasks(s *Server) *tasks {
 	return t
 }
 
-// list has all tasks, as they are now.
+// list returns copies of all tasks.
 func (t *tasks) list() []task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +82,7 @@ func (t *tasks) list() []task {
 	return list
 }
 
-// stop cancels a task that runs.
+// stop cancels a running task.
 func (t *tasks) stop(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,11 +95,11 @@ func (t *tasks) stop(id string) error {
 	return invalid("It has ended already.")
 }
 
-// operation is what a task does. tell is told how far it is; the text says what it did.
+// operation executes a task. It reports progress to tell and returns the result text.
 type operation func(ctx context.Context, v *View, tell func(*pb.Progress)) (string, error)
 
-// begin begins a task for the session of a view, if that may operate: all operations need it, and who lacks it is to be
-// told at once.
+// begin starts a task for the session of a view. It checks the right to operate first: all operations need it, and the
+// error must be returned to the caller.
 func (v *View) begin(ctx context.Context, what task, do operation) error { //nolint:contextcheck // it goes on
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
@@ -158,7 +157,7 @@ func (v *View) begin(ctx context.Context, what task, do operation) error { //nol
 	return nil
 }
 
-// stream reads the answers of an operation until the last one.
+// stream reads the responses of an operation until the last one.
 func stream[R any](in interface{ Recv() (*R, error) }, each func(*R) (last bool)) error {
 	for {
 		r, err := in.Recv()
@@ -171,5 +170,5 @@ func stream[R any](in interface{ Recv() (*R, error) }, each func(*R) (last bool)
 	}
 }
 
-// isEnd tells whether a stream has ended as it should.
+// isEnd reports whether a stream ended normally.
 func isEnd(err error) bool { return errors.Is(err, io.EOF) }

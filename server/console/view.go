@@ -20,20 +20,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// otherTimeout bounds the question to the other node how it is: one that does not answer is to be shown as such within
-// two seconds.
+// otherTimeout limits the status query to the other node: an unresponsive node must be shown as such within two
+// seconds.
 const otherTimeout = 700 * time.Millisecond
 
 // errNoActive is returned when no node is known to be active.
 var errNoActive = errors.New("no node is active now")
 
-// View is what a page or an action is made for: what was asked, and connections over which calls have the rights of the
-// session, and no others.
+// View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
+// session.
 type View struct {
-	// Query of the page; Form has what was filled in, for an action.
+	// Query of the page; Form has the submitted values of an action.
 	Query, Form url.Values
-	// Principal of the session.
-	Principal string
+	Principal   string
 
 	server *Server
 	from   inprocess.Caller
@@ -50,7 +49,7 @@ type View struct {
 	asked   []*nodeView
 }
 
-// Get is a value of the form, or of the query.
+// Get returns a value of the form, or of the query.
 func (v *View) Get(name string) string {
 	if v.Form.Has(name) {
 		return v.Form.Get(name)
@@ -58,14 +57,14 @@ func (v *View) Get(name string) string {
 	return v.Query.Get(name)
 }
 
-// Own is the connection to this node's services.
+// Own returns the connection to the services of this node.
 func (v *View) Own() grpc.ClientConnInterface {
 	return conn{v.server.o.Link, func(ctx context.Context) context.Context {
 		return withToken(inprocess.As(ctx, v.key), v.token)
 	}, func(err error) error { return err }}
 }
 
-// Status of this node. It is asked for once for a view.
+// Status returns the status of this node, cached in the view.
 func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -79,7 +78,7 @@ func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return v.status, nil
 }
 
-// Active is the connection to the services of the active node, which most calls are for.
+// Active returns the connection to the services of the active node, which handles most calls.
 func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
 	st, err := v.Status(ctx)
 	if err != nil {
@@ -96,7 +95,7 @@ func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
 	return nil, errNoActive
 }
 
-// Node is the connection to the services of the node with that UUID or name; empty: this one.
+// Node returns the connection to the services of the node with that UUID or name; empty: this node.
 func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface, error) {
 	if node == "" {
 		return v.Own(), nil
@@ -136,15 +135,15 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 	}
 	forwarding := v.token == "" && v.Principal != "anonymous"
 	return conn{cc, as, func(err error) error {
-		if forwarding && status.Code(err) == codes.Unauthenticated { // a release that takes no forwarded calls
+		if forwarding && status.Code(err) == codes.Unauthenticated { // a release without forwarded calls
 			return &otherConsole{err: err, node: n}
 		}
 		return err
 	}}, nil
 }
 
-// forOther returns the credentials of the session for calls to the other node: its token, or, for a session that was
-// signed in with a certificate, the principal as this node has authenticated it now.
+// forOther returns the credentials of the session for calls to the other node: its token or, for a session signed in
+// with a certificate, the principal as authenticated by this node now.
 func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
 	if v.token != "" || v.Principal == "anonymous" {
 		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil
@@ -167,22 +166,22 @@ func (v *View) forOther(ctx context.Context) (as func(context.Context) context.C
 	return func(ctx context.Context) context.Context { return metadata.NewOutgoingContext(ctx, md) }, nil
 }
 
-// otherConsole is returned when something has to be done at the console of another node.
+// otherConsole is returned when an action is possible only at the console of another node.
 type otherConsole struct {
 	err     error
 	node    *pb.NodeStatus
-	console string // where that one is; empty: not known
+	console string // its address; empty: unknown
 }
 
 func (e *otherConsole) Error() string {
 	return fmt.Sprintf("node %s: %v", e.node.GetName(), e.err)
 }
 
-// Unwrap returns what is below.
+// Unwrap returns the cause.
 func (e *otherConsole) Unwrap() error { return e.err }
 
-// OtherStatus is what another node is and knows, if it answers now. A session that may have the status of this node may
-// have that of the other one.
+// OtherStatus queries the status of another node. A session that may read the status of this node may read that of the
+// other one.
 func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatusResponse, error) {
 	if _, err := v.Status(ctx); err != nil {
 		return nil, err
@@ -192,25 +191,25 @@ func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatus
 	return v.server.o.OtherStatus(ctx, n.GetAddress())
 }
 
-// serving tells whether a node in a role answers clients.
+// serving reports whether a node in a role serves clients.
 func serving(r pb.Role) bool {
 	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
 }
 
-// conn shows in each call who it is for.
+// conn adds the credentials of the session to each call.
 type conn struct {
 	grpc.ClientConnInterface
 
 	as     func(context.Context) context.Context
-	failed func(error) error // makes of an error of a call what is returned
+	failed func(error) error // converts the error of a call
 }
 
-// Invoke makes a call.
+// Invoke makes a unary call.
 func (c conn) Invoke(ctx context.Context, method string, args, reply any, o ...grpc.CallOption) error {
 	return c.failed(c.ClientConnInterface.Invoke(c.as(ctx), method, args, reply, o...))
 }
 
-// NewStream begins a call with a stream.
+// NewStream starts a streaming call.
 func (c conn) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

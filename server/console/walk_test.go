@@ -18,13 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/server/console"
 )
 
-// htmx marks a request as one of the script of a page.
+// htmx marks a request as sent by the script of a page.
 func htmx(r *http.Request) { r.Header.Set("Hx-Request", "true") }
 
-// inScript is what the policy of a page forbids.
+// inScript matches markup that the content security policy forbids.
 var inScript = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
 
-// requireSafe looks at the headers and the text of an answer.
+// requireSafe checks the headers and the text of a response.
 func requireSafe(t *testing.T, a answer) {
 	t.Helper()
 	csp := a.head.Get("Content-Security-Policy")
@@ -40,8 +40,8 @@ func requireSafe(t *testing.T, a answer) {
 	require.Empty(t, inScript.FindString(a.body))
 }
 
-// TestEveryRoute: each page and dialogue declares its right, has the policy and nothing that it forbids, loads nothing
-// from elsewhere, and no form is accepted without the session's secret.
+// Each page and dialog declares its right, has the policy, contains nothing that the policy forbids and loads nothing
+// from other hosts. No form is accepted without the secret of the session.
 func TestEveryRoute(t *testing.T) { simulated(t, testEveryRoute) }
 
 func testEveryRoute(t *testing.T) {
@@ -93,7 +93,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// act does an action as a page does it, and wants it done.
+// act executes an action as a page does, and requires success.
 func (b *browser) act(at string, form url.Values) answer {
 	b.t.Helper()
 	form = cloneForm(form)
@@ -113,7 +113,7 @@ func cloneForm(form url.Values) url.Values {
 
 var madeToken = regexp.MustCompile(`lsk_[A-Za-z0-9_-]{43}`)
 
-// makeToken makes a token on the page.
+// makeToken creates a token on the page.
 func (b *browser) makeToken(name, principal string) string {
 	b.t.Helper()
 	a := b.act("/access/token", url.Values{"name": {name}, "principal": {principal}})
@@ -122,8 +122,8 @@ func (b *browser) makeToken(name, principal string) string {
 	return found
 }
 
-// TestRules: what a session may do is what the rules give to who has signed in, on each page and in each action; a
-// session ends when its token is revoked.
+// On each page and in each action, a session has the rights that the rules give to its principal. A session ends when
+// its token is revoked.
 func TestRules(t *testing.T) { simulated(t, testRules) }
 
 func testRules(t *testing.T) {

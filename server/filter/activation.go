@@ -22,14 +22,14 @@ const (
 	varSize        = "size"
 )
 
-// textNames are the variables that are texts.
+// textNames lists the string variables.
 var textNames = map[string]txn.Attribute{
 	"message_id": txn.AttributeMessageID, "correlation_id": txn.AttributeCorrelationID,
 	"reply_to": txn.AttributeReplyTo, "content_type": txn.AttributeContentType, "subject": txn.AttributeSubject,
 	"group": txn.AttributeGroup,
 }
 
-// activation gives an expression what it asks for, and decodes no more of a message than that.
+// activation resolves the variables of an expression, and decodes only the required parts of a message.
 type activation struct {
 	record     []byte
 	message    *txn.Message
@@ -39,13 +39,13 @@ type activation struct {
 
 func (a *activation) begin(record []byte, m *txn.Message) { a.record, a.message = record, m }
 
-// end lets go of the message.
+// end releases the message.
 func (a *activation) end() {
 	a.record, a.message, a.decoded = nil, nil, false
 	clear(a.properties)
 }
 
-// Parent implements cel.Activation: there is none.
+// Parent implements cel.Activation; it returns nil.
 func (*activation) Parent() cel.Activation { return nil }
 
 // ResolveName implements cel.Activation.
@@ -70,7 +70,7 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// time is one of the message's times; none stands for it if it has none.
+// time returns a time of the message, or none if unset.
 func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 	if ms := txn.RecordTime(a.record, tag); ms != 0 {
 		return timestamp(ms)
@@ -78,7 +78,7 @@ func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 	return timestamp(none)
 }
 
-// timestamp keeps to what CEL knows as a time.
+// timestamp clamps a time to the range of CEL timestamps.
 func timestamp(ms int64) time.Time { return time.UnixMilli(max(0, min(ms, txn.MaxTimeMS))).UTC() }
 
 func (a *activation) allProperties() map[string]any {
@@ -107,9 +107,9 @@ func (a *activation) allProperties() map[string]any {
 	return a.properties
 }
 
-// estimator tells how large what a message has can be.
+// estimator returns the maximum sizes of the parts of a message.
 type estimator struct {
-	properties uint64 // how many there are at most
+	properties uint64 // maximum number of properties
 }
 
 // EstimateSize implements cost.Estimator.
@@ -132,14 +132,15 @@ func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 }
 
 const (
-	// usualProperties is how many properties of a message an expression is refused by. A message can have more of them,
-	// all with short names and values: then the limit of an evaluation ends it.
+	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. A message
+	// can have more properties, all with short names and values; the cost limit of the evaluation covers that case.
 	usualProperties = 1000
-	// maxProperties is how many a message can have: each one takes three bytes at least, of both kinds together.
+	// maxProperties is the maximum number of properties of a message: each one of either kind takes at least three
+	// bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
 )
 
-// EstimateCallCost implements cost.Estimator: CEL's own estimates are taken.
+// EstimateCallCost implements cost.Estimator; CEL's own estimates are used.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }

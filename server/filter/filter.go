@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter decides which messages a subscription or a consumer gets, by an expression in CEL, the Common
-// Expression Language (https://cel.dev).
+// Package filter implements filters, which select the messages of a subscription or a consumer with an expression in
+// CEL, the Common Expression Language (https://cel.dev).
 //
-// An expression sees what a message has besides its body:
+// An expression can use all parts of a message except the body:
 //
 //	properties      map(string, dyn)  a property keeps its type: string, bool, int, double or bytes
 //	message_id, correlation_id, reply_to, content_type, subject, group
-//	                string            "" if the message has none
-//	priority        int               4 if it has none
+//	                string            "" if unset
+//	priority        int               4 if unset
 //	published_at    timestamp         when the active node accepted the message
 //	expires_at      timestamp         the end of the year 9999 if it does not expire
 //	deliver_at      timestamp         published_at if it is not delayed
 //	size            int               bytes of the body
 //
-// It must give a bool. Where it gives an error for a message, as for a property that the message does not have, the
-// message does not match. What an expression gives depends on nothing but the message: no clock, no state.
+// Its result must be a bool. A message for which the evaluation fails, for example because a property is missing, does
+// not match. The result depends only on the message: an expression has no access to a clock or other state.
 //
-// The package knows records of messages and neither gRPC nor subscriptions.
+// The package uses message records, and is independent of gRPC and subscriptions.
 package filter
 
 import (
@@ -33,23 +33,23 @@ import (
 )
 
 const (
-	// MaxBytes is the greatest length of an expression.
+	// MaxBytes is the maximum length of an expression.
 	MaxBytes = txn.MaxFilterBytes
-	// MaxCost is the greatest cost of one evaluation, in CEL's units: about one for each step, and one for each ten
-	// bytes of text that is looked at. A message for which an evaluation costs more does not match.
+	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text
+	// read. A message that exceeds it does not match.
 	MaxCost = 100_000
-	// MaxEstimate is the greatest cost that an expression may have at worst, by an estimate made when it is compiled.
+	// MaxEstimate is the maximum worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
 
-	// maxNodes and maxDepth bound what is parsed, maxRegex the size of a compiled regular expression.
+	// maxNodes and maxDepth limit the parsed expression, maxRegex the size of a compiled regular expression.
 	maxNodes = 2000
 	maxDepth = 50
 	maxRegex = 10_000
-	// maxLoops is how deep comprehensions (all, exists, map, filter) may stand in each other.
+	// maxLoops is the maximum nesting of comprehensions (all, exists, map, filter).
 	maxLoops = 1
 )
 
-// ErrInvalid is returned by Compile for a text that is no filter. The error names the place in it and CEL's reason.
+// ErrInvalid is returned by Compile for an invalid filter. The error contains the position and CEL's reason.
 var ErrInvalid = errors.New("invalid filter")
 
 // Filter is a compiled expression. It is safe for concurrent use.
@@ -59,7 +59,7 @@ type Filter struct {
 	activations sync.Pool // of *activation
 }
 
-// environment is what expressions are compiled in: made at first use, since it takes some milliseconds.
+// environment is the CEL environment, created on first use, since that takes some milliseconds.
 var environment = sync.OnceValues(newEnvironment) //nolint:gochecknoglobals // computed once and never changed
 
 func newEnvironment() (*cel.Env, error) {
@@ -92,8 +92,8 @@ func newEnvironment() (*cel.Env, error) {
 	return env, nil
 }
 
-// Compile compiles an expression. The error wraps ErrInvalid: it says where the expression is wrong (line:column, both
-// from 1) and why, or which limit it breaks.
+// Compile compiles an expression. The error wraps ErrInvalid: it contains the position (line:column, both from 1) and
+// the reason, or the limit that is exceeded.
 func Compile(text string) (*Filter, error) {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -111,7 +111,7 @@ func Compile(text string) (*Filter, error) {
 	if issues.Err() != nil {
 		return nil, refusal(issues)
 	}
-	// What a property is shows when a message is there: one that is no bool does not match.
+	// The type of a property is known only per message: a value other than bool does not match.
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("%w: 1:1: it gives %s, and must give bool; compare it with something", ErrInvalid, t)
 	}
@@ -126,7 +126,7 @@ func Compile(text string) (*Filter, error) {
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {
 		options = append(options, cel.CostLimit(MaxCost))
-	} // otherwise no message can make it so expensive, and counting would only cost time
+	} // otherwise no message can exceed the limit, and tracking the cost would only take time
 	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -134,14 +134,14 @@ func Compile(text string) (*Filter, error) {
 	return &Filter{text: text, program: program, activations: sync.Pool{New: func() any { return new(activation) }}}, nil
 }
 
-// refusal says where an expression is wrong, and why. Only the first error is told: the others often follow from it.
+// refusal returns the position and the reason of the first error; later errors often follow from it.
 func refusal(issues *cel.Issues) error {
 	all := issues.Errors()
 	if len(all) == 0 {
 		return fmt.Errorf("%w: %w", ErrInvalid, issues.Err())
 	}
 	first := all[0]
-	// One line, in which a text of the client's is kept short.
+	// One line, in which text of the client is truncated.
 	message := strings.Join(strings.Fields(first.Message), " ")
 	if len(message) > maxReasonBytes {
 		message = strings.ToValidUTF8(message[:maxReasonBytes], "") + "…"
@@ -150,13 +150,14 @@ func refusal(issues *cel.Issues) error {
 		message)
 }
 
-// maxReasonBytes bounds the reason in an error.
+// maxReasonBytes limits the reason in an error.
 const maxReasonBytes = 400
 
-// Text is the expression.
+// Text returns the expression.
 func (f *Filter) Text() string { return f.text }
 
-// Match tells whether a stored message matches. A message that cannot be decoded matches: it is for others to say so.
+// Match reports whether a stored message matches. A message that cannot be decoded matches: the receiver reports the
+// error.
 func (f *Filter) Match(record []byte) bool {
 	m, err := txn.DecodeMessage(record)
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 
 const publishedMS = 1_700_000_000_000
 
-// record encodes a message.
 func record(t testing.TB, a *txn.Attributes, props map[string]string, body string) []byte {
 	t.Helper()
 	rec, err := txn.AppendMessage(nil, publishedMS, a, txn.Properties(props), []byte(body))
@@ -26,7 +25,7 @@ func record(t testing.TB, a *txn.Attributes, props map[string]string, body strin
 	return rec
 }
 
-// order is a message that has everything.
+// order returns a message with all fields set.
 func order(t testing.TB) []byte {
 	t.Helper()
 	return record(t, &txn.Attributes{
@@ -63,9 +62,9 @@ func TestMatch(t *testing.T) {
 		{`properties.amount == "250"`, false, false},
 		{`properties.amount + 1 == 251`, true, false},
 		{`int(properties.number) == 12`, true, false},
-		{`int(properties.region) == 12`, false, false}, // no number: an error
+		{`int(properties.region) == 12`, false, false}, // not a number: an error
 		{`properties.paid`, true, false},
-		{`properties.region`, false, false}, // dyn, and no bool
+		{`properties.region`, false, false}, // dyn, and not a bool
 		{`properties.raw == b"\001\002"`, true, false},
 		{`properties.exists(k, k.startsWith("reg"))`, true, false},
 		{`size(properties) == 6`, true, false},
@@ -79,7 +78,7 @@ func TestMatch(t *testing.T) {
 		{`size < 10`, false, true},
 		{`published_at == timestamp("2023-11-14T22:13:20Z")`, true, true},
 		{`published_at.getHours() == 22`, true, true},
-		{`expires_at - published_at == duration("60s")`, true, false}, // of the other one: longer than a duration can be
+		{`expires_at - published_at == duration("60s")`, true, false}, // other message: exceeds the maximum duration
 		{`expires_at > timestamp("2100-01-01T00:00:00Z")`, false, true},
 		{`deliver_at > published_at`, true, false},
 		{`1 / size > 0`, false, false},
@@ -88,7 +87,7 @@ func TestMatch(t *testing.T) {
 		f, err := filter.Compile(c.text)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.text, f.Text())
-		for range 2 { // the second one with what the first one has left behind
+		for range 2 { // the second run reuses the state of the first
 			require.Equal(t, c.full, f.Match(full), "the full message: %s", c.text)
 			require.Equal(t, c.plain, f.Match(plain), "the plain message: %s", c.text)
 		}
@@ -121,7 +120,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := filter.Compile(c.text)
-			if c.want == "" { // within the limits after all
+			if c.want == "" { // within the limits
 				require.NoError(t, err)
 				return
 			}
@@ -134,7 +133,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCostOfEvaluation: what a message makes too costly does not match, and soon ends.
+// A message does not match if its evaluation exceeds the cost limit; the evaluation is aborted.
 func TestCostOfEvaluation(t *testing.T) {
 	f, err := filter.Compile(`properties.all(k, ` + strings.Repeat(`k.contains("k") && `, 8) + `true)`)
 	require.NoError(t, err)

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// lookEvery is how often it is looked whether the identity of a running stream still holds.
+	// lookEvery is the interval at which the identity of a running stream is checked.
 	lookEvery = 500 * time.Millisecond
-	// endLimit is how long the handler of a stream may take to end then. It says how far the stream has come; a client
-	// that is not told must take what was not answered for uncertain.
+	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without it, the
+	// client must treat unanswered requests as having an unknown outcome.
 	endLimit = 100 * time.Millisecond
 )
 
-// Follow runs the handler of a stream until it ends, or until its caller is not who it was any more, or may not do what
-// the method asks any more. Streams that publish and consume look at the rules of their queues by themselves.
+// Follow runs the handler of a stream. It ends the stream early if the caller's identity becomes invalid, or if the
+// caller loses the right required by the method. Streams that publish and consume check the rules of their queues
+// themselves.
 func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Over
 	ctx, lost, changed := g.rights(ctx, method)
@@ -33,7 +34,7 @@ func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Co
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	// When this call returns without it, the stream's context ends, and with it the handler.
+	// If Follow returns first, the stream's context ends, and the handler with it.
 	go func() { done <- handle(inner) }()
 	var ticks <-chan time.Time
 	if over != nil {
@@ -63,7 +64,7 @@ func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Co
 		cancel()
 		select {
 		case err := <-done:
-			if err == nil && lost != nil { // its handler takes the end of its context for a client that is done
+			if err == nil && lost != nil { // the handler treats the end of its context as a client that has finished
 				return wire.ToStatus(why)
 			}
 			return ended(why, err)
@@ -73,8 +74,8 @@ func (g *Gate) Follow(ctx context.Context, method string, handle func(context.Co
 	}
 }
 
-// rights finds out how a stream may lose its right: lost tells why it has, and changed when to look again. lost is nil
-// if it cannot, or sees to it by itself. A handler that finds out later which queue it is about adds that with
+// rights returns how a stream can lose its right: lost returns why it has, and changed when to check again. lost is nil
+// if the stream cannot lose its right, or checks it itself. A handler that determines its queue later adds a check with
 // access.WhileMay.
 func (g *Gate) rights(ctx context.Context, method string) (
 	_ context.Context, lost func() error, changed func() <-chan struct{},
@@ -98,11 +99,11 @@ func (g *Gate) rights(ctx context.Context, method string) (
 	}, g.o.Rules.Changed
 }
 
-// ended is the status of a stream whose identity holds no longer: why, with what the handler says of how far it has
-// come.
+// ended returns the status of a stream after its identity became invalid: the reason, with the progress reported by the
+// handler.
 func ended(why, err error) error {
 	if err == nil {
-		return nil // the client was done
+		return nil // the client had finished
 	}
 	why = wire.ToStatus(why)
 	for _, d := range status.Convert(err).Details() {

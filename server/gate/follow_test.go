@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// ruled makes rules that give alice all rights but for the other node's, or none.
+// ruled loads rules that grant alice all rights except Peer, or none.
 func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
 	t.Helper()
 	rule := &pb.AccessRule{Principal: "alice", Queue: "*", Rights: []pb.AccessRight{
@@ -38,8 +38,8 @@ func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
 	}}))
 }
 
-// streams lists the methods that stream to their clients, but for those of the other node, and for publishing and
-// consuming, which look at the queues that they use.
+// streams lists the server-streaming methods, except those between nodes, and except publishing and consuming, which
+// check their queues themselves.
 func streams(t *testing.T) (methods []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
@@ -60,8 +60,8 @@ func streams(t *testing.T) (methods []string) {
 	return append(methods, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 }
 
-// A stream ends as soon as the rules take the right to it away, whatever its handler waits for; a change that does not
-// is none of its business.
+// A stream ends as soon as the rules revoke the right to it, regardless of the state of its handler. Other changes of
+// the rules have no effect.
 func TestFollowEndsWithoutRight(t *testing.T) {
 	for _, method := range streams(t) {
 		for _, obedient := range []bool{true, false} {
@@ -75,7 +75,7 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 				go func() {
 					ended <- g.Follow(ctx, method, func(ctx context.Context) error {
 						if obedient {
-							<-ctx.Done() // as a handler does that takes this for a client that left
+							<-ctx.Done() // like a handler that treats this as a disconnected client
 							return nil
 						}
 						<-release
@@ -95,7 +95,7 @@ func TestFollowEndsWithoutRight(t *testing.T) {
 	}
 }
 
-// The right on the queue that the request of a stream has named counts as well.
+// The right on the queue named in a stream's request is checked as well.
 func TestFollowEndsWithoutQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := &access.Rules{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate stands before every call of a node: it finds out who calls, refuses what the caller has no right to, and
-// tells the audit.
+// Package gate implements the auth interceptor of a node: it authenticates the caller of each call, checks its rights,
+// and reports calls to the audit log.
 package gate
 
 import (
@@ -17,45 +17,45 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// Authenticator finds out who calls from what the call's context has of the connection and its metadata. nil means that
-// nothing of its kind was shown; an error, that what was shown is not true.
+// Authenticator determines the caller from the connection and the metadata in the call's context. nil means no
+// credentials of this kind; an error means invalid credentials.
 type Authenticator func(ctx context.Context) (*access.Identity, error)
 
-// Call is one call that has ended, or that was refused.
+// Call is one finished or refused call.
 type Call struct {
 	// Identity of the caller.
 	Identity *access.Identity
-	// Method is its full name, such as /lockstep.v1.QueueService/CreateQueue.
+	// Method is the full name, such as /lockstep.v1.QueueService/CreateQueue.
 	Method string
-	// Request is nil for a stream of requests, and for a call that was refused before it was read.
+	// Request is nil for a stream of requests, and for a call refused before its request was read.
 	Request any
-	// Began is when it came.
+	// Began is the start time.
 	Began time.Time
-	// Err is how it ended: nil, or a status.
+	// Err is the result: nil, or a status.
 	Err error
 }
 
-// Options of a Gate.
+// Options configures a Gate.
 type Options struct {
-	// Authenticators are asked in turn; the first that knows the caller counts.
+	// Authenticators are tried in order; the first identity is used.
 	Authenticators []Authenticator
-	// Rules say who may do what; nil: there are none.
+	// Rules are the access rules; nil: none.
 	Rules *access.Rules
-	// Stranger says why a caller that no authenticator knows as the other node is refused what is between the nodes.
-	// Nil: everyone may call that.
+	// Stranger returns why a caller not authenticated as the other node is refused a call between nodes. nil: such
+	// calls are not restricted.
 	Stranger func(ctx context.Context) error
-	// Observe is told of calls that are audited and of refusals; nil for none. It must not block.
+	// Observe is called for audited calls and for refusals; nil: none. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
 
-// Gate is made by New. A nil Gate lets everything pass.
+// Gate is created by New. A nil Gate admits all calls.
 type Gate struct{ o Options }
 
-// New makes a gate.
+// New creates a gate.
 func New(o Options) *Gate { return &Gate{o} }
 
-// Enter is called before a call is carried out. It returns the context to carry it out with, and whether Left is to be
-// called; or the status to refuse it with.
+// Enter is called before a call is executed. It returns the context for the call and whether Left must be called, or
+// the status with which to refuse the call.
 func (g *Gate) Enter(ctx context.Context, method string) (context.Context, bool, error) {
 	if g == nil {
 		return ctx, false, nil
@@ -87,8 +87,8 @@ func (g *Gate) authenticate(ctx context.Context) (context.Context, error) {
 	return ctx, nil
 }
 
-// Identify finds out who has made a request that is no call: its context has what a call's has. The identity is never
-// nil.
+// Identify returns the identity of a request that is not a call: its context has the same values as that of a call. The
+// identity is never nil.
 func (g *Gate) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := g.authenticate(ctx)
 	return access.FromContext(ctx), err
@@ -111,7 +111,7 @@ func (g *Gate) check(ctx context.Context, need access.Need, known bool, method s
 	return g.o.Rules.Check(ctx, need.Right, "")
 }
 
-// Left is called after a call was carried out that is audited, or that ended with an error. err is a status.
+// Left is called after an audited or failed call. err is a status.
 func (g *Gate) Left(ctx context.Context, method string, request any, began time.Time, err error) {
 	if g == nil || g.o.Observe == nil {
 		return
@@ -124,7 +124,7 @@ func (g *Gate) Left(ctx context.Context, method string, request any, began time.
 	})
 }
 
-// Refused tells whether a call ended because of who called.
+// Refused reports whether a call was refused because of its caller.
 func Refused(err error) bool {
 	if err == nil {
 		return false

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpport is a port of a node that speaks HTTP: that of the console, and that of metrics and probes. It bounds
-// what clients may take: connections, how long they may say nothing, and the size of their headers.
+// Package httpport implements an HTTP port of a node, used for the console and for metrics and probes. It limits the
+// resources of clients: connections, idle time, and header size.
 package httpport
 
 import (
@@ -16,38 +16,39 @@ import (
 	"time"
 )
 
-// stopLimit is how long requests that are under way may still take when the node stops.
+// stopLimit limits the time for running requests when the node stops.
 const stopLimit = 500 * time.Millisecond
 
-// Options of Listen. All bounds of 0 mean none.
+// Options configures Listen. A limit of 0 means unlimited.
 type Options struct {
-	// Address to listen on, host:port; port 0 takes a free one.
+	// Address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; nil means a TCP port of the machine.
+	// Listen binds the address; nil: a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// TLS of the port; nil: none.
+	// TLS configuration of the port; nil: plain HTTP.
 	TLS *tls.Config
 	// Handler of all requests.
 	Handler http.Handler
-	// Connections that are open at the same time, and those from one address: further ones are closed at once, so that
-	// a client that opens many leaves room for others, and takes no memory and no open files from the node.
+	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further connections are
+	// closed immediately, so that a client with many connections leaves room for others and does not exhaust memory and
+	// file descriptors.
 	Connections, ConnectionsPerAddress int
-	// ReadHeaderTimeout, ReadTimeout and WriteTimeout bound how long the headers of a request, all of it, and the answer
-	// may take; IdleTimeout bounds how long a connection may wait for the next request.
+	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request,
+	// and the response; IdleTimeout limits the time between two requests.
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
-	// MaxHeaderBytes bounds the headers of a request.
+	// MaxHeaderBytes limits the headers of a request.
 	MaxHeaderBytes int
-	// ErrorLog gets what goes wrong with connections; nil: the standard logger.
+	// ErrorLog logs connection errors; nil: the standard logger.
 	ErrorLog *log.Logger
 }
 
-// Port answers requests while Run runs.
+// Port serves requests during Run.
 type Port struct {
 	listener net.Listener
 	http     *http.Server
 }
 
-// Listen binds the address. Run must be called, or Close.
+// Listen binds the address. The caller must call Run or Close.
 func Listen(ctx context.Context, o Options) (*Port, error) {
 	if o.Listen == nil {
 		o.Listen = listenTCP
@@ -70,14 +71,14 @@ func listenTCP(ctx context.Context, address string) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address) //nolint:wrapcheck // the caller says which port it is
 }
 
-// Address that it is bound to, host:port.
+// Address returns the bound address, host:port.
 func (p *Port) Address() string { return p.listener.Addr().String() }
 
-// Close gives the port back if Run was never called.
+// Close releases the port if Run was not called.
 func (p *Port) Close() { _ = p.listener.Close() }
 
-// Run serves until ctx ends; then it calls ending, if that is not nil, which ends requests that would not end by
-// themselves, waits a moment for those that are under way, and returns nil. Another error says that the port is lost.
+// Run serves until ctx ends. It then calls ending, if not nil, which must end long-running requests, waits up to
+// stopLimit for running requests, and returns nil. It returns an error if the listener fails.
 func (p *Port) Run(ctx context.Context, ending func()) error {
 	stopped := make(chan struct{})
 	go func() {
@@ -100,13 +101,13 @@ func (p *Port) Run(ctx context.Context, ending func()) error {
 	return fmt.Errorf("serve: %w", err)
 }
 
-// limitedListener closes what is too many.
+// limitedListener closes connections beyond the limits.
 type limitedListener struct {
 	net.Listener
 
-	most, perHost int // 0: any number
+	most, perHost int // 0: unlimited
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards all below
 	open   int
 	byHost map[string]int
 }
@@ -115,7 +116,7 @@ func limited(l net.Listener, most, perHost int) *limitedListener {
 	return &limitedListener{Listener: l, most: most, perHost: perHost, byHost: make(map[string]int)}
 }
 
-// Accept returns the next connection for which there is room.
+// Accept returns the next connection within the limits.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -129,7 +130,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if l.take(host) {
 			return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
 		}
-		_ = conn.Close() // it is not let in
+		_ = conn.Close() // refused
 	}
 }
 
@@ -159,7 +160,7 @@ type limitedConn struct {
 	leave func()
 }
 
-// Close makes room for another one.
+// Close closes the connection and frees its slot.
 func (c *limitedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close() //nolint:wrapcheck // the server compares it

@@ -15,7 +15,7 @@ import (
 
 const most, perHost = 256, 32
 
-// One address gets so many connections; the next one of it is closed, and comes in when another has left.
+// Connections of one address beyond the limit are closed; after one has ended, a new one is accepted.
 func TestConnectionsOfAnAddress(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	require.Empty(t, l.byHost)
 }
 
-// All addresses together get so many.
+// All addresses together have a limit.
 func TestConnectionsOfAll(t *testing.T) {
 	l := limited(nil, most, perHost)
 	for i := range most {
@@ -71,7 +71,7 @@ func TestConnectionsOfAll(t *testing.T) {
 	require.True(t, l.take("z"))
 }
 
-// What is 0 bounds nothing.
+// A limit of 0 means unlimited.
 func TestNoBounds(t *testing.T) {
 	l := limited(nil, 0, 0)
 	for range 1000 {
@@ -84,7 +84,7 @@ func TestNoBounds(t *testing.T) {
 	require.False(t, l.take("b"))
 }
 
-// A port ends with its context: what would not end by itself is ended, and what is under way is answered.
+// A port ends with its context: long-running requests are ended, and running requests are answered.
 func TestRunEnds(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	p, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Handler: http.HandlerFunc(

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// depth is how many messages of a call may wait in each direction until their sender waits.
+	// depth is the number of messages buffered in each direction before the sender blocks.
 	depth = 4
-	// defaultResponseBytes is the largest response to a caller that does not say otherwise, as in gRPC.
+	// defaultResponseBytes is the default maximum response size, as in gRPC.
 	defaultResponseBytes = 4 << 20
-	// pairBytes is what a key and a value of metadata count beside their own length, as in HTTP/2.
+	// pairBytes is the accounted overhead of a metadata entry, as in HTTP/2.
 	pairBytes = 32
 )
 
-// options of a call, as far as a Link knows them.
+// options is the call options supported by a Link.
 type options struct {
 	responseBytes   int
 	header, trailer *metadata.MD
@@ -40,7 +40,7 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 			o.header = one.HeaderAddr
 		case grpc.TrailerCallOption:
 			o.trailer = one.TrailerAddr
-		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption: // mean nothing here
+		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption: // no effect in this process
 		default:
 			return o, status.Errorf(codes.Internal, "a call in the process cannot have the option %T", one)
 		}
@@ -48,28 +48,28 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 	return o, nil
 }
 
-// call is one call. Its fields are those of the handler's end; a callerEnd has the rest.
+// call is one call as seen by the handler; a callerEnd has the caller's fields.
 type call struct {
 	method string
 	ctx    context.Context //nolint:containedctx // that of the handler
 	cancel context.CancelFunc
-	// limits of messages to the handler and to the caller.
+	// Size limits of messages to the handler and to the caller.
 	requestBytes, responseBytes int
 
 	up, down chan item     // to the handler, and to the caller
-	half     chan struct{} // closed when the caller sends nothing more
+	half     chan struct{} // closed when the caller has finished sending
 	closing  sync.Once     // closes half
-	began    chan struct{} // closed when header is not changed any more
-	done     chan struct{} // closed when the handler has ended
+	began    chan struct{} // closed when header is final
+	done     chan struct{} // closed when the handler has returned
 
 	mu              sync.Mutex // guards all below
 	header, trailer metadata.MD
 	headerSent      bool
 	ended           bool
-	status          *status.Status // once it has ended
+	status          *status.Status // set when the call has ended
 }
 
-// newCall prepares a call: the caller has not waited for anything yet. finish must be called.
+// newCall prepares a call without blocking. The caller must call finish.
 func (l *Link) newCall(ctx context.Context, method string, o options) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
@@ -108,16 +108,16 @@ func metadataBytes(md metadata.MD) (n int) {
 	return n
 }
 
-// apart is the caller's context for its end and its deadline: its values are not for the handler.
+// apart keeps the cancellation and the deadline of the caller's context, and hides its values from the handler.
 type apart struct{ context.Context } //nolint:containedctx // it is one
 
-// Value is none.
+// Value returns nil.
 func (apart) Value(any) any { return nil }
 
-// AfterFunc spares the context package a goroutine.
+// AfterFunc avoids a goroutine in the context package.
 func (a apart) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
-// finish ends a call with what its handler has returned.
+// finish ends a call with the error returned by its handler.
 func (c *call) finish(err error) {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -135,14 +135,14 @@ func (c *call) finish(err error) {
 	c.cancel()
 }
 
-// result is what the call has ended with.
+// result returns the error that the call ended with.
 func (c *call) result() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.status.Err()
 }
 
-// tell gives the caller the header and the trailer that it has asked for.
+// tell copies the header and the trailer to the call options that requested them.
 func (c *call) tell(o options) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,16 +154,16 @@ func (c *call) tell(o options) {
 	}
 }
 
-// transport is a call as grpc.Method, grpc.SetHeader and others of their kind find it.
+// transport makes a call available to grpc.Method, grpc.SetHeader and similar functions.
 type transport call
 
-// Method is the call's full name.
+// Method returns the full method name.
 func (t *transport) Method() string { return t.method }
 
 // SetHeader adds to the header.
 func (t *transport) SetHeader(md metadata.MD) error { return (*call)(t).setHeader(md, false) }
 
-// SendHeader adds to the header and lets the caller have it.
+// SendHeader adds to the header and sends it.
 func (t *transport) SendHeader(md metadata.MD) error { return (*call)(t).setHeader(md, true) }
 
 // SetTrailer adds to the trailer.
@@ -193,7 +193,7 @@ func (c *call) setHeader(md metadata.MD, send bool) error {
 	return nil
 }
 
-// find finds the service of a method, and the method's own name.
+// find returns the service of a method, and the short method name.
 func (l *Link) find(full string) (s *service, method string, err error) {
 	name, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	if s = l.services[name]; s == nil {
@@ -202,13 +202,13 @@ func (l *Link) find(full string) (s *service, method string, err error) {
 	return s, method, nil
 }
 
-// unknown is the answer to a call of a method that its service does not have, or not of that kind.
+// unknown returns the error for a method that does not exist or has another kind.
 func unknown(full string) error {
 	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", method, service)
 }
 
-// Invoke makes a call with one request and one response.
+// Invoke makes a unary call.
 func (l *Link) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
 	o, err := optionsOf(opts)
 	if err != nil {
@@ -255,7 +255,7 @@ func (l *Link) Invoke(ctx context.Context, method string, req, resp any, opts ..
 	return answer.into(resp, c.responseBytes)
 }
 
-// NewStream begins a call with a stream of requests, of responses, or of both.
+// NewStream starts a streaming call.
 func (l *Link) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// filled sets every field of a message, those of messages in it to empty ones.
+// filled sets every field of a message; nested messages are empty.
 func filled[M proto.Message](m M) M {
 	r := m.ProtoReflect()
 	fields := r.Descriptor().Fields()
@@ -34,7 +34,7 @@ func filled[M proto.Message](m M) M {
 	return m
 }
 
-// TestEveryFieldIsHandedOver: messages that are handed over are copied field by field.
+// Messages passed by reference are copied field by field; no field may be missing.
 func TestEveryFieldIsHandedOver(t *testing.T) {
 	for _, c := range []struct{ from, to proto.Message }{
 		{filled(&pb.ConsumeRequest{}), &pb.ConsumeRequest{}},

@@ -16,28 +16,28 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Caller is who calls over a Link.
+// Caller is a client that calls over a Link.
 type Caller struct {
-	// Addr is where the caller is.
+	// Addr is the client's address.
 	Addr net.Addr
-	// TLS of the caller's own connection to the process; nil if that has none. Its verified chain is the caller's
-	// certificate.
+	// TLS is the state of the client's own connection to the process; nil without TLS. Its verified chain is the
+	// client's certificate.
 	TLS *tls.ConnectionState
 }
 
-// Limits of the calls over a Link, as a gRPC server has them.
+// Limits are the limits of calls over a Link, as in a gRPC server.
 type Limits struct {
-	// RequestBytes is how large a message to a service may be, encoded.
+	// RequestBytes limits the encoded size of a message to a service.
 	RequestBytes int
-	// MetadataBytes is how large the metadata of a call may be.
+	// MetadataBytes limits the metadata of a call.
 	MetadataBytes int
 }
 
-// Link is a connection within the process: a grpc.ServiceRegistrar for its services, and a grpc.ClientConnInterface for
-// their callers. It is safe for concurrent use once all services are registered.
+// Link is an in-process connection: a grpc.ServiceRegistrar for services, and a grpc.ClientConnInterface for callers.
+// It is safe for concurrent use once all services are registered.
 type Link struct {
 	limits   Limits
-	services map[string]*service // is not changed once there are calls
+	services map[string]*service // immutable after the first call
 	running  sync.WaitGroup      // handlers
 
 	ctx    context.Context //nolint:containedctx // ends when open calls are cut off
@@ -49,18 +49,18 @@ type Link struct {
 	closed  bool
 }
 
-// Key names a caller that has entered.
+// Key identifies an entered caller.
 type Key uint64
 
-// New makes a Link without services.
+// New creates a Link without services.
 func New(limits Limits) *Link {
 	l := &Link{limits: limits, services: make(map[string]*service), callers: make(map[Key]*peer.Peer)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// Enter makes a caller known. Until leave is called, calls with a context of As are calls of it; calls that are under
-// way then go on.
+// Enter registers a caller. Until leave is called, calls with a context of As are calls of that caller. leave does not
+// interrupt running calls.
 func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {
@@ -78,7 +78,7 @@ func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	}
 }
 
-// callerKey is the key of the caller in the context of a call.
+// callerKey is the context key of the caller's Key.
 type callerKey struct{}
 
 // As returns the context for a call of the caller with that key.
@@ -86,9 +86,10 @@ func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// begin notes that a handler runs, and returns the caller of a call; one whose caller has left comes from nowhere.
+// begin registers a running handler, and returns the caller of the call. If the caller has left, the peer
+// has a placeholder address.
 func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
-	key, _ := ctx.Value(callerKey{}).(Key) // 0 is nobody's
+	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -101,7 +102,7 @@ func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}, nil
 }
 
-// Close lets no further call begin, and waits for those that have. What is not done after patience is cut off.
+// Close rejects further calls, and waits for running ones. After patience it cancels the remaining calls.
 func (l *Link) Close(patience time.Duration) {
 	l.mu.Lock()
 	l.closed = true
@@ -112,7 +113,6 @@ func (l *Link) Close(patience time.Duration) {
 	l.cancel()
 }
 
-// service is a registered service.
 type service struct {
 	impl    any
 	unary   map[string]*grpc.MethodDesc
@@ -120,7 +120,7 @@ type service struct {
 	info    grpc.ServiceInfo
 }
 
-// RegisterService registers a service. It must not be called once there are calls.
+// RegisterService registers a service. It must not be called after the first call.
 func (l *Link) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s := &service{
 		impl: impl, unary: make(map[string]*grpc.MethodDesc), streams: make(map[string]*grpc.StreamDesc),
@@ -141,7 +141,7 @@ func (l *Link) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	l.services[desc.ServiceName] = s
 }
 
-// GetServiceInfo lists what is registered.
+// GetServiceInfo lists the registered services.
 func (l *Link) GetServiceInfo() map[string]grpc.ServiceInfo {
 	out := make(map[string]grpc.ServiceInfo, len(l.services))
 	for name, s := range l.services {

@@ -32,7 +32,7 @@ import (
 
 var limits = inprocess.Limits{RequestBytes: 1 << 20, MetadataBytes: 64 << 10}
 
-// queues is a service whose handlers are the test's.
+// queues is a service with handlers provided by the test.
 type queues struct {
 	pb.UnimplementedQueueServiceServer
 
@@ -60,7 +60,7 @@ func (q *queues) PublishStream(
 	return q.publish(s)
 }
 
-// connected is a client of a service over a link.
+// connected returns a client of a service over a link.
 func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocess.Link) {
 	t.Helper()
 	link := inprocess.New(limits)
@@ -69,8 +69,8 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocess.Link)
 	return pb.NewQueueServiceClient(link), link
 }
 
-// TestCallers: a call is one of the caller that it names, as long as that has not left; any other comes from nowhere
-// and has no certificate.
+// A call belongs to the caller it names until that caller leaves; other calls have a placeholder
+// address and no certificate.
 func TestCallers(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{
@@ -110,7 +110,7 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// answer is what a caller notices of a call.
+// answer is the outcome of a call as observed by the caller.
 type answer struct {
 	code            codes.Code
 	text            string
@@ -119,7 +119,7 @@ type answer struct {
 	responses       int
 }
 
-// overBoth calls a service over a link and over a connection, and requires that the caller notices the same.
+// overBoth calls a service over a link and over a network connection, and requires the same outcome.
 func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) answer) answer {
 	t.Helper()
 	return servedBoth(t, func(r grpc.ServiceRegistrar) { pb.RegisterQueueServiceServer(r, q) },
@@ -163,7 +163,7 @@ func detailed(t *testing.T) error {
 	return s.Err()
 }
 
-// TestSameAsTheNetwork: errors, their details, header and trailer of calls with one answer and of streams.
+// Errors, details, headers and trailers of unary and streaming calls are the same as over the network.
 func TestSameAsTheNetwork(t *testing.T) {
 	failures := map[string]error{
 		"none": nil, "a status": detailed(t), "wrapped": fmt.Errorf("so: %w", detailed(t)),
@@ -216,7 +216,7 @@ func TestSameAsTheNetwork(t *testing.T) {
 	}
 }
 
-// TestSameLimits: the largest request and response, text that is none, and what is not served.
+// Size limits, invalid UTF-8, and unknown methods are handled the same as over the network.
 func TestSameLimits(t *testing.T) {
 	q := &queues{
 		create: func(_ context.Context, r *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -237,7 +237,7 @@ func TestSameLimits(t *testing.T) {
 			}, options...)
 			a := answerOf(err, nil, nil)
 			if a.code == codes.Internal {
-				a.text = "" // each has its own
+				a.text = "" // differs per transport
 			}
 			return a
 		})
@@ -303,7 +303,7 @@ func TestSameLimits(t *testing.T) {
 	require.ErrorContains(t, err, "CompressorCallOption", "what has no effect is refused")
 }
 
-// TestEnds: the two ends of a call hear of each other's end, whatever they wait for.
+// Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
 func TestEnds(t *testing.T) {
 	waits := map[string]func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error{
 		"receives": func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -331,7 +331,7 @@ func TestEnds(t *testing.T) {
 				require.Error(t, s.Send(&pb.ConsumeResponse{}))
 				return err
 			}}
-			// The caller leaves.
+			// The caller cancels.
 			client, link := connected(t, q)
 			ctx, cancel := context.WithCancel(t.Context())
 			s, err := client.Consume(ctx)
@@ -346,7 +346,7 @@ func TestEnds(t *testing.T) {
 			require.Equal(t, codes.Canceled, status.Code(err), name)
 			require.ErrorIs(t, s.Send(&pb.ConsumeRequest{}), io.EOF)
 
-			// Its time is over.
+			// The deadline expires.
 			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err = client.Consume(ctx)
@@ -373,8 +373,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestHandlerEnds: a caller that sends, or has not looked yet, hears what the handler has ended with, and before that
-// what it has sent.
+// A caller that sends late or receives late gets the handler's responses, and then its final error.
 func TestHandlerEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -403,7 +402,7 @@ func TestHandlerEnds(t *testing.T) {
 		_, err = s.Recv()
 		require.Equal(t, codes.DataLoss, status.Code(err))
 
-		// What was sent before the end of sending is received before it.
+		// Messages sent before CloseSend are received before the end.
 		var got []uint64
 		q.consume = func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			<-time.After(time.Second)
@@ -432,9 +431,8 @@ func TestHandlerEnds(t *testing.T) {
 	})
 }
 
-// TestEndsBeforeTheRequest: a call that is refused before its request has come tells why when the answer is received. A
-// caller that is to send several is told of the end when it sends; one that is to send one is not, since generated
-// clients would ask no further.
+// A call refused before its request arrives returns the error on receive. A client-streaming caller gets the end on
+// send. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
 func TestEndsBeforeTheRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
@@ -463,7 +461,7 @@ func TestEndsBeforeTheRequest(t *testing.T) {
 	}
 }
 
-// TestStuckHandler: who calls with a deadline is answered in time, even if the handler does not look at it.
+// A caller with a deadline gets a response in time, even if the handler ignores the deadline.
 func TestStuckHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{create: func(context.Context, *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -480,7 +478,7 @@ func TestStuckHandler(t *testing.T) {
 	})
 }
 
-// TestHandedOver: every field of what is handed over arrives, and bodies where they are.
+// Every field of a message passed by reference arrives; bodies are not copied.
 func TestHandedOver(t *testing.T) {
 	request := &pb.PublishStreamRequest{
 		Correlation: 1, TakesMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
@@ -546,7 +544,7 @@ func TestHandedOver(t *testing.T) {
 	require.NoError(t, err, "its length is looked at again before it is refused")
 }
 
-// maker makes a response.
+// maker creates a response.
 type maker struct{ bytes int }
 
 func (maker) MakeMessage() proto.Message {

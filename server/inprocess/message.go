@@ -15,25 +15,25 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// item is a message on its way: either handed over, or encoded.
+// item is a message in transit: passed by reference, or encoded.
 type item struct {
-	handed proto.Message // nil: it is encoded
-	bytes  int           // as encoded; of one that is handed over, at least as many unless that would be too many
+	handed proto.Message // nil: encoded
+	bytes  int           // encoded size, or an estimate if handed; into computes the exact size near the limit
 	data   mem.BufferSlice
 }
 
-// Maker is a response that stands for a message and is used again, so that it cannot be handed over itself.
+// Maker is a reusable representation of a response, which cannot be passed by reference itself.
 type Maker interface {
-	// MakeMessage makes that message, with memory that is not used again.
+	// MakeMessage creates the message in memory that is not reused.
 	MakeMessage() proto.Message
-	// TotalBytes is its length when it is encoded.
+	// TotalBytes returns the encoded length.
 	TotalBytes() int
 }
 
 var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // it has no state but buffers
 
-// pack prepares a message to be received. Those that carry messages of queues, and their answers, are handed over; so
-// their sender must not change them any more, and their receiver must not either.
+// pack prepares a message for the receiver. Messages with the contents of queues, and their responses, are passed by
+// reference: neither the sender nor the receiver may modify them.
 func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
@@ -45,7 +45,7 @@ func pack(v any) (item, error) {
 			return item{handed: m}, nil
 		}
 	case *pb.ConsumeRequest:
-		if m.GetAttach() == nil { // without texts
+		if m.GetAttach() == nil { // has no strings to validate
 			return item{handed: m, bytes: proto.Size(m)}, nil
 		}
 	case Maker:
@@ -54,7 +54,7 @@ func pack(v any) (item, error) {
 	return encoded(v)
 }
 
-// encoded prepares a message to be received as over the network.
+// encoded prepares a message by encoding it, as for the network.
 func encoded(v any) (item, error) {
 	data, err := wireFormat.Marshal(v)
 	if err != nil {
@@ -63,7 +63,7 @@ func encoded(v any) (item, error) {
 	return item{data: data, bytes: data.Len()}, nil
 }
 
-// into lets a receiver have a message of at most limit bytes. It must be called once.
+// into stores the message in v, if it has at most limit bytes. It must be called once.
 func (i *item) into(v any, limit int) error {
 	if i.handed == nil {
 		defer i.data.Free()
@@ -109,7 +109,7 @@ func (i *item) into(v any, limit int) error {
 			return nil
 		}
 	}
-	again, err := encoded(i.handed) // the receiver wants another type
+	again, err := encoded(i.handed) // the receiver uses another type
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func handConsume(to, from *pb.ConsumeRequest) {
 	to.Leave = from.GetLeave()
 }
 
-// succeeded tells whether answers have no texts of errors.
+// succeeded reports whether responses contain no error texts.
 func succeeded(m *pb.PublishStreamResponse) bool {
 	if m.GetError() != nil {
 		return false
@@ -150,11 +150,11 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 	return true
 }
 
-// fieldBytes is the most that surrounds a text or a number in a message: what is within it has at most two lengths.
+// fieldBytes is the maximum overhead of a text or number field: it is nested in at most two length-delimited fields.
 const fieldBytes = 16
 
-// measure returns a length that a request does not exceed when it is encoded; false if a text in it is not UTF-8, so
-// that it cannot be encoded at all.
+// measure returns an upper bound of the encoded length of a request; false if a text is not valid UTF-8, so that it
+// cannot be encoded.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false
@@ -173,13 +173,13 @@ func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
 	bytes = 8*fieldBytes + len(m.GetQueue()) + len(m.GetProducer().GetId())
 	ok = utf8.ValidString(m.GetQueue()) && utf8.ValidString(m.GetProducer().GetId())
 	for _, one := range m.GetMessages() {
-		ok = ok && one != nil // which is encoded as an empty one
+		ok = ok && one != nil // encoded as an empty message
 		bytes += measureMessage(one, &ok)
 	}
 	return bytes, ok
 }
 
-// fieldsOfMessage is how many fields a message has that are no body, property or text.
+// fieldsOfMessage is the number of fields of a message that are not a body, property or text.
 const fieldsOfMessage = 10
 
 func measureMessage(m *pb.Message, ok *bool) (bytes int) {

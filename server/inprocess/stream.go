@@ -11,22 +11,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// handlerEnd is a call with streams as its handler has it.
+// handlerEnd is the handler's end of a streaming call.
 type handlerEnd call
 
-// Context is that of the handler. It ends with the call.
+// Context returns the handler's context, which ends with the call.
 func (h *handlerEnd) Context() context.Context { return h.ctx }
 
 // SetHeader adds to the header.
 func (h *handlerEnd) SetHeader(md metadata.MD) error { return (*call)(h).setHeader(md, false) }
 
-// SendHeader adds to the header and lets the caller have it.
+// SendHeader adds to the header and sends it.
 func (h *handlerEnd) SendHeader(md metadata.MD) error { return (*call)(h).setHeader(md, true) }
 
-// SetTrailer adds to the trailer.
-func (h *handlerEnd) SetTrailer(md metadata.MD) { _ = (*transport)(h).SetTrailer(md) } // it cannot say so
+func (h *handlerEnd) SetTrailer(md metadata.MD) { _ = (*transport)(h).SetTrailer(md) } // no error can be returned
 
-// SendMsg passes a response on, and waits while several have not been received.
+// SendMsg sends a response, and blocks while the buffer is full.
 func (h *handlerEnd) SendMsg(v any) error {
 	if err := h.ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -35,7 +34,7 @@ func (h *handlerEnd) SendMsg(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = (*call)(h).setHeader(nil, true) // it may be sent already
+	_ = (*call)(h).setHeader(nil, true) // may already be sent
 	select {
 	case h.down <- out:
 		return nil
@@ -49,7 +48,7 @@ func (h *handlerEnd) SendMsg(v any) error {
 	}
 }
 
-// RecvMsg receives a request; io.EOF when the caller has no further one.
+// RecvMsg receives a request, or returns io.EOF after CloseSend.
 func (h *handlerEnd) RecvMsg(v any) error {
 	select {
 	case in := <-h.up:
@@ -64,23 +63,23 @@ func (h *handlerEnd) RecvMsg(v any) error {
 		return status.FromContextError(h.ctx.Err()).Err()
 	}
 	select {
-	case in := <-h.up: // was sent before
+	case in := <-h.up: // sent earlier
 		return in.into(v, h.requestBytes)
 	default:
 		return io.EOF
 	}
 }
 
-// callerEnd is a call with streams as its caller has it.
+// callerEnd is the caller's end of a streaming call.
 type callerEnd struct {
 	call    *call
 	outer   context.Context //nolint:containedctx // the caller's
 	options options
-	single  bool // there is one response
-	lone    bool // there is one request
+	single  bool // exactly one response
+	lone    bool // exactly one request
 }
 
-// Context is the caller's.
+// Context returns the caller's context.
 func (e *callerEnd) Context() context.Context { return e.outer }
 
 // Header waits for the header, or for the end of the call.
@@ -95,22 +94,22 @@ func (e *callerEnd) Header() (metadata.MD, error) {
 	return e.call.header.Copy(), nil
 }
 
-// Trailer is good once RecvMsg has returned an error.
+// Trailer is valid once RecvMsg has returned an error.
 func (e *callerEnd) Trailer() metadata.MD {
 	e.call.mu.Lock()
 	defer e.call.mu.Unlock()
 	return e.call.trailer.Copy()
 }
 
-// CloseSend lets the handler know that no further request comes.
+// CloseSend ends the stream of requests.
 func (e *callerEnd) CloseSend() error {
 	e.call.closing.Do(func() { close(e.call.half) })
 	return nil
 }
 
-// SendMsg passes a request on, and waits while several have not been received; io.EOF when the call has ended, and
-// RecvMsg tells why. It is no error for a call's only request: generated clients give that to their caller and do not
-// ask RecvMsg any more.
+// SendMsg sends a request, and blocks while the buffer is full. It returns io.EOF when the call has ended; RecvMsg then
+// returns the status. For a call with a single request it returns nil instead: generated clients would return the error
+// and not call RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {
@@ -139,7 +138,7 @@ func (e *callerEnd) SendMsg(v any) error {
 	}
 }
 
-// sentTooLate is what SendMsg returns once the call has ended.
+// sentTooLate returns the result of SendMsg after the call has ended.
 func (e *callerEnd) sentTooLate() error {
 	if e.lone {
 		return nil
@@ -147,7 +146,7 @@ func (e *callerEnd) sentTooLate() error {
 	return io.EOF
 }
 
-// RecvMsg receives a response; io.EOF when the call has ended well, or the status that it has ended with.
+// RecvMsg receives a response, or returns io.EOF after success, or the final status.
 func (e *callerEnd) RecvMsg(v any) error {
 	err := e.receive(v)
 	if err != nil {
@@ -181,13 +180,13 @@ func (e *callerEnd) receive(v any) error {
 	case <-c.done:
 	case <-e.outer.Done():
 		select {
-		case <-c.done: // it had ended before
+		case <-c.done: // ended earlier
 		default:
 			return status.FromContextError(e.outer.Err()).Err()
 		}
 	}
 	select {
-	case in := <-c.down: // was sent before
+	case in := <-c.down: // sent earlier
 		return in.into(v, c.responseBytes)
 	default:
 	}

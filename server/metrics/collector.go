@@ -16,13 +16,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// namespace of all metrics of this program.
+// namespace is the prefix of all metrics of this program.
 const namespace = "lockstep"
 
-// oldestLimit is how long a scrape may look for the oldest messages of queues, which may have to be read from the disk.
+// oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
 const oldestLimit = 500 * time.Millisecond
 
-// snapshot is what one scrape sees.
+// snapshot is the state seen by one scrape.
 type snapshot struct {
 	node   state.Node
 	more   More
@@ -31,7 +31,7 @@ type snapshot struct {
 	queues []queueSnapshot
 }
 
-// queueSnapshot is a queue of which the scrape tells.
+// queueSnapshot is a queue included in the scrape.
 type queueSnapshot struct {
 	store.QueueInfo
 
@@ -39,12 +39,12 @@ type queueSnapshot struct {
 	ageKnown bool
 }
 
-// isSo tells whether a condition is the case, on whichever node.
+// isSo reports whether a condition is raised on any node.
 func (s *snapshot) isSo(k conditions.Kind) bool {
 	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
 
-// collector reads a node when it is scraped.
+// collector reads the state of a node when it is scraped.
 type collector struct {
 	o        *Options
 	store    *store.Store
@@ -52,11 +52,11 @@ type collector struct {
 	descs    []*prometheus.Desc
 	up       *prometheus.Desc
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards all below
 	oldest map[uint64]oldestMessage
 }
 
-// oldestMessage of a queue, so that it is read only once.
+// oldestMessage caches the oldest message of a queue, so that it is read only once.
 type oldestMessage struct {
 	sequence uint64
 	accepted time.Time
@@ -74,7 +74,7 @@ func newCollector(o *Options) *collector {
 	return c
 }
 
-// storeUsable is the one that is there when nothing else is.
+// storeUsable is the only metric exported when the store is unusable.
 func storeUsable() Metric {
 	return Metric{
 		Name: namespace + "_store_usable", Type: Gauge,
@@ -82,7 +82,7 @@ func storeUsable() Metric {
 	}
 }
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		ch <- d
@@ -90,12 +90,12 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.up
 }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats, err := c.store.Stats()
 	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))
 	if err != nil {
-		return // what is wrong with the store is in the log
+		return // the failure of the store is in the log
 	}
 	s := snapshot{
 		node: c.o.State(), more: c.o.More(), store: stats,
@@ -113,7 +113,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// busiest gives the queues that are told of, each with as many subscriptions at most: those with the largest backlog.
+// busiest returns the exported queues. It applies the same limit to the subscriptions of each queue, which are selected
+// by backlog.
 func (c *collector) busiest() []queueSnapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
 	defer cancel()
@@ -140,7 +141,7 @@ func (c *collector) busiest() []queueSnapshot {
 	return out
 }
 
-// oldestOf finds the oldest message of a queue. mu is held.
+// oldestOf returns the oldest message of a queue. mu is held.
 func (c *collector) oldestOf(ctx context.Context, q *store.QueueInfo) (oldestMessage, bool) {
 	if q.Messages == 0 {
 		return oldestMessage{}, false

@@ -9,12 +9,11 @@ import (
 	"sync"
 )
 
-// recordedWaits is of how many waits for a lock one is recorded, while any are.
+// recordedWaits: while recording, one of this many lock waits is recorded.
 const recordedWaits = 10
 
-// contention serves the profile of what goroutines waited for locks, by who held them. Waits are recorded only while a
-// request with `seconds` is under way, since that costs processor time: without it the profile has what former requests
-// have recorded.
+// contention serves the mutex profile, attributed to the lock holders. Waits are recorded only during a request with
+// `seconds`, since recording costs CPU time. Other requests return the waits recorded by earlier ones.
 type contention struct {
 	profile http.Handler
 
@@ -32,7 +31,7 @@ func (c *contention) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.profile.ServeHTTP(w, r)
 }
 
-// record begins (1) or ends (-1) a request for which waits are recorded.
+// record starts (1) or ends (-1) a request for which waits are recorded.
 func (c *contention) record(change int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

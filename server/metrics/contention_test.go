@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContention: waits for locks are recorded only while a profile over some seconds is asked for.
+// Lock waits are recorded only during a request for a profile over some seconds.
 func TestContention(t *testing.T) {
 	c := newContention()
 	rate := func() int { return runtime.SetMutexProfileFraction(-1) }
@@ -31,12 +31,12 @@ func TestContention(t *testing.T) {
 				default:
 				}
 				held.Lock()
-				runtime.Gosched() // another one comes to wait
+				runtime.Gosched() // let another goroutine block
 				held.Unlock()
 			}
 		})
 	}
-	// One wait of ten is recorded, so that it may take more than one request.
+	// One in ten waits is recorded, so more than one request may be required.
 	require.Eventually(t, func() bool {
 		w := httptest.NewRecorder()
 		done := make(chan struct{})
@@ -47,7 +47,7 @@ func TestContention(t *testing.T) {
 		for recorded := false; !recorded; {
 			select {
 			case <-done:
-				return false // it was not seen while it was on
+				return false // recording was off during this attempt
 			default:
 				recorded = rate() == recordedWaits
 			}

@@ -109,7 +109,7 @@ func ofTheStandby() []family {
 	}
 }
 
-// ofTheFollower is what the standby knows of itself, also when the active is gone.
+// ofTheFollower is the metrics of the standby, which are exported even while the active is unreachable.
 func ofTheFollower() []family {
 	return []family{
 		gaugeOf("follower_lag_records", whenFollows, "Records that the active had committed, by what it told last, and "+
@@ -483,7 +483,7 @@ func ofTheProcess() []family {
 	}
 }
 
-// traces describes a counter that is there while traces are recorded.
+// traces describes a counter exported while tracing is enabled.
 func traces(name, help string, read func(t *Traces) uint64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, When: whenTraces}, func(s *snapshot, put putFunc) {
 		if t := s.more.Traces; t != nil {
@@ -492,7 +492,7 @@ func traces(name, help string, read func(t *Traces) uint64) family {
 	}}
 }
 
-// unix gives a time as Prometheus has it; 0 for the zero time.
+// unix returns the Unix time in seconds; 0 for the zero time.
 func unix(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

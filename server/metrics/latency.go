@@ -10,29 +10,27 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// nativeFactor is how much wider each bucket of a native histogram is than the one before: 1.1 tells a time to about 5
-// %.
+// nativeFactor is the growth factor of native histogram buckets: 1.1 gives a resolution of about 5 %.
 const nativeFactor = 1.1
 
-// Operation of the coordinator.
+// Operation is an operation of the coordinator.
 type Operation string
 
-// The operations of a coordinator that are measured.
+// The measured operations of a coordinator.
 const (
-	// LoadRecord reads the pair's record, SwapRecord replaces it.
+	// LoadRecord reads the cluster record, SwapRecord replaces it.
 	LoadRecord Operation = "load"
 	SwapRecord Operation = "swap"
-	// LoadMark reads how far the pair has committed, WriteMark raises it.
+	// LoadMark reads the high-water mark, WriteMark raises it.
 	LoadMark  Operation = "load-mark"
 	WriteMark Operation = "write-mark"
 )
 
-// operations are all of them.
 func operations() []Operation { return []Operation{LoadRecord, SwapRecord, LoadMark, WriteMark} }
 
-// Latencies are histograms of how long things take. They are native histograms for a Prometheus that asks for these,
-// with classic buckets for others. An observation takes some 100 ns and allocates nothing; there is one for each batch,
-// not for each message.
+// Latencies is a set of latency histograms. They are native histograms for a Prometheus server that requests them, with
+// classic buckets for others. An observation takes about 100 ns and does not allocate; there is one per batch, not per
+// message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer
@@ -42,14 +40,13 @@ type Latencies struct {
 
 var _ replication.Meter = (*Latencies)(nil)
 
-// histogram is one of them.
+// histogram describes one histogram.
 type histogram struct {
 	Metric
 
 	buckets []float64
 }
 
-// vector makes the histogram.
 func (h *histogram) vector() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: h.Name, Help: h.Help, Buckets: h.buckets,
@@ -59,14 +56,14 @@ func (h *histogram) vector() *prometheus.HistogramVec {
 }
 
 func describeHistogram(name, when, help string, labels ...string) histogram {
-	// From 50 µs, what a write to the system's cache takes, to 13 s, when a disk or a network hangs.
+	// From 50 µs, a write to the page cache, to 13 s, when a disk or network hangs.
 	return histogram{
 		Metric{Name: namespace + "_" + name, Type: Histogram, Labels: labels, When: when, Help: help},
 		prometheus.ExponentialBuckets(0.00005, 2, 19),
 	}
 }
 
-// batchHistograms have one observation for each batch.
+// batchHistograms has one observation per batch.
 func batchHistograms() []histogram {
 	return []histogram{
 		describeHistogram("commit_duration_seconds", whenActive,
@@ -79,13 +76,13 @@ func batchHistograms() []histogram {
 	}
 }
 
-// coordinatorHistogram has one for each request to the coordinator.
+// coordinatorHistogram has one observation per request to the coordinator.
 func coordinatorHistogram() histogram {
 	return describeHistogram("coordinator_request_duration_seconds", "",
 		"Time that the coordinator took to answer a request of this node, refusals included.", "operation")
 }
 
-// coordinatorFailures describes the requests without an answer.
+// coordinatorFailures counts requests without a response.
 func coordinatorFailures() Metric {
 	return Metric{
 		Name: namespace + "_coordinator_requests_failed_total", Type: Counter, Labels: []string{"operation"},
@@ -94,7 +91,7 @@ func coordinatorFailures() Metric {
 	}
 }
 
-// kept is what Latencies describe.
+// kept lists the metrics of Latencies.
 func kept() []Metric {
 	var out []Metric
 	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
@@ -103,7 +100,7 @@ func kept() []Metric {
 	return append(out, coordinatorFailures())
 }
 
-// NewLatencies makes empty histograms.
+// NewLatencies creates empty histograms.
 func NewLatencies() *Latencies {
 	l := &Latencies{
 		coordinator: make(map[Operation]prometheus.Observer), failed: make(map[Operation]prometheus.Counter),
@@ -125,16 +122,16 @@ func NewLatencies() *Latencies {
 	return l
 }
 
-// Committed implements replication.Meter, as do the next two.
+// Committed implements replication.Meter, as do the next two methods.
 func (l *Latencies) Committed(d time.Duration) { l.commit.Observe(d.Seconds()) }
 
-// Acknowledged is how long a batch took to the standby and back.
+// Acknowledged records the round trip of a batch to the standby.
 func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Seconds()) }
 
-// Written is how long a write to the log took.
+// Written records the duration of a write to the log.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
-// Coordinated is how long a request to the coordinator took, and whether it was answered.
+// Coordinated records the duration of a request to the coordinator, and whether it was answered.
 func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 	l.coordinator[op].Observe(d.Seconds())
 	if !answered {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics tells a monitoring system how a node is: Prometheus metrics, three probes and Go's profiles, over
-// HTTP on a port of their own.
+// Package metrics implements monitoring of a node: Prometheus metrics, three probes and Go profiles, over HTTP on a
+// separate port.
 //
-// Everything is read when it is asked for, from the same sources as `lockstep status`: between two scrapes the metrics
-// cost nothing, and they cannot disagree with the status.
+// All values are read on request, from the same sources as `lockstep status`. The metrics therefore cost nothing
+// between two scrapes, and always agree with the status.
 package metrics
 
 import (
@@ -35,62 +35,62 @@ import (
 )
 
 const (
-	// readHeaderTimeout bounds how long a connection may say nothing.
+	// readHeaderTimeout limits the time until the headers are received.
 	readHeaderTimeout = 5 * time.Second
-	// readTimeout bounds how long a request may take to come, idleTimeout how long a connection may wait for the next
-	// one, and writeTimeout how long an answer may take: that of a profile takes as long as it was asked for.
+	// readTimeout limits the time to receive a request, idleTimeout the time between two requests, and writeTimeout the
+	// time to send a response; a profile takes the requested time.
 	readTimeout  = 10 * time.Second
 	idleTimeout  = 2 * time.Minute
 	writeTimeout = 5 * time.Minute
-	// maxHeaderBytes is how large the headers of a request may be.
+	// maxHeaderBytes limits the size of request headers.
 	maxHeaderBytes = 64 << 10
-	// maxConnections bounds the connections, and maxConnectionsPerAddress those from one address: who asks for metrics
-	// and probes needs one or two.
+	// maxConnections limits all connections, maxConnectionsPerAddress those from one address: a client of metrics and
+	// probes needs one or two.
 	maxConnections           = 256
 	maxConnectionsPerAddress = 32
 )
 
-// More is what only metrics tell.
+// More is the data exported only by metrics.
 type More struct {
 	// DiskLow: publishes are refused because the disk is nearly full.
 	DiskLow bool
-	// Delivered messages, their bytes, and the redelivered ones among them.
+	// Counters of delivered messages, their bytes, and redelivered messages.
 	Delivered, DeliveredBytes, Redelivered uint64
-	// Filtered messages did not match the filter of a subscription.
+	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered uint64
-	// Prepared transactions that wait for a decision.
+	// Prepared transactions that await a decision.
 	Prepared int
 	// Consumers that are attached.
 	Consumers int
 	// Connections to the node's port.
 	Connections admission.Stats
-	// AMQPDefects are AMQP connections that were closed because of a defect.
+	// AMQPDefects counts AMQP connections closed because of a defect.
 	AMQPDefects uint64
-	// Audit of the node.
+	// Audit log statistics.
 	Audit audit.Stats
-	// Traces of requests; nil while none are recorded.
+	// Traces of requests; nil if tracing is disabled.
 	Traces *Traces
 	// Jobs of the pair.
 	Jobs []maintenance.JobInfo
-	// Archive of the log; nil for none.
+	// Archive of the log; nil if not configured.
 	Archive *backup.ArchiveStatus
-	// Voters of a pair whose coordinator is raft.
+	// Voters of a pair with a raft coordinator.
 	Voters []Voter
-	// Certificates that the node uses.
+	// Certificates used by the node.
 	Certificates []Certificate
 	// MemoryBudget in bytes.
 	MemoryBudget uint64
-	// Background is what share of the time work in the background gets.
+	// Background is the fraction of time available to background work.
 	Background pace.Status
-	// StoreEvents counts what the store told, by the names of its events.
+	// StoreEvents counts events of the store by name.
 	StoreEvents map[string]uint64
-	// NotLetIn counts callers that were not let in, by the check that failed.
+	// NotLetIn counts authentication failures by the check that failed.
 	NotLetIn map[string]uint64
 }
 
-// Traces count spans.
+// Traces counts spans.
 type Traces struct {
-	// Sent were taken by the collector, Lost could not be sent.
+	// Sent counts spans accepted by the collector, Lost those that could not be sent.
 	Sent, Lost uint64
 }
 
@@ -98,48 +98,48 @@ type Traces struct {
 type Voter struct {
 	// Address and kind ("node", "witness") of the voter.
 	Address, Kind string
-	// Up: it answers, and is the one that it should be.
+	// Up reports whether the voter responds with the expected identity.
 	Up bool
-	// Behind is how many entries it has less than the voter that has the most.
+	// Behind is the number of entries by which it lags behind the most advanced voter.
 	Behind uint64
 }
 
-// Certificate is a file with a certificate that the node uses, and when that ends.
+// Certificate is a certificate file used by the node, and its expiry.
 type Certificate struct {
-	// Of is what it is used for: "node", "etcd", "raft" or "metrics".
+	// Of is the use: "node", "etcd", "raft" or "metrics".
 	Of   string
 	File string
 	Ends time.Time
 }
 
-// Options of Listen.
+// Options configures Listen.
 type Options struct {
-	// State is what the node is and knows, More what only metrics tell.
+	// State returns the state of the node, More the data exported only by metrics.
 	State func() state.Node
 	More  func() More
 	// Store of the node.
 	Store *store.Store
-	// Address to listen on, host:port; port 0 takes a free one.
+	// Address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; nil means a TCP port of the machine.
+	// Listen binds the address; nil: a TCP port of the host.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Queues is how many queues are told of, those with the most messages first; 0: none.
+	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
 	Queues int
 	// Latencies of the node; nil: none.
 	Latencies *Latencies
-	// TLS of the port; nil: none.
+	// TLS configuration of the port; nil: plain HTTP.
 	TLS *tls.Config
-	// MayRead and MayProfile tell whether a request may have the metrics and the profiles; the error says why not and
-	// what to do. Nil: every request may.
+	// MayRead and MayProfile check whether a request may read the metrics and the profiles; the error contains the
+	// reason and the suggested action. nil: every request may.
 	MayRead, MayProfile func(*http.Request) error
 }
 
-// Server answers HTTP requests until Run's context ends.
+// Server serves HTTP requests until the context of Run ends.
 type Server struct {
 	port *httpport.Port
 }
 
-// Listen binds the address. Run must be called, or Close.
+// Listen binds the address. The caller must call Run or Close.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -157,7 +157,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
-	// Not cmdline: a password may have been given as a flag.
+	// Not cmdline: a flag may contain a password.
 	for path, serve := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"mutex": newContention().ServeHTTP,
@@ -175,7 +175,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return &Server{port: port}, nil
 }
 
-// allowed passes on the requests that may be.
+// allowed passes permitted requests to next.
 func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
 	if may == nil {
 		return next
@@ -194,10 +194,10 @@ func allowed(may func(*http.Request) error, next http.Handler) http.Handler {
 	})
 }
 
-// Address that it is bound to, host:port.
+// Address returns the bound address, host:port.
 func (s *Server) Address() string { return s.port.Address() }
 
-// Close gives the port back if Run was never called.
+// Close releases the port if Run was not called.
 func (s *Server) Close() { s.port.Close() }
 
 // Run serves until ctx ends.
@@ -208,7 +208,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// ready answers 200 when the node does its part: it serves clients, or it is a standby in sync. The body says why not.
+// ready responds with 200 if the node serves clients, or is a standby in sync. Otherwise the body contains the reason.
 func ready(w http.ResponseWriter, st state.Node) {
 	switch st.Pair.Role {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
@@ -218,7 +218,7 @@ func ready(w http.ResponseWriter, st state.Node) {
 	sayRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// sayRole writes the role, and why the node is in it, where that is to be said.
+// sayRole writes the role and its reason, if any.
 func sayRole(w http.ResponseWriter, role failover.Role, reason string) {
 	if reason != "" {
 		reason = ": " + reason
@@ -226,9 +226,9 @@ func sayRole(w http.ResponseWriter, role failover.Role, reason string) {
 	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
 }
 
-// active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients
-// there. Nothing else may be concluded from it: a node that was stopped or cut off a moment ago may have answered 200
-// just before.
+// active responds with 200 only on the node that serves clients, and only while it does: for proxies that route
+// clients. The response proves nothing else: a node may be stopped or disconnected immediately after a response with
+// 200.
 func active(w http.ResponseWriter, st state.Node) {
 	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
 		st.Pair.Role != failover.RoleActiveAlone {

@@ -41,7 +41,7 @@ func serve(t *testing.T, st *state.Node) func(path string) (int, string) {
 	}
 }
 
-// listen serves the metrics of a node that is as st says, and returns their address.
+// listen serves the metrics of a node with state st, and returns the address.
 func listen(t *testing.T, st *state.Node, l *metrics.Latencies) string {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What a node exports is what the table says, and docs/reference/metrics.md is made from that.
+// A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | there | meaning |\n|---|---|---|---|---|\n")
@@ -104,7 +104,7 @@ func TestTable(t *testing.T) {
 		"./server/metrics -run TestTable")
 }
 
-// An observation is made for each batch, while others wait: it allocates nothing.
+// An observation does not allocate, since it is made for each batch while others wait.
 func TestLatenciesAllocateNothing(t *testing.T) {
 	l := metrics.NewLatencies()
 	took := time.Microsecond
@@ -118,13 +118,14 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 		l.Written(took)
 		l.Coordinated(metrics.LoadRecord, took, false)
 	}
-	for range 1000 { // native buckets are made when they are first needed
+	for range 1000 { // native buckets are allocated on first use
 		observe()
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, observe))
 }
 
-// A Prometheus that takes native histograms asks for protobuf, and gets them beside the classic buckets.
+// A Prometheus server that supports native histograms requests protobuf, and gets them in addition to the classic
+// buckets.
 func TestNativeHistograms(t *testing.T) {
 	l := metrics.NewLatencies()
 	l.Committed(3 * time.Millisecond)
@@ -201,7 +202,7 @@ func TestProbes(t *testing.T) {
 	require.Equal(t, "ACTIVE\n", body, "there is nothing to explain")
 }
 
-// /activez is 200 only on the active, and only while that serves: a standby is ready and not active.
+// /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
 func TestActiveProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pair          failover.Status

@@ -6,28 +6,28 @@ import (
 	"fmt"
 )
 
-// Types of metrics, as Prometheus calls them.
+// Prometheus metric types.
 const (
 	Gauge     = "gauge"
 	Counter   = "counter"
 	Histogram = "histogram"
 )
 
-// Metric describes what a node exports under one name.
+// Metric describes an exported metric.
 type Metric struct {
-	// Name with the prefix of all of this program's.
+	// Name including the namespace.
 	Name string
 	// Type is one of the constants.
 	Type string
-	// Labels that tell its series apart.
+	// Labels of its series.
 	Labels []string
-	// When it is there; empty: always.
+	// When it is exported; empty: always.
 	When string
-	// Help says what it is.
+	// Help text.
 	Help string
 }
 
-// When some metrics are there.
+// Conditions for metrics that are not always exported.
 const (
 	whenActive  = "on the active"
 	whenStandby = "on the active, with a standby connected"
@@ -43,18 +43,18 @@ const (
 	whenTLS     = "with TLS"
 )
 
-// family is a metric and how its series are read from a snapshot.
+// family is a metric and the function that reads its series from a snapshot.
 type family struct {
 	Metric
 
 	read func(s *snapshot, put putFunc)
 }
 
-// putFunc takes one series: its value, and the values of its labels.
+// putFunc receives one series: its value and its label values.
 type putFunc func(v float64, labels ...string)
 
-// All returns the table of everything that a node exports besides what the Go runtime and the process tell of
-// themselves. docs/reference/metrics.md is made from it.
+// All returns the table of all exported metrics except those of the Go runtime and the process.
+// docs/reference/metrics.md is generated from it.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {
@@ -64,7 +64,7 @@ func All() []Metric {
 	return append(out, kept()...)
 }
 
-// families are all that is read when it is asked for.
+// families returns the metrics that are read on request.
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
@@ -79,7 +79,7 @@ func families() []family {
 	return out
 }
 
-// gauge and counter describe a metric with one series, without labels, that is always there.
+// gauge and counter describe a metric with one series, without labels, that is always exported.
 func gauge(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
 }
@@ -88,12 +88,12 @@ func counter(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
 }
 
-// counterOf describes one with labels.
+// counterOf describes a counter with labels.
 func counterOf(name, help string, labels []string, read func(*snapshot, putFunc)) family {
 	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
 }
 
-// gaugeOf describes one with labels, or that is not always there.
+// gaugeOf describes a gauge with labels, or one that is not always exported.
 func gaugeOf(name, when, help string, labels []string, read func(*snapshot, putFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}
 }

@@ -14,17 +14,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// ErrKey is returned for what is no recipient, and no file of identities.
+// ErrKey is returned for an invalid recipient, or an invalid file of identities.
 var ErrKey = errors.New("it is no key of age (https://age-encryption.org)")
 
-// recipients encrypt.
 type recipients struct {
 	keys  []age.Recipient
 	names []string
 }
 
-// ParseRecipients makes what encrypts save-sets and archives for the owners of these public keys, age1…; nil for none.
-// ErrKey.
+// ParseRecipients returns a Sealer that encrypts backups and archives for the owners of these public keys, age1…; nil
+// if keys is empty. It returns ErrKey for an invalid key.
 func ParseRecipients(keys []string) (backup.Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil //nolint:nilnil // nothing is encrypted
@@ -54,11 +53,10 @@ func (r *recipients) Seal(w io.Writer) (io.WriteCloser, error) {
 	return out, nil
 }
 
-// identities decrypt.
 type identities struct{ keys []age.Identity }
 
-// ReadIdentities reads files of secret keys, as age-keygen writes them; nil for none. No error tells what is in a file.
-// ErrKey.
+// ReadIdentities reads files of secret keys, in the format of age-keygen; it returns nil if no file is given. Errors do
+// not contain file content. It returns ErrKey for an invalid file.
 func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	var all identities
 	for _, path := range files {
@@ -67,7 +65,7 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 			return nil, fmt.Errorf("read the identity: %w", err)
 		}
 		keys, err := age.ParseIdentities(f)
-		_ = f.Close() // opened for reading: nothing can be lost
+		_ = f.Close() // opened for reading: no data can be lost
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w: a file of identities has AGE-SECRET-KEY-… on its lines", path, ErrKey)
 		}
@@ -79,7 +77,7 @@ func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	return all, nil
 }
 
-// Unseal decrypts.
+// Unseal decrypts an object.
 func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error) {
 	plain, n, err := age.DecryptReaderAt(r, size, i.keys...)
 	var none *age.NoIdentityMatchError
@@ -92,7 +90,7 @@ func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error
 	return damageOf{plain}, n, nil
 }
 
-// damageOf makes of what is not what was encrypted a damaged set.
+// damageOf reports decryption failures as backup corruption.
 type damageOf struct{ io.ReaderAt }
 
 func (d damageOf) ReadAt(b []byte, off int64) (int, error) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects opens the places that save-sets and log archives are kept in, a directory or a bucket of an S3
-// server, and makes what encrypts and decrypts them. Package store/backup knows these through its interfaces only,
-// because the store knows no network.
+// Package objects opens the locations of backups and log archives, which are directories or buckets of an S3 server,
+// and creates their encryption and decryption. Package store/backup uses these through interfaces, because the store
+// has no network code.
 package objects
 
 import (
@@ -16,15 +16,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// memoryShare of memory.budget is what the buffers of one object that is put may take.
+// memoryShare: the buffers of one uploaded object may use 1/memoryShare of memory.budget.
 const memoryShare = 8
 
-// Opener opens places as a node's settings say.
+// Opener opens locations according to a node's settings.
 type Opener struct {
 	S3 s3.Options
 }
 
-// New makes an Opener of a node's settings. memory is the node's budget; 0 stands for none.
+// New creates an Opener from a node's settings. memory is the node's budget; 0: unlimited.
 func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	return Opener{S3: s3.Options{
 		Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CA: c.CA, AccessKeyFile: c.AccessKeyFile,
@@ -33,7 +33,7 @@ func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	}}
 }
 
-// Open opens a place. Nothing is asked and nothing is made yet. backup.ErrLocation, s3.ErrOptions.
+// Open opens a location without any request to it. Errors: backup.ErrLocation, s3.ErrOptions.
 func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil
@@ -45,7 +45,7 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	return place, nil
 }
 
-// Parse reads a path or a URL and opens the place. backup.ErrLocation, s3.ErrOptions.
+// Parse parses a path or a URL and opens the location. Errors: backup.ErrLocation, s3.ErrOptions.
 func (o Opener) Parse(text string) (backup.Objects, error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -54,8 +54,8 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder is the location of a node's own archive: what wal.archive says, and in a bucket, which both nodes of a
-// pair may name, the folder there with the node's name.
+// ArchiveFolder returns the location of a node's own archive: the value of wal.archive and, in a bucket, which both
+// nodes of a pair may share, a folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peers connects a node to the other one of its pair: for its status, its upkeep, its digests and its good
+// Package peers implements the client for the other node of the pair: its status, maintenance, digests and intact
 // copies of messages.
 package peers

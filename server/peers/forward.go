@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// forwardScheme begins the authorization header of a call that a node makes for a caller that it has authenticated. A
-	// release that does not know it refuses the call: with any authorization header a call is none of the other node.
+	// forwardScheme is the authorization scheme of a call that a node makes for a caller it has authenticated. A
+	// release without forwarding refuses the call, since a call with any authorization header is not accepted as one of
+	// the other node.
 	forwardScheme = "Lockstep-Forwarded "
-	// maxForwardBytes bounds the header.
+	// maxForwardBytes limits the header.
 	maxForwardBytes = 8 << 10
-	// maxNameBytes bounds a principal and a group.
+	// maxNameBytes limits a principal and a group.
 	maxNameBytes = 255
 )
 
@@ -30,9 +31,9 @@ type forwardedCaller struct {
 	Groups    []string `json:"groups,omitempty"`
 }
 
-// Forward returns the context for a call to the other node on behalf of a caller that has shown this node a
-// certificate. The connection must show the certificate of this node. The call has the rights of the caller, and none
-// of the node.
+// Forward returns the context for a call to the other node on behalf of a caller authenticated by certificate on this
+// node. The connection must present this node's certificate. The call has only the rights of the caller, not those of
+// the node.
 func Forward(ctx context.Context, principal string, groups []string) (context.Context, error) {
 	raw, err := json.Marshal(forwardedCaller{principal, groups})
 	if err != nil {
@@ -43,7 +44,7 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 }
 
 // forwarded returns the caller of a forwarded call; nil if the call is not forwarded. Only a node of the pair may
-// forward calls, and only its certificate proves that it is one.
+// forward calls, and only its certificate proves its identity.
 func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	encoded, is := "", false
@@ -72,7 +73,7 @@ func (i *Identification) forwarded(ctx context.Context) (*access.Identity, error
 	}, nil
 }
 
-// decodeForwarded reads and checks the header.
+// decodeForwarded parses and validates the header.
 func decodeForwarded(encoded string) (c forwardedCaller, err error) {
 	invalid := fmt.Errorf("%w: invalid forwarded caller", access.ErrUnauthenticated)
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peers"
 )
 
-// from is a call over a connection with a verified certificate, with authorization headers.
+// from returns the context of a call with a verified certificate and authorization headers.
 func from(t *testing.T, cert *x509.Certificate, headers ...string) context.Context {
 	t.Helper()
 	p := &peer.Peer{}
@@ -31,7 +31,7 @@ func from(t *testing.T, cert *x509.Certificate, headers ...string) context.Conte
 	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": headers})
 }
 
-// header is what Forward writes.
+// header returns the header written by Forward.
 func header(t *testing.T, principal string, groups ...string) string {
 	t.Helper()
 	ctx, err := peers.Forward(t.Context(), principal, groups)
@@ -41,8 +41,8 @@ func header(t *testing.T, principal string, groups ...string) string {
 	return md.Get("authorization")[0]
 }
 
-// TestForwarded: a forwarded call is one of its principal, and never one of the node, if the certificate of the
-// connection is that of a node of the pair; otherwise it is refused.
+// A forwarded call has the identity of its principal, and never that of the node, if the connection's certificate
+// belongs to a node of the pair. Otherwise it is refused.
 func TestForwarded(t *testing.T) {
 	node := &x509.Certificate{DNSNames: []string{"b.example"}}
 	client := &x509.Certificate{Subject: pkix.Name{CommonName: "mallory"}, DNSNames: []string{"mallory.example"}}
@@ -76,7 +76,7 @@ func TestForwarded(t *testing.T) {
 		require.ErrorIs(t, err, access.ErrUnauthenticated, name)
 		require.Nil(t, id, name)
 	}
-	_, err = (&peers.Identification{}).Authenticate(from(t, node, alice)) // nodes are not known by certificates
+	_, err = (&peers.Identification{}).Authenticate(from(t, node, alice)) // nodes are not identified by certificates
 	require.ErrorIs(t, err, access.ErrUnauthenticated)
 
 	id, err = i.Authenticate(from(t, node, "Bearer x"))

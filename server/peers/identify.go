@@ -25,30 +25,30 @@ import (
 )
 
 const (
-	// tokenKey is where the secret of the pair is in a call's metadata.
+	// tokenKey is the metadata key of the pair's secret.
 	tokenKey = "lockstep-peer-token"
-	// refusalInterval bounds how often refusals are logged.
+	// refusalInterval is the minimum interval between logged refusals.
 	refusalInterval = 10 * time.Second
 )
 
-// queueMethods begin the names of what the other node never calls.
+// queueMethods is the prefix of methods that the other node never calls.
 var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
 
-// Identification tells the other node of the pair from everyone else who calls.
+// Identification authenticates calls of the other node of the pair.
 type Identification struct {
-	// Names that the certificate of the other node carries one of; nil: certificates are not looked at.
+	// Names of which the certificate of the other node has at least one; nil: certificates are ignored.
 	Names func() []string
-	// Tokens that the other node shows one of; nil: none.
+	// Tokens of which the other node presents one; nil: none.
 	Tokens *secretfile.File
-	// Logger gets refusals; nil: none.
+	// Logger logs refusals; nil: no logging.
 	Logger *zap.Logger
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards all below
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node if a call is its, and nil otherwise. Calls that the other node
-// never makes are not looked at, and neither are those that show what a person or an application shows.
+// Authenticate returns the identity of the other node if the call is from it, otherwise nil. It ignores methods that
+// the other node never calls, and calls with credentials of a user or application.
 func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
@@ -74,7 +74,7 @@ func (i *Identification) Authenticate(ctx context.Context) (*access.Identity, er
 	return nil, nil //nolint:nilnil // see above
 }
 
-// Stranger says why the caller is not taken for the other node, and what can be done about it. The error is
+// Stranger returns why the caller is not accepted as the other node, with a suggested action. The error matches
 // access.ErrNotPeer.
 func (i *Identification) Stranger(ctx context.Context) error {
 	var why []string
@@ -99,7 +99,7 @@ func (i *Identification) Stranger(ctx context.Context) error {
 	return err
 }
 
-// log says now and then who was refused.
+// log logs refusals with a rate limit.
 func (i *Identification) log(ctx context.Context, err error) {
 	if i.Logger == nil {
 		return
@@ -122,7 +122,7 @@ func (i *Identification) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// CertificateOf is the certificate that the caller has shown and that was verified; nil: none.
+// CertificateOf returns the verified client certificate, or nil.
 func CertificateOf(ctx context.Context) *x509.Certificate {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
@@ -135,11 +135,11 @@ func CertificateOf(ctx context.Context) *x509.Certificate {
 	return info.State.VerifiedChains[0][0]
 }
 
-// errNames is returned when a certificate is none of the pair's.
+// errNames is returned when a certificate does not belong to the pair.
 var errNames = errors.New("the certificate")
 
-// Carries tells whether a certificate carries one of some names: DNS names, IP addresses, URIs. The error says what it
-// carries instead.
+// Carries returns nil if a certificate has one of the given names: DNS names, IP addresses, URIs. The error lists the
+// names in the certificate.
 func Carries(cert *x509.Certificate, names []string) error {
 	for _, name := range names {
 		if strings.Contains(name, "://") {
@@ -153,7 +153,7 @@ func Carries(cert *x509.Certificate, names []string) error {
 	return fmt.Errorf("%w is for %s, and for none of %s", errNames, listOf(cert), strings.Join(names, ", "))
 }
 
-// listOf are all names in a certificate.
+// listOf lists all names in a certificate.
 func listOf(cert *x509.Certificate) string {
 	var all []string
 	for _, u := range cert.URIs {
@@ -169,7 +169,7 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// NameOf is the principal of a certificate: its first URI, else its first DNS name, else its common name.
+// NameOf returns the principal of a certificate: its first URI, else its first DNS name, else its common name.
 func NameOf(cert *x509.Certificate) string {
 	switch {
 	case len(cert.URIs) > 0:
@@ -181,7 +181,7 @@ func NameOf(cert *x509.Certificate) string {
 	}
 }
 
-// ShowToken has each call of a connection to the other node show the pair's secret.
+// ShowToken adds the pair's secret to each call of a connection to the other node.
 func ShowToken(tokens *secretfile.File) grpc.DialOption {
 	return grpc.WithPerRPCCredentials(tokenCredentials{tokens})
 }
@@ -193,5 +193,5 @@ func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[st
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: the secret is what a pair without TLS has.
+// RequireTransportSecurity implements credentials.PerRPCCredentials: the secret is used by pairs without TLS.
 func (tokenCredentials) RequireTransportSecurity() bool { return false }

@@ -26,28 +26,28 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A peer that answers no ping for peerTimeout after peerPing without a sign of life is gone: its rewrite is begun again
-// later.
+// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout. Its rewrite
+// is restarted later.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
-	// peerBackoff bounds the wait before a peer that came back is connected to.
+	// peerBackoff is the maximum backoff before reconnecting to a peer.
 	peerBackoff = 500 * time.Millisecond
 )
 
-// Peers are the connections to the other node that maintenance uses. They are made when they are needed.
+// Peers is the connections to the other node used by maintenance. They are opened on demand.
 type Peers struct {
 	options []grpc.DialOption // of every connection
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards all below
 	conns  map[string]*grpc.ClientConn
 	closed bool
 }
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers begins without any connection. The options are added to those of each; without any, it is not encrypted.
-// Close must be called.
+// NewPeers creates a Peers without connections. The options are added to each connection; without transport
+// credentials, connections are not encrypted. The caller must call Close.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
@@ -92,7 +92,7 @@ func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// Maintenance is the maintenance service of the node at an address.
+// Maintenance returns the maintenance client of the node at an address.
 func (p *Peers) Maintenance(address string) (pb.MaintenanceServiceClient, error) {
 	c, err := p.conn(address)
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *Peers) Maintenance(address string) (pb.MaintenanceServiceClient, error)
 	return pb.NewMaintenanceServiceClient(c), nil
 }
 
-// fromPeer makes a peer's answer an error that errors.Is knows.
+// fromPeer converts a peer's status to an error that matches the sentinel errors.
 func fromPeer(err error) error {
 	if err == nil {
 		return nil
@@ -113,10 +113,10 @@ func fromPeer(err error) error {
 	return known
 }
 
-// At gives the operations of the node at an address.
+// At returns the operations of the node at an address.
 func (p *Peers) At(address string) maintenance.Operations { return &peer{peers: p, address: address} }
 
-// Status asks the node at an address.
+// Status returns the status of the node at an address.
 func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 	c, err := p.conn(address)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusRespon
 	return st, fromPeer(err)
 }
 
-// Activity tells what runs on the node at an address.
+// Activity returns the running operation of the node at an address.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
 	st, err := p.Status(ctx, address)
 	if err != nil {
@@ -135,7 +135,7 @@ func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Acti
 	return wire.ActivityFromProto(st.GetMaintenance()), nil
 }
 
-// Report tells the active at an address what this node has done.
+// Report reports the completed work of this node to the active at an address.
 func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report) error {
 	c, err := p.Maintenance(address)
 	if err != nil {
@@ -147,13 +147,13 @@ func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report
 	return fromPeer(err)
 }
 
-// peer does maintenance.Operations on another node.
+// peer implements maintenance.Operations for another node.
 type peer struct {
 	peers   *Peers
 	address string
 }
 
-// follow reads a stream of progress until there is a result.
+// follow reads a stream of progress until the result.
 func follow[Req, Resp, R any](
 	ctx context.Context, p *peer, req *Req,
 	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
@@ -197,7 +197,7 @@ func (p *peer) Scan(
 	return wire.ScanFromProto(r), nil
 }
 
-// Rewrite writes the page file anew.
+// Rewrite rewrites the page file.
 func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(checkpoint.Progress),
 ) (maintenance.RewriteResult, error) {
@@ -214,7 +214,7 @@ func (p *peer) Rewrite(
 	return wire.RewriteFromProto(r), nil
 }
 
-// Shrink gives the free end of the page file back.
+// Shrink releases the free pages at the end of the page file.
 func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResult, error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {
@@ -227,7 +227,7 @@ func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResul
 	return maintenance.ShrinkResult{FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter()}, nil
 }
 
-// Backup makes a save-set on that node.
+// Backup creates a backup on that node.
 func (p *peer) Backup(
 	ctx context.Context, req maintenance.BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -241,7 +241,7 @@ func (p *peer) Backup(
 	return wire.SetFromProto(set), nil
 }
 
-// Checkpoint writes one.
+// Checkpoint writes a checkpoint.
 func (p *peer) Checkpoint(ctx context.Context) error {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
@@ -271,7 +271,7 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	return d, nil
 }
 
-// Restart has that node begin anew.
+// Restart restarts that node.
 func (p *peer) Restart(ctx context.Context, planID string) (done bool, err error) {
 	c, err := p.peers.Maintenance(p.address)
 	if err != nil {

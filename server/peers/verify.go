@@ -17,11 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// maxDigestBytes is above the digests of as many queues as there can be.
+// maxDigestBytes exceeds the size of the digests of the maximum number of queues.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests asks the node at an address for its rolling digests at exactly an LSN, and for what it knows to be
-// damaged.
+// QueueDigests returns the rolling digests of the node at an address at exactly an LSN, and its known corruption.
 func (p *Peers) QueueDigests(
 	ctx context.Context, address string, atLSN uint64,
 ) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {
@@ -37,7 +36,7 @@ func (p *Peers) QueueDigests(
 	return wire.DigestsFromProto(r), r, nil
 }
 
-// Scrub has the node at an address read everything that it has.
+// Scrub runs a scrub on the node at an address.
 func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.ScrubResponse, error) {
 	c, err := p.conn(address)
 	if err != nil {
@@ -47,7 +46,7 @@ func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.
 	return r, fromPeer(err)
 }
 
-// FetchMessages asks the node at an address for good copies of messages. See store.MessageSource.
+// FetchMessages returns intact copies of messages from the node at an address. See store.MessageSource.
 func (p *Peers) FetchMessages(
 	ctx context.Context, address string, s *store.Store, queue, first, last uint64, applied lsn.Position,
 ) (store.FoundMessages, error) {
@@ -58,7 +57,7 @@ func (p *Peers) FetchMessages(
 	return replication.FetchMessages(ctx, c, s, queue, first, last, applied)
 }
 
-// MessageSource is where good copies of a node's messages come from: the other node, whatever its role.
+// MessageSource is the source of intact copies of a node's messages: the other node, regardless of its role.
 type MessageSource struct {
 	Peers  *Peers
 	Runner *failover.Runner
@@ -69,7 +68,7 @@ var _ store.MessageSource = MessageSource{}
 
 var errNoOther = errors.New("the other node is not known, or not there")
 
-// FetchMessages asks the other node.
+// FetchMessages queries the other node.
 func (m MessageSource) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
 ) (store.FoundMessages, error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secretfile reads secrets that two ends share from a file, and again when it changes. They are compared in a
-// time that does not depend on them, and are in no error and no log line.
+// Package secretfile implements shared secrets in a file, which is read again when it changes. Secrets are compared in
+// constant time, and never appear in errors or logs.
 package secretfile
 
 import (
@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// minBytes is how long a secret must be at least: one that is guessed is none.
+	// minBytes is the minimum length of a secret, to prevent guessing.
 	minBytes = 16
-	// maxFileBytes bounds the file, and maxSecrets the secrets in it.
+	// maxFileBytes limits the size of the file, and maxSecrets the number of secrets in it.
 	maxFileBytes = 64 << 10
 	maxSecrets   = 16
-	// lookInterval is how long what was read is used without looking at the file again.
+	// lookInterval is the minimum interval between two checks of the file.
 	lookInterval = time.Second
 )
 
-// ErrContent is returned when a file has no secret, or one that cannot be used.
+// ErrContent is returned for a file without a valid secret, or with an invalid one.
 var ErrContent = errors.New("the file cannot be used")
 
-// File holds the secrets of a file. It may be used by many goroutines at once.
+// File holds the secrets of a file. It is safe for concurrent use.
 type File struct {
 	path    string
 	told    func(error)
@@ -40,15 +40,15 @@ type File struct {
 	mu sync.Mutex // held while the file is read
 }
 
-// secrets are never changed.
+// secrets is immutable.
 type secrets struct {
-	raw   string // the file
+	raw   string // content of the file
 	first string
 	sums  [][sha256.Size]byte
 }
 
-// Open reads a file of secrets, one on each line; empty lines and those that begin with # are passed over. told is
-// called when a new content is used (nil), and once when it cannot be (why); nil: nothing is told.
+// Open reads a file of secrets, one per line; empty lines and lines that begin with # are ignored. told is called with
+// nil when new content is used, and once with the error when it is invalid; it may be nil.
 func Open(path string, told func(error)) (*File, error) {
 	f := &File{path: path, told: told}
 	s, err := read(path)
@@ -60,13 +60,13 @@ func Open(path string, told func(error)) (*File, error) {
 	return f, nil
 }
 
-// First is the secret to show to others.
+// First returns the secret to present to others.
 func (f *File) First() string {
 	f.Look()
 	return f.now.Load().first
 }
 
-// Holds tells whether a secret is one of the file's. How long that takes depends on the file alone.
+// Holds reports whether a secret is in the file. The time depends only on the file.
 func (f *File) Holds(secret string) bool {
 	f.Look()
 	sum, found := sha256.Sum256([]byte(secret)), 0
@@ -76,7 +76,7 @@ func (f *File) Holds(secret string) bool {
 	return found == 1
 }
 
-// Look reads the file again if the last time is a second ago or more.
+// Look reads the file again if the last read is at least lookInterval ago.
 func (f *File) Look() {
 	now := time.Now().UnixNano()
 	if now-f.looked.Load() < int64(lookInterval) || !f.mu.TryLock() {
@@ -84,10 +84,10 @@ func (f *File) Look() {
 	}
 	defer f.mu.Unlock()
 	f.looked.Store(now)
-	_ = f.read() // it is told
+	_ = f.read() // reported through told
 }
 
-// Reload reads the file now. The error is why its content cannot be used; what was read before is used then.
+// Reload reads the file now. It returns an error if the content is invalid; the previous secrets then stay in use.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +95,7 @@ func (f *File) Reload() error {
 	return f.read()
 }
 
-// Refused says why the content of the file is not used; nil if it is. It does not look at the file.
+// Refused returns why the content of the file is not used, or nil. It does not read the file.
 func (f *File) Refused() error {
 	if err := f.refused.Load(); err != nil {
 		return *err
@@ -103,7 +103,7 @@ func (f *File) Refused() error {
 	return nil
 }
 
-// read takes what the file holds now. mu is held.
+// read reads the file and stores its secrets. mu is held.
 func (f *File) read() error {
 	s, err := read(f.path)
 	before := f.Refused()
@@ -125,7 +125,7 @@ func (f *File) read() error {
 	return nil
 }
 
-// read reads a file. Its errors have nothing of the content.
+// read reads a file. Errors do not contain its content.
 func read(path string) (*secrets, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -164,7 +164,7 @@ func read(path string) (*secrets, error) {
 	return s, nil
 }
 
-// problemOf says what is wrong with a secret; empty: nothing.
+// problemOf returns why a secret is invalid, or an empty string.
 func problemOf(secret string) string {
 	if len(secret) < minBytes {
 		return fmt.Sprintf("a secret has at least %d characters", minBytes)

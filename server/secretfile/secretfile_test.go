@@ -24,7 +24,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// Each secret of the file is accepted, and nothing that is only like one.
+// Each secret of the file is accepted, and similar strings are not.
 func TestHolds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "# of the pair\n\n"+newer+"\r\n  "+older+"  \n")
@@ -57,7 +57,7 @@ func FuzzHolds(f *testing.F) {
 	})
 }
 
-// What cannot be a secret is refused, and the error tells nothing of it.
+// Invalid secrets are refused, and errors do not contain them.
 func TestWrongFiles(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "has no secret",
@@ -79,7 +79,7 @@ func TestWrongFiles(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A file that changes is read again; one that cannot be used changes nothing, and that is told once.
+// A changed file is read again. Invalid content changes nothing, and is reported once.
 func TestChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, older)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings has the settings of a node as they hold now: those of its configuration, with what was changed while
-// the nodes run. The changes are kept with the pair's messages, but for min-in-sync, which is in the pair's record: it
-// has to be changeable while writes are refused because of it.
+// Package settings implements the current settings of a node: its configuration with the changes made at run time. The
+// changes are stored with the pair's messages, except min-in-sync, which is in the cluster record. It must be
+// changeable while writes are refused because of it.
 package settings
 
 import (
@@ -26,22 +26,22 @@ import (
 )
 
 const (
-	// pollInterval is how often a node looks whether a setting was changed.
+	// pollInterval is the interval of checks for changed settings.
 	pollInterval = 250 * time.Millisecond
 	keyMinInSync = "min-in-sync"
 )
 
-// Options of New.
+// Options configures New.
 type Options struct {
-	// Config of the node; it holds where nothing was changed.
+	// Config of the node, the default for unchanged settings.
 	Config config.Config
-	// Store, Manager and Runner of the node: what was changed is read and kept through them.
+	// Store, Manager and Runner of the node: changes are read and stored through them.
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
-	// Use hands changed settings to the parts of the node that keep a copy.
+	// Use applies changed settings to the parts of the node that keep a copy.
 	Use func(*config.Config)
-	// Logger gets what was changed.
+	// Logger logs changes.
 	Logger *zap.Logger
 }
 
@@ -50,22 +50,22 @@ type Settings struct {
 	o    Options
 	live atomic.Pointer[config.Config]
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards all below
 	applied []byte     // the pair's entry that was applied last
-	begun   bool       // there was a last one
+	begun   bool       // applied is set
 }
 
-// New begins with what is configured. Apply, or Run, applies what was changed before.
+// New returns Settings with the configured values. Apply, or Run, applies earlier changes.
 func New(o Options) *Settings {
 	s := &Settings{o: o}
 	s.live.Store(&o.Config)
 	return s
 }
 
-// Live are the settings as they hold now. What cannot be changed while the node runs is in them as well.
+// Live returns the current settings, including those that cannot be changed at run time.
 func (s *Settings) Live() *config.Config { return s.live.Load() }
 
-// Run applies what is changed, until ctx ends.
+// Run applies changes until ctx ends.
 func (s *Settings) Run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -79,7 +79,7 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Apply applies what was changed since the last time.
+// Apply applies the changes since the last call.
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *Settings) Apply() {
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))
 	if err != nil {
-		// The other node has other limits, or is of a newer release: what holds now goes on.
+		// The other node has other limits, or is of a newer release: keep the current settings.
 		s.o.Logger.Error("settings that were changed while the nodes ran cannot be used on this node", zap.Error(err))
 		return
 	}
@@ -111,17 +111,17 @@ func (s *Settings) Apply() {
 	s.o.Use(&next)
 }
 
-// Setting is one that can be changed while the nodes run, as a node has it.
+// Setting is a setting that can be changed at run time, with its values on a node.
 type Setting struct {
 	// Key, Usage and Scope as in config.Running.
 	Key, Usage, Scope string
-	// Value that holds on this node, and Configured, that its configuration says.
+	// Value is the current value on this node, Configured that of its configuration.
 	Value, Configured string
-	// Changed: Value was set while the nodes ran.
+	// Changed: Value was set at run time.
 	Changed bool
 }
 
-// List gives the settings that can be changed while the nodes run, as they hold on this node.
+// List returns the settings that can be changed at run time, with their values on this node.
 func (s *Settings) List() []Setting {
 	now := s.Live()
 	var list []Setting
@@ -141,16 +141,16 @@ func (s *Settings) List() []Setting {
 	return list
 }
 
-// Change of settings.
+// Change is a change of settings.
 type Change struct {
-	// Set are the new values, by key; Unset are those for which the configurations hold again.
+	// Set contains the new values by key; Unset lists the settings to reset to the configuration.
 	Set   map[string]string
 	Unset []string
-	// Node, by name or UUID, that it is for; empty for both. Only for settings that a node may have for itself.
+	// Node to change, by name or UUID; empty for both. Only for settings with node scope.
 	Node string
 }
 
-// Change changes some of them, on the active. Nothing is changed if one of them cannot be used (wire.ErrInvalid).
+// Change changes settings on the active. If one of the values is invalid, nothing is changed (wire.ErrInvalid).
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.meant(&c)
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 				clearNodes(r, key)
 			}
 		}
-		// Together with what is kept they may contradict each other.
+		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
 			if _, err := s.o.Config.With(r.Of(id)); err != nil {
 				return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
@@ -193,14 +193,14 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// clearNodes takes a value away that nodes have for themselves: it was set for both.
+// clearNodes removes the node-specific values of a setting that is set for both nodes.
 func clearNodes(r *maintenance.RunningSettings, key string) {
 	for id := range maps.Clone(r.Nodes) {
 		r.Set(id, key, "")
 	}
 }
 
-// meant checks the keys and finds the node; uuid.Nil for both.
+// meant validates the keys and returns the node; uuid.Nil for both.
 func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 	keys := append([]string{}, c.Unset...)
 	for key := range c.Set {
@@ -225,12 +225,12 @@ func (s *Settings) meant(c *Change) (uuid.UUID, error) {
 	return wire.NodeCalled(&st, c.Node)
 }
 
-// changeMinInSync does the part that is in the pair's record, and takes it out of the change.
+// changeMinInSync applies the part stored in the cluster record, and removes it from the change.
 func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	text, set := c.Set[keyMinInSync]
 	wanted := 0
 	if set {
-		wanted, _ = strconv.Atoi(text) // it was checked
+		wanted, _ = strconv.Atoi(text) // validated before
 	}
 	var rest []string
 	unset := false

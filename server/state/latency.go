@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Buckets of a histogram: each power of two of microseconds is cut into so many. Up to 2^36 µs are told apart, which is
-// 19 hours.
+// Buckets of the histogram: each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19
+// hours).
 const (
 	latencyStepsBits = 3
 	latencySteps     = 1 << latencyStepsBits
@@ -17,23 +17,23 @@ const (
 	latencyBuckets   = (latencyBits - latencyStepsBits + 1) * latencySteps
 )
 
-// Latencies count how long something took, to an eighth. Observe takes some 10 ns and allocates nothing. The zero value
-// is empty. Safe for concurrent use.
+// Latencies is a histogram of durations with a resolution of one eighth. Observe takes about 10 ns and does not
+// allocate. The zero value is empty. It is safe for concurrent use.
 type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket is how many took as long as that.
+// LatencyBucket is the number of durations in a bucket.
 type LatencyBucket struct {
-	// UpTo is the upper end of the bucket.
+	// UpTo is the upper bound of the bucket.
 	UpTo  time.Duration
 	Count uint64
 }
 
-// Observe counts one.
+// Observe counts a duration.
 func (l *Latencies) Observe(d time.Duration) { l.counts[latencyBucket(d)].Add(1) }
 
-// Buckets are those that have counted anything, the shortest first.
+// Buckets returns the non-empty buckets in ascending order.
 func (l *Latencies) Buckets() []LatencyBucket {
 	var out []LatencyBucket
 	for i := range l.counts {
@@ -44,7 +44,7 @@ func (l *Latencies) Buckets() []LatencyBucket {
 	return out
 }
 
-// latencyBucket is where a time is counted: below 8 µs each microsecond has its own bucket.
+// latencyBucket returns the bucket of a duration: below 8 µs each microsecond has its own bucket.
 func latencyBucket(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 0))
 	if us < latencySteps {
@@ -54,7 +54,7 @@ func latencyBucket(d time.Duration) int {
 	return min((shift+1)*latencySteps+int(us>>shift)-latencySteps, latencyBuckets-1)
 }
 
-// latencyUpTo is the upper end of a bucket.
+// latencyUpTo returns the upper bound of a bucket.
 func latencyUpTo(bucket int) time.Duration {
 	if bucket < latencySteps {
 		return time.Duration(bucket+1) * time.Microsecond

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLatencyBuckets: each time is in a bucket that ends above it, and at most an eighth above it.
+// The upper bound of a duration's bucket is above the duration, by at most an eighth.
 func TestLatencyBuckets(t *testing.T) {
 	for us := int64(0); us < 1<<latencyBits; us += us/7 + 1 {
 		d := time.Duration(us) * time.Microsecond

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state describes a node as it is at one moment. The status, the metrics and the probes are made from it, and
-// so cannot disagree.
+// Package state implements a snapshot of a node's state. The status, the metrics and the probes are derived from it,
+// and are therefore consistent.
 package state
 
 import (
@@ -13,57 +13,58 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 )
 
-// Node is what a node is and knows.
+// Node is the state of a node.
 type Node struct {
 	// Pair is the state of failover.
 	Pair failover.Status
-	// Coordinator is the kind that was configured, CoordinatorAddresses where it is.
+	// Coordinator is the configured kind, CoordinatorAddresses its addresses.
 	Coordinator          string
 	CoordinatorAddresses []string
-	// Primary is set while the node holds the active role, Follower while it follows.
+	// Primary is set while the node is active, Follower while it follows.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
-	// ArchiveDir is the directory of this node's log archive; empty for none, and for one in a bucket.
+	// ArchiveDir is the directory of this node's log archive; empty without an archive, and for an archive in a bucket.
 	ArchiveDir string
 	// Version of the software.
 	Version string
-	// StartedAt is when the process started.
+	// StartedAt is the start time of the process.
 	StartedAt time.Time
-	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
+	// Maintenance is the running operation of this node; nil if idle. Plan is the pair's last plan; nil if there was
+	// none.
 	Maintenance *maintenance.Activity
 	Plan        *maintenance.Plan
-	// Conditions are what an operator may have to know now, the most serious first.
+	// Conditions that are raised, the most severe first.
 	Conditions []conditions.Condition
-	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
+	// DiskLowWatermark: publishes are refused while fewer bytes are available on disk.
 	DiskLowWatermark uint64
-	// Certificates that the node uses.
+	// Certificates used by the node.
 	Certificates []Certificate
-	// Activity is what the node does and uses.
+	// Activity of the node.
 	Activity Activity
-	// Console is where the node's console is; empty without one.
+	// Console is the address of the node's console; empty if disabled.
 	Console string
 }
 
-// Activity is what a node does and uses, besides what its store knows.
+// Activity is the load and the resource usage of a node, in addition to those of its store.
 type Activity struct {
-	// Delivered messages since the start, redelivered ones among them.
+	// Delivered is the number of messages delivered since start, including redeliveries.
 	Delivered uint64
-	// Consumers and Connections that are there now.
+	// Consumers and Connections are the current numbers.
 	Consumers, Connections int
-	// Commits says how long batches took to be committed.
+	// Commits is the histogram of commit latencies of batches.
 	Commits []LatencyBucket
-	// Memory that the process has from the system, and MemoryBudget, in bytes.
+	// Memory obtained from the system by the process, and MemoryBudget, in bytes.
 	Memory, MemoryBudget uint64
 }
 
-// Certificate is a file with certificates that a node uses.
+// Certificate is a certificate file used by a node.
 type Certificate struct {
-	// Use is what for: "node", "etcd", "raft" or "metrics".
+	// Use is the purpose: "node", "etcd", "raft" or "metrics".
 	Use string
-	// File they are in, and whether it has the authorities that others are checked against.
+	// File name, and whether it contains the CAs for verification of others.
 	File      string
 	Authority bool
-	// Subject of the one that ends first, and when it Ends.
+	// Subject of the certificate that expires first, and its expiry in Ends.
 	Subject string
 	Ends    time.Time
 }

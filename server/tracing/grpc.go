@@ -12,22 +12,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ServerOption has calls of a gRPC server traced.
+// ServerOption enables tracing of the calls of a gRPC server.
 func (t *Tracer) ServerOption() grpc.ServerOption {
 	return grpc.StatsHandler(otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(wanted()),
 	))
 }
 
-// DialOption has calls of a connection traced.
+// DialOption enables tracing of the calls of a connection.
 func (t *Tracer) DialOption() grpc.DialOption {
 	return grpc.WithStatsHandler(otelgrpc.NewClientHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(wanted()),
 	))
 }
 
-// wanted tells which calls have a span: those with one request and one answer. A stream may last for weeks; what is
-// published on one is traced request by request. What nodes ask again and again is not traced, nor is the health.
+// wanted selects unary calls for tracing. A stream may last for weeks, so publishes on streams are traced per request.
+// Periodic calls between nodes and health checks are not traced.
 func wanted() otelgrpc.Filter {
 	unwanted := map[string]bool{
 		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Meet_FullMethodName: true,

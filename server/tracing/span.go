@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is how many traces one request may belong to: its messages may come from many publishes, each with a trace
-// of its own. Further ones get no span of this node.
+// maxParents is the maximum number of traces per request: its messages may come from many publishes, each with its own
+// trace. Further traces get no span of this node.
 const maxParents = 8
 
-// traceparent is the property of a message that names the trace that it belongs to.
+// traceparent is the message property that contains the trace context.
 const traceparent = "traceparent"
 
-// Span is what is recorded of one piece of work: a span in each trace that it belongs to, as a rule one.
+// Span records one operation: a span in each trace that it belongs to, usually one.
 type Span struct {
 	tracer *Tracer
 	spans  []trace.Span
@@ -34,13 +34,13 @@ var (
 	_ replication.Tracer = (*Tracer)(nil)
 )
 
-// Publish begins the span of a request that publishes messages. It returns nil if that is not recorded: no trace of a
-// message, nor the one that ctx belongs to, is sampled, or there is none and the dice say no.
+// Publish starts the span of a publish request. It returns nil if nothing is recorded: the named traces are not
+// sampled, or no trace is named and the sampler declines.
 func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
 	parents, named := t.parents(ctx, messages)
 	if len(parents) == 0 {
 		if named {
-			return nil // those who publish have decided
+			return nil // the publishers have decided
 		}
 		parents = append(parents, trace.SpanContext{})
 	}
@@ -64,7 +64,8 @@ func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Messa
 	return s
 }
 
-// parents are the sampled spans that messages name, and the one that ctx is in. named tells whether any span was named.
+// parents returns the sampled spans named by the messages, and the span of ctx. named reports whether any span was
+// named.
 func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents []trace.SpanContext, named bool) {
 	add := func(c trace.SpanContext) {
 		if !c.IsValid() {
@@ -94,24 +95,24 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 	return parents, named
 }
 
-// remote reads the names of a span from properties; what is wrong there is none.
+// remote parses the span context in properties; it is invalid if malformed.
 func (t *Tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
 
-// Into returns a context in which this span is the one that calls and transactions belong to.
+// Into returns a context with this span as the parent of calls and transactions.
 func (s *Span) Into(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, s.spans[0])
 }
 
-// Number notes a number about the work.
+// Number adds a numeric attribute.
 func (s *Span) Number(name string, n uint64) {
 	for _, span := range s.spans {
 		span.SetAttributes(attribute.Int64(name, int64(n)))
 	}
 }
 
-// Of implements replication.Tracer, as do the next two.
+// Of implements replication.Tracer, as do the next two methods.
 func (t *Tracer) Of(ctx context.Context) replication.Span {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		return &Span{t, []trace.Span{span}}
@@ -119,7 +120,7 @@ func (t *Tracer) Of(ctx context.Context) replication.Span {
 	return nil
 }
 
-// Commit begins the span of a batch.
+// Commit starts the span of a batch.
 func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int) replication.Span {
 	parent, ok := of[0].(*Span)
 	if !ok {
@@ -145,7 +146,7 @@ func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int
 	return &Span{t, []trace.Span{span}}
 }
 
-// Append begins the span of what a standby takes in.
+// Append starts the span of a batch received by a standby.
 func (t *Tracer) Append(parent replication.TraceContext, at time.Time, n uint64, bytes int) replication.Span {
 	c := t.remote(map[string]string{traceparent: parent.Parent, "tracestate": parent.State})
 	if !c.IsSampled() {
@@ -166,7 +167,7 @@ func batchAttributes(n uint64, bytes int) trace.SpanStartEventOption {
 	)
 }
 
-// Part implements replication.Span, as do the others. What one node asks of the other one is of the kind client.
+// Part implements replication.Span, as do the next methods. Requests to the other node have the span kind client.
 func (s *Span) Part(name string, at time.Time) replication.Span {
 	kind := trace.SpanKindInternal
 	if name == "replicate" {
@@ -177,7 +178,7 @@ func (s *Span) Part(name string, at time.Time) replication.Span {
 	return &Span{s.tracer, []trace.Span{span}}
 }
 
-// Link points to another span.
+// Link adds a link to another span.
 func (s *Span) Link(to replication.Span) {
 	if other, ok := to.(*Span); ok {
 		for _, span := range s.spans {
@@ -186,7 +187,7 @@ func (s *Span) Link(to replication.Span) {
 	}
 }
 
-// Context names the span.
+// Context returns the context of the span.
 func (s *Span) Context() replication.TraceContext {
 	carrier := propagation.MapCarrier{}
 	s.tracer.carrier.Inject(trace.ContextWithSpan(context.Background(), s.spans[0]), carrier)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing records where publishes spend their time, with OpenTelemetry: the request, the batch that it is
-// committed with, writes and syncs of the log on both nodes, and the way between them. Spans go to a collector over
-// OTLP. docs/reference/tracing.md describes them.
+// Package tracing implements tracing of publishes with OpenTelemetry: the request, its commit batch, writes and syncs
+// of the log on both nodes, and the transfer between them. Spans are exported to a collector over OTLP.
+// docs/reference/tracing.md describes them.
 //
-// A node without tracing has no Tracer: everything that may be traced is behind a test for nil.
+// A node without tracing has no Tracer: all tracing code is guarded by a nil check.
 package tracing
 
 import (
@@ -32,38 +32,37 @@ import (
 )
 
 const (
-	// stopLimit is how long the last spans may take to the collector when the node stops.
+	// stopLimit limits the export of the last spans when the node stops.
 	stopLimit = time.Second
-	// complainEvery is how often the log says that spans are lost.
+	// complainEvery is the minimum interval of log entries about lost spans.
 	complainEvery = time.Minute
-	// scope names this program as the one that records.
+	// scope is the instrumentation scope.
 	scope = "github.com/lockstep-mq/lockstep/server"
 )
 
-// Options of Start.
+// Options configures Start.
 type Options struct {
-	// Endpoint of a collector that speaks OTLP over gRPC: host:port, or a URL with http or https. Empty: as the
-	// environment says.
+	// Endpoint of a collector with OTLP over gRPC: host:port, or a URL with http or https. Empty: from the environment.
 	Endpoint string
-	// Sample is the share of the requests without a trace of their own that are traced, 0 to 1. Those that belong to a
-	// trace are as that says. SampleSet is false for the default, over which the environment wins.
+	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced. For others the trace context
+	// decides. SampleSet is false for the default, which the environment overrides.
 	Sample    float64
 	SampleSet bool
 	// Headers, key=value, of each request to the collector.
 	Headers []string
-	// Insecure: the connection is not encrypted. CAFile has the authorities that the collector's certificate is checked
-	// against; empty: the system's.
+	// Insecure: the connection is not encrypted. CAFile has the CAs for the collector's certificate; empty: the
+	// system's CAs.
 	Insecure bool
 	CAFile   string
-	// Dial connects to the collector; nil means TCP.
+	// Dial connects to the collector; nil: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// NodeName, NodeID and Version describe this node.
 	NodeName, NodeID, Version string
-	// Logger is told of spans that are lost.
+	// Logger logs lost spans.
 	Logger *zap.Logger
 }
 
-// Wanted tells whether the settings or the environment ask for tracing.
+// Wanted reports whether the settings or the environment enable tracing.
 func Wanted(endpoint string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
@@ -80,13 +79,13 @@ type Tracer struct {
 	carrier  propagation.TraceContext
 }
 
-// Stats count spans since the start.
+// Stats counts spans since start.
 type Stats struct {
-	// Sent were taken by the collector, Lost could not be sent.
+	// Sent counts spans accepted by the collector, Lost those that could not be sent.
 	Sent, Lost uint64
 }
 
-// Start begins to send spans. It does not wait for the collector. The caller must call Stop.
+// Start starts the export of spans. It does not wait for the collector. The caller must call Stop.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	client, err := o.client()
 	if err != nil {
@@ -102,7 +101,7 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 			attribute.String("service.instance.id", o.NodeID), attribute.String("lockstep.node", o.NodeName),
 		),
 		resource.WithHost(), resource.WithProcessPID(), resource.WithTelemetrySDK(),
-		resource.WithFromEnv(), // the environment wins
+		resource.WithFromEnv(), // the environment takes precedence
 	)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -118,8 +117,8 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	}, nil
 }
 
-// client makes the connection to the collector, which opens when it is used. What is not set is as the environment
-// says.
+// client creates the connection to the collector, which is opened on first use. Unset options come from the
+// environment.
 func (o *Options) client() (otlptrace.Client, error) {
 	var options []otlptracegrpc.Option
 	switch {
@@ -134,7 +133,7 @@ func (o *Options) client() (otlptrace.Client, error) {
 	if len(o.Headers) > 0 {
 		headers := make(map[string]string, len(o.Headers))
 		for _, h := range o.Headers {
-			key, value, _ := strings.Cut(h, "=") // config has checked it
+			key, value, _ := strings.Cut(h, "=") // validated by config
 			headers[strings.TrimSpace(key)] = strings.TrimSpace(value)
 		}
 		options = append(options, otlptracegrpc.WithHeaders(headers))
@@ -157,30 +156,29 @@ func (o *Options) client() (otlptrace.Client, error) {
 	return otlptracegrpc.NewClient(options...), nil
 }
 
-// Stop sends what is left, for a moment, and ends.
+// Stop exports the remaining spans, for at most stopLimit, and stops.
 func (t *Tracer) Stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if t.provider.Shutdown(ctx) != nil {
-		// The collector does not answer. The provider waits for the request under way in the background: cancel it.
-		_ = t.exporter.Shutdown(ctx) // what is lost by it is counted
+		// The collector does not respond. The provider waits for the current request in the background: cancel it.
+		_ = t.exporter.Shutdown(ctx) // lost spans are counted
 	}
 }
 
-// Stats tell what became of the spans.
+// Stats returns the span counters.
 func (t *Tracer) Stats() Stats {
 	return Stats{Sent: t.exporter.sent.Load(), Lost: t.exporter.lost.Load()}
 }
 
-// exporter counts spans, and tells the log when they are lost: OpenTelemetry's own way to tell is one for the whole
-// process.
+// exporter counts spans, and logs lost ones: the error handler of OpenTelemetry is global to the process.
 type exporter struct {
 	sdktrace.SpanExporter
 
 	log        *zap.Logger
 	sent, lost atomic.Uint64
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards all below
 	complained time.Time
 }
 

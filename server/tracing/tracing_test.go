@@ -22,7 +22,7 @@ func newTracer(sample float64) (*Tracer, *tracetest.SpanRecorder) {
 	return &Tracer{provider: p, tracer: p.Tracer(scope)}, r
 }
 
-// message names span n.
+// message returns a message that names span n.
 func message(n int, sampled bool) *pb.Message {
 	flags := "00"
 	if sampled {
@@ -33,8 +33,7 @@ func message(n int, sampled bool) *pb.Message {
 	}}
 }
 
-// Each trace that the messages of a request belong to gets a span, once, up to a limit; what is wrong or not sampled
-// gets none.
+// Each trace of a request's messages gets one span, up to a limit; malformed and unsampled contexts get none.
 func TestRequestOfManyTraces(t *testing.T) {
 	tracer, recorder := newTracer(0)
 	messages := []*pb.Message{{}, message(100, false), {Properties: map[string]string{traceparent: "nonsense"}}}
@@ -59,7 +58,7 @@ func TestRequestOfManyTraces(t *testing.T) {
 	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "who publishes has decided")
 }
 
-// A batch is a part of the first request in it, and linked with all others, in both directions.
+// A batch is a child of its first request, and linked with all others in both directions.
 func TestBatchOfManyRequests(t *testing.T) {
 	tracer, recorder := newTracer(0)
 	of := make([]replication.Span, 3)
@@ -93,7 +92,7 @@ func TestBatchOfManyRequests(t *testing.T) {
 	require.Nil(t, tracer.Append(replication.TraceContext{Parent: "nonsense"}, time.Now(), 7, 512))
 }
 
-// A transaction that is not traced costs nothing in a node that traces others.
+// A transaction without a trace does not allocate in a node with tracing.
 func TestUntracedAllocatesNothing(t *testing.T) {
 	tracer, _ := newTracer(0)
 	ctx := t.Context()

@@ -23,51 +23,52 @@ import (
 )
 
 const (
-	// guardTick is how often the node looks whether its index is damaged: then every moment counts, since pages cannot
-	// be written.
+	// guardTick is the interval of checks for a corrupt index. It is short because no pages can be written in that
+	// state.
 	guardTick = 100 * time.Millisecond
-	// repairInterval is how often it is tried to repair what could not be repaired before.
+	// repairInterval is the retry interval of failed repairs.
 	repairInterval = 2 * time.Second
-	// firstScrub is when the first scrub begins after a start, firstVerify the first comparison: not in the middle of a
-	// restart.
+	// firstScrub is the delay of the first scrub after a start, firstVerify that of the first comparison, so that
+	// neither interferes with a restart.
 	firstScrub  = time.Minute
 	firstVerify = 10 * time.Second
-	// handOverAgain is how soon a hand-over that failed is tried again.
+	// handOverAgain is the retry interval of a failed switchover.
 	handOverAgain = time.Second
 )
 
-// Options of New.
+// Options configures New.
 type Options struct {
-	// Store of this node, and Settings that hold for it.
+	// Store of this node, and its current Settings.
 	Store    *store.Store
 	Settings *settings.Settings
-	// Runner, Manager and Peers of it.
+	// Runner, Manager and Peers of this node.
 	Runner  *failover.Runner
 	Manager *maintenance.Manager
 	Peers   *peers.Peers
-	// Serving has the session that transactions are committed in.
+	// Serving has the session in which transactions are committed.
 	Serving *serving.Current
-	// Resync has the node's store replaced by a snapshot of the active; false if this node does not follow one.
+	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow
+	// one.
 	Resync func(cause error) bool
-	// HandOver makes the other node the active one.
+	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
-	// Compared is called after each comparison of the nodes; Difference then tells what it has found.
+	// Compared is called after each comparison of the nodes; Difference then returns the result.
 	Compared func()
-	// Logger gets what is found.
+	// Logger logs the findings.
 	Logger *zap.Logger
 }
 
-// Guard looks after what the node holds. Its methods may be called from any goroutine.
+// Guard checks the integrity of a node's data. Its methods may be called from any goroutine.
 type Guard struct {
 	o        Options
 	log      *zap.Logger
-	scrubbed sync.Mutex // held during a scrub
+	scrubbed sync.Mutex // held during a rate-limited scrub
 
-	mu     sync.Mutex // guards what follows
-	differ string     // what the last comparison found; empty: nothing
+	mu     sync.Mutex // guards all below
+	differ string     // result of the last comparison; empty: no difference
 }
 
-// New makes the guard of a node. Run runs it.
+// New creates the guard of a node. The caller must call Run.
 func New(o Options) *Guard { return &Guard{o: o, log: o.Logger} }
 
 // Run scrubs, repairs and compares until ctx ends.
@@ -85,10 +86,9 @@ func (g *Guard) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// alone tells whether the node is in no pair.
 func (g *Guard) alone() bool { return g.o.Settings.Live().Alone() }
 
-// every calls fn after the first duration and then at the beginning of each interval, until ctx ends.
+// every calls fn after the first duration and then at the start of each interval, until ctx ends.
 func (g *Guard) every(ctx context.Context, first, interval time.Duration, fn func(context.Context)) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -119,20 +119,20 @@ func (g *Guard) scrubNow(ctx context.Context) {
 	}
 }
 
-// Scrub reads everything from the disk.
+// Scrub reads all data from disk.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0
-	} else { // two at once would be twice as fast
+	} else { // two concurrent scrubs would double the rate
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
 	return g.o.Store.Scrub(ctx, rate)
 }
 
-// watchIndex has a store replaced whose index is damaged: that of a standby by a snapshot of the active. An active
-// hands over first. One that has no node to hand over to goes on for as long as what it has in memory suffices.
+// watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
+// first. Without a node to switch over to, it continues as long as the pages in memory suffice.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()
@@ -164,15 +164,15 @@ func (g *Guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// Difference is what the last comparison of the nodes found; empty: nothing.
+// Difference returns the differences found by the last comparison of the nodes; empty: none.
 func (g *Guard) Difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.differ
 }
 
-// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, or, alone, on this one.
-// With sequences in only, no others.
+// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
+// only is not empty, it is restricted to those sequences.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {
@@ -220,7 +220,8 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	return sequences, nil
 }
 
-// partnerOr gives the node to compare with, or explains why there is none: on a node that is not active, where to go.
+// partnerOr returns the node to compare with, or an error with the reason; on a node that is not active, the error
+// names the active.
 func (g *Guard) partnerOr() (failover.NodeInfo, error) {
 	if _, err := g.o.Serving.Session(); err != nil {
 		return failover.NodeInfo{}, err

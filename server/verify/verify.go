@@ -22,32 +22,32 @@ import (
 )
 
 const (
-	// The record that both nodes are compared at is so far ahead at first, and farther each time it has gone by before
-	// both were asked.
+	// Both nodes are compared at one record: compareAhead after the current one at first, and farther ahead after each
+	// attempt in which the log passed the record before both nodes had received the request.
 	compareAhead    = 8
 	compareFarther  = 8
 	compareAttempts = 6
-	// comparePush is how often the log is pushed on, so that an idle pair comes to that record as well.
+	// comparePush is the interval of filler commits, so that an idle pair reaches that record.
 	comparePush = 5 * time.Millisecond
-	// compareHeld bounds how long a node waits for it.
+	// compareHeld limits the time that a node waits for the record.
 	compareHeld = 10 * time.Second
-	// comparePushKey is deleted, over and over, to push the log on; it never exists.
+	// comparePushKey is deleted repeatedly to advance the log; it never exists.
 	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a standby that is lost or whose store is being replaced, and
-	// indexAgain how often it checks.
+	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store, and
+	// indexAgain the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
 
 var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
 
-// QueueDigests gives the rolling digests at exactly an LSN.
+// QueueDigests returns the rolling digests at exactly an LSN.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced,
-// which takes a moment: then it begins again.
+// Verify compares both nodes. A deep comparison detects corruption. Corruption of an index causes a replacement of that
+// node's store; the comparison then waits and restarts.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -68,7 +68,7 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 	}
 }
 
-// catchesUp tells whether a standby is connected and not in sync yet.
+// catchesUp reports whether a standby is connected but not yet in sync.
 func (g *Guard) catchesUp() bool {
 	session := g.o.Serving.Get()
 	if session == nil {
@@ -78,7 +78,7 @@ func (g *Guard) catchesUp() bool {
 	return standby != nil && !standby.Required
 }
 
-// verifyPair is one attempt.
+// verifyPair is one attempt of Verify.
 func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	other, err := g.partnerOr()
 	if err != nil {
@@ -111,8 +111,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	return resp, nil
 }
 
-// verifyAlone tells what a node that stands alone has, and what of it cannot be read. There is nothing to compare it
-// with.
+// verifyAlone reports the content and the corruption of a node outside a pair, which has no node to compare with.
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
@@ -133,7 +132,7 @@ func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Veri
 	}, nil
 }
 
-// readBoth reads all that both nodes have, and compares the content.
+// readBoth reads all data of both nodes, and compares the content.
 func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
 	var both sync.WaitGroup
 	var mine, theirs error
@@ -153,7 +152,7 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 		return ctx.Err()
 	case errors.Is(err, maintenance.ErrNoPartner), errors.Is(err, replication.ErrNotActive):
 		return err
-	case err != nil: // damaged messages, as a rule, which are listed
+	case err != nil: // usually corrupt messages, which are listed
 		resp.ContentError = err.Error()
 	}
 	return nil
@@ -177,7 +176,7 @@ func (g *Guard) compareContent(ctx context.Context) error {
 	}
 }
 
-// compare asks both nodes for their digests at one record.
+// compare requests the digests of both nodes at one record.
 func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
@@ -201,7 +200,7 @@ func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint6
 	var asked sync.WaitGroup
 	fail := func(err error) {
 		if err != nil {
-			cancel(err) // the first one counts; the other is canceled with it
+			cancel(err) // the first error is kept; the other request is canceled
 		}
 	}
 	asked.Go(func() {
@@ -219,7 +218,7 @@ func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint6
 	return mine, theirs, reply, context.Cause(ctx)
 }
 
-// push commits small transactions until the log has come to a record.
+// push commits small transactions until the log has reached a record.
 func (g *Guard) push(ctx context.Context, at uint64) {
 	session := g.o.Serving.Get()
 	if session == nil {
@@ -230,7 +229,7 @@ func (g *Guard) push(ctx context.Context, at uint64) {
 	b.DeleteMeta(comparePushKey)
 	payload, err := b.Finish()
 	if err != nil {
-		return // cannot be
+		return // unreachable
 	}
 	tick := time.NewTicker(comparePush)
 	defer tick.Stop()
@@ -240,7 +239,7 @@ func (g *Guard) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// As many at once as are missing: they are committed together.
+		// Commit as many concurrently as are missing: they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(g.o.Store.End().LSN, at), 64) {
 			commits.Go(func() { _, _ = session.Primary.Commit(ctx, payload) })
@@ -249,7 +248,7 @@ func (g *Guard) push(ctx context.Context, at uint64) {
 	}
 }
 
-// differences lists what is not the same. Each rolling digest stands for everything that was ever applied.
+// differences lists the queues with different digests. Each rolling digest covers all transactions ever applied.
 func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	var out []*pb.QueueDifference
 	add := func(name, format string, args ...any) {
@@ -282,7 +281,7 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	return out
 }
 
-// compared remembers the outcome of a comparison.
+// compared stores the result of a comparison.
 func (g *Guard) compared(found []*pb.QueueDifference) {
 	text := ""
 	for i, d := range found {
@@ -305,13 +304,13 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
 			zap.String("differences", text))
 	}
-	g.o.Compared() // the caller finds it in the status
+	g.o.Compared() // the result is available in the status
 }
 
 // verifyNow compares the rolling digests, if this node is active and has a standby in sync.
 func (g *Guard) verifyNow(ctx context.Context) {
 	if _, err := g.partnerOr(); err != nil {
-		return // it is the active's business, and has a next time
+		return // only the active compares, and it will retry
 	}
 	resp, err := g.Verify(ctx, false, false)
 	switch {

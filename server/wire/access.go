@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/access"
 )
 
-// addAccess says in the details of a refusal who may not do what, for programs.
+// addAccess adds the principal and the missing right to the error details, for programs.
 func addAccess(err error, info *errdetails.ErrorInfo) {
 	var denied *access.DeniedError
 	if !errors.As(err, &denied) {
@@ -30,7 +30,7 @@ func addAccess(err error, info *errdetails.ErrorInfo) {
 	}
 }
 
-// withQuota adds which quota was exceeded.
+// withQuota adds the exceeded quota.
 func withQuota(st *status.Status, err error) *status.Status {
 	var quota *access.QuotaError
 	if !errors.As(err, &quota) {
@@ -40,7 +40,7 @@ func withQuota(st *status.Status, err error) *status.Status {
 		Subject:     "queues:" + quota.Pattern,
 		Description: fmt.Sprintf("%s: the limit is %d, used are %d", quota.Quota, quota.Limit, quota.Used),
 	}}})
-	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
 		return st
 	}
 	return with

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// ConditionsToProto converts what the node self knows.
+// ConditionsToProto converts the conditions known to the node self.
 func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
 	out := make([]*pb.Condition, 0, len(all))
 	for i := range all {
@@ -25,8 +25,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto gives those of the node self and of the pair that an operator should look at, as they were told before
-// there were conditions.
+// AlarmsToProto converts the conditions of the node self and of the pair that require attention to alarms, the
+// predecessor of conditions in the API.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {

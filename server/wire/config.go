@@ -16,7 +16,7 @@ import (
 // hundredths is the resolution of redelivery_multiplier.
 const hundredths = 100
 
-// ConfigFields are the names of the fields of pb.QueueConfig, in the order of their bits in a txn.ConfigMask.
+// ConfigFields returns the names of the fields of pb.QueueConfig, in the order of their bits in a txn.ConfigMask.
 func ConfigFields() []string {
 	return []string{
 		"max_messages", "max_bytes", "max_deliveries", "dead_letter", "ttl", "delay", "redelivery_delay",
@@ -25,8 +25,8 @@ func ConfigFields() []string {
 	}
 }
 
-// Config converts a queue's configuration, but for its dead-letter queue, of which only the store knows the number. The
-// error wraps ErrInvalid and names the field.
+// Config converts a queue's configuration except its dead-letter queue: only the store has its number. The error wraps
+// ErrInvalid and names the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	c = txn.Config{
 		MaxMessages: in.GetMaxMessages(), MaxBytes: in.GetMaxBytes(), MaxDeliveries: uint64(in.GetMaxDeliveries()),
@@ -55,7 +55,7 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 		}
 	}
 	if m := in.GetRedeliveryMultiplier(); m != 0 {
-		if !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // nor is it one that is no number
+		if !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
 			return c, fmt.Errorf("%w: redelivery_multiplier is %v; 1 to %d are possible, and 0, which means 1", ErrInvalid,
 				m, txn.MaxMultiplier/hundredths)
 		}
@@ -95,7 +95,7 @@ func number(b bool) uint64 {
 	return 0
 }
 
-// duration converts milliseconds; 0 is not sent.
+// duration converts milliseconds; 0 is omitted.
 func duration(ms uint64) *durationpb.Duration {
 	if ms == 0 {
 		return nil

@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestConfigFields: each field of a configuration is converted in both directions, and has the bit that it is altered
-// by.
+// Each field of a configuration is converted in both directions, and has its own bit in the mask.
 func TestConfigFields(t *testing.T) {
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	require.Len(t, ConfigFields(), fields.Len())
@@ -33,7 +32,7 @@ func TestConfigFields(t *testing.T) {
 	}
 }
 
-// set gives a field of a configuration a value.
+// set sets a field of a configuration.
 func set(t *testing.T, in *pb.QueueConfig, name string) {
 	t.Helper()
 	m := in.ProtoReflect()
@@ -59,7 +58,7 @@ func set(t *testing.T, in *pb.QueueConfig, name string) {
 	}
 }
 
-// TestBadConfig: what a queue cannot have is refused with the name of the field and what is possible.
+// Invalid configurations are refused with the name of the field and the valid values.
 func TestBadConfig(t *testing.T) {
 	for want, in := range map[string]*pb.QueueConfig{
 		"max_deliveries is 1000001": {MaxDeliveries: 1_000_001},
@@ -84,7 +83,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestBadMessage: what a message cannot have is refused with the name of the field and what is possible.
+// Invalid messages are refused with the name of the field and the valid values.
 func TestBadMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
 		"priority is 10; 0 to 9 are possible":           {Priority: new(uint32(10))},
@@ -105,7 +104,7 @@ func TestBadMessage(t *testing.T) {
 	}
 }
 
-// TestTimesOfAMessage: a duration counts from when the active accepted the message, and is rounded up.
+// A duration starts when the active accepts the message, and is rounded up.
 func TestTimesOfAMessage(t *testing.T) {
 	a := Attributes(&pb.Message{Ttl: durationpb.New(1_500_000_001), Delay: &durationpb.Duration{}}, 1000)
 	require.EqualValues(t, 2501, a.ExpiresAtMS)

@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// MaxListedDamage is how many damaged messages an answer lists at most.
+// MaxListedDamage is the maximum number of corrupt messages listed in a response.
 const MaxListedDamage = 1000
 
-// DigestsFromProto gives the rolling digests that another node has sent.
+// DigestsFromProto converts the rolling digests received from another node.
 func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
 	for _, q := range p.GetQueues() {
@@ -24,7 +24,7 @@ func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	return out
 }
 
-// DamageToProto converts the counts of a store's damage.
+// DamageToProto converts the corruption counters of a store.
 func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
 	out := &pb.DamageStatus{
 		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs,
@@ -42,7 +42,7 @@ func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
 	return out
 }
 
-// DamagedToProto converts damaged messages.
+// DamagedToProto converts corrupt messages.
 func DamagedToProto(all []store.DamagedMessage) []*pb.DamagedMessage {
 	out := make([]*pb.DamagedMessage, 0, len(all))
 	for i := range all {

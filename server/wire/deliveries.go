@@ -17,32 +17,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Deliveries stands for a pb.ConsumeResponse and encodes itself, straight from the stored records: with many
-// subscriptions there are far more deliveries than publishes, and objects for each would be most of the work. It is
-// used again for one response after the other.
+// Deliveries represents a pb.ConsumeResponse and encodes it directly from the stored records. With many subscriptions
+// there are far more deliveries than publishes, and allocating objects for each would dominate the cost. It is reused
+// for successive responses.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
-	bytes     int // as encoded, without large bodies
-	total     int // with them
+	bytes     int // encoded size without large bodies
+	total     int // encoded size with large bodies
 }
 
-// deliveryPart is a message on its way, and the lengths of what encloses what.
+// deliveryPart is a delivered message and the lengths of its enclosing fields.
 type deliveryPart struct {
 	sequence uint64
 	count    uint32
 	message  txn.Message
 	seconds  uint64
 	nanos    uint64
-	// Of StoredMessage, its Timestamp and its Message, as encoded.
+	// Encoded sizes of StoredMessage, its Timestamp and its Message.
 	storedBytes, timeBytes, messageBytes int
-	// dead is its DeadLetter, as encoded; nil if it is none.
+	// dead is its encoded DeadLetter; nil if the message is not a dead letter.
 	dead []byte
-	// referred is what of it is not copied.
+	// referred is the number of bytes referenced instead of copied.
 	referred int
 }
 
-// Field numbers of lockstep.v1 and of google.protobuf.Timestamp. TestDeliveries compares with the generated code.
+// Field numbers of lockstep.v1 and of google.protobuf.Timestamp. TestDeliveries verifies them against the generated
+// code.
 const (
 	fieldMessages, fieldConfirmed                       = 1, 2
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
@@ -57,8 +58,8 @@ const (
 	tagBytes = 1
 )
 
-// Set takes what is to be sent next: of the event's messages as many as fit in limit bytes, but at least one. It
-// returns those that are left. The records must not change until it was encoded.
+// Set sets the messages to send next: as many of the event's messages as fit in limit bytes, but at least one. It
+// returns the remaining messages. The records must not change until the response is encoded.
 func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -87,7 +88,7 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next adds a part, in which there may be anything. A part is filled where it is: it has more than 200 bytes.
+// next appends a part with undefined content. Parts are filled in place, since one has more than 200 bytes.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	if n == cap(d.parts) {
@@ -97,10 +98,10 @@ func (d *Deliveries) next() *deliveryPart {
 	return &d.parts[n]
 }
 
-// Forget lets go of the records.
+// Forget releases the records.
 func (d *Deliveries) Forget() { clear(d.parts) }
 
-// measure finds the lengths.
+// measure computes the lengths.
 func (p *deliveryPart) measure() {
 	p.seconds, p.nanos = secondsAndNanos(p.message.TimestampMS)
 	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
@@ -135,7 +136,7 @@ func (p *deliveryPart) measure() {
 	}
 }
 
-// secondsAndNanos are the fields of a Timestamp.
+// secondsAndNanos returns the fields of a Timestamp.
 func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 	s, millis := ms/1000, ms%1000
 	if millis < 0 { // before 1970
@@ -144,16 +145,16 @@ func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 	return uint64(s), uint64(millis) * 1_000_000
 }
 
-// attributeBytes is the length of the field of an attribute that is a number.
+// attributeBytes returns the encoded length of a numeric attribute.
 func attributeBytes(tag txn.Attribute, v int64) int {
 	if tag == txn.AttributePriority {
-		return tagBytes + protowire.SizeVarint(uint64(v)) // it is there also when it is 0
+		return tagBytes + protowire.SizeVarint(uint64(v)) // encoded even if 0
 	}
 	seconds, nanos := secondsAndNanos(v)
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute appends the field of an attribute that is a number: tags are the numbers of fields.
+// appendAttribute appends a numeric attribute: tags are field numbers.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -163,7 +164,7 @@ func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	return appendNumber(appendNumber(b, fieldSeconds, seconds), fieldNanos, nanos)
 }
 
-// encodeDeadLetter has the library encode what few messages have.
+// encodeDeadLetter uses the protobuf library, since few messages have this field.
 func (p *deliveryPart) encodeDeadLetter() (err error) {
 	l := p.message.DeadLetter()
 	if l == nil {
@@ -175,7 +176,7 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 	return nil
 }
 
-// numberBytes is the length of a number's field: none if it is 0.
+// numberBytes returns the encoded length of a numeric field: 0 for the value 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0
@@ -183,11 +184,11 @@ func numberBytes(v uint64) int {
 	return tagBytes + protowire.SizeVarint(v)
 }
 
-// lengthBytes is the length of a field that holds n bytes.
+// lengthBytes returns the encoded length of a field with n bytes.
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// MakeMessage makes the response that it stands for, for a receiver in this process. Its messages alias the records,
-// which never change.
+// MakeMessage creates the represented response, for a receiver in this process. Its messages alias the records, which
+// are immutable.
 func (d *Deliveries) MakeMessage() proto.Message {
 	parts, list := make([]storedParts, len(d.parts)), make([]*pb.StoredMessage, len(d.parts))
 	for i := range d.parts {
@@ -199,13 +200,13 @@ func (d *Deliveries) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{Messages: list, Confirmed: d.confirmed}
 }
 
-// TotalBytes is the length of the response.
+// TotalBytes returns the length of the response.
 func (d *Deliveries) TotalBytes() int { return d.total }
 
-// EncodedBytes is the length of the response, without large bodies.
+// EncodedBytes returns the length of the response without large bodies.
 func (d *Deliveries) EncodedBytes() int { return d.bytes }
 
-// AppendTo appends the response as protobuf would.
+// AppendTo appends the response in protobuf encoding.
 func (d *Deliveries) AppendTo(o *codec.Output) {
 	b := o.B
 	for i := range d.parts {
@@ -248,7 +249,7 @@ func (p *deliveryPart) appendProperties(b []byte) []byte {
 	return b
 }
 
-// appendAttributes appends the texts under the numbers of their tags, and the typed properties.
+// appendAttributes appends the text attributes under their tag numbers, and the typed properties.
 func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	for tag, text := range p.message.Texts {
 		b = append(appendLength(b, byte(tag), len(text)), text...)
@@ -265,7 +266,7 @@ func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	return b
 }
 
-// valueBytes is the length of a PropertyValue. A field of a oneof is there also when it is zero.
+// valueBytes returns the encoded length of a PropertyValue. A field of a oneof is encoded even if it is zero.
 func valueBytes(v txn.Value) int {
 	switch v.Kind {
 	case txn.ValueBool, txn.ValueInt64:

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestDeliveries: what encodes itself is, read by the protobuf library, what the generated code would have sent.
+// The custom encoding, decoded by the protobuf library, equals the message that the generated code would have sent.
 func TestDeliveries(t *testing.T) {
 	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
 		b, err := txn.AppendMessage(nil, timeMS, nil, txn.Properties(properties), body)
@@ -60,7 +60,7 @@ func TestDeliveries(t *testing.T) {
 		{Sequence: 10, Record: described(t, now, &pb.Message{Priority: new(uint32(9))})},
 		{Sequence: 8, DeliveryCount: 1, Record: dead(t, record(now, []byte("body"), nil))},
 	}
-	var d Deliveries // used again, as by a stream
+	var d Deliveries // reused, as by a stream
 	for _, event := range []dispatch.Event{
 		{},
 		{Confirmed: 1},
@@ -92,7 +92,7 @@ func TestDeliveries(t *testing.T) {
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 
-	// Of what is larger together than it may be, the first ones are sent, and one at least.
+	// If the messages exceed the limit together, the first ones are sent, and at least one.
 	for n := 1; n <= len(messages); n++ {
 		_, err := d.Set(dispatch.Event{Messages: messages[:n]}, math.MaxInt)
 		require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-// described is the record of a message with attributes. It is delivered as it was.
+// described returns the record of a message with attributes. It is delivered unchanged.
 func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	t.Helper()
 	require.True(t, HasAttributes(m))
@@ -125,7 +125,7 @@ func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	return b
 }
 
-// dead makes a record that of a dead letter.
+// dead converts a record to that of a dead letter.
 func dead(t *testing.T, rec []byte) []byte {
 	t.Helper()
 	out, err := txn.Relabel(rec, &txn.DeadLetter{
@@ -135,14 +135,13 @@ func dead(t *testing.T, rec []byte) []byte {
 	return out
 }
 
-// TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being
-// encoded, too.
+// A field added to the delivered messages must also be added to the custom encoding.
 func TestDeliveriesKnowEveryField(t *testing.T) {
 	message := (&pb.Message{}).ProtoReflect().Descriptor()
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
 		(&pb.ConsumeResponse{}).ProtoReflect().Descriptor(): {
 			"messages": fieldMessages, "confirmed": fieldConfirmed,
-			// are sent rarely, in responses that the library encodes
+			// rarely sent, in responses encoded by the library
 			"attached": 3, "queue_id": 4, "drained": 5, "drained_credit": 6, "waiting": 7, "moved": 8,
 		},
 		message.Fields().ByName("properties").Message(): {"key": fieldKey, "value": fieldValue},
@@ -156,7 +155,7 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 			"reply_to": int(txn.AttributeReplyTo), "content_type": int(txn.AttributeContentType),
 			"subject": int(txn.AttributeSubject), "typed_properties": fieldTypedProperties,
 			"group": int(txn.AttributeGroup), "priority": fieldPriority, "expires_at": fieldExpiresAt,
-			"deliver_at": fieldDeliverAt, "ttl": 11, "delay": 13, // what is stored has the times in their place
+			"deliver_at": fieldDeliverAt, "ttl": 11, "delay": 13, // stored messages have the absolute times instead
 		},
 		message.Fields().ByName("typed_properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.PropertyValue{}).ProtoReflect().Descriptor(): {

@@ -30,43 +30,41 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Errors of this package.
 var (
-	// ErrInvalid is returned when a request can never work.
+	// ErrInvalid is returned when a request can never succeed.
 	ErrInvalid = errors.New("invalid request")
 	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
 	// of it was stored.
 	ErrSequenceReused = errors.New("the producer's sequence was used before")
-	// ErrDiskLow is returned for a publish while there is less space than disk.low-watermark.
+	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; its condition publishes-refused says what helps")
-	// ErrTooManyBrowsers is returned when Browse calls whose clients do not read take all the memory that there is for
-	// them.
+	// ErrTooManyBrowsers is returned when Browse calls with slow clients use all of the memory reserved for them.
 	ErrTooManyBrowsers = errors.New("too many browsers at once")
-	// ErrResponseTooLarge is returned when one message is larger than the consumer says that it can receive.
+	// ErrResponseTooLarge is returned when one message exceeds the maximum size that the consumer can receive.
 	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
-	// ErrFeature is returned for a request that needs what a node of the pair does not know.
+	// ErrFeature is returned for a request that requires a feature unsupported by a node of the pair.
 	ErrFeature = errors.New("a node of the pair has to be upgraded first")
-	// ErrSplit ends a publish stream before a request that its client is to send in parts.
+	// ErrSplit ends a publish stream before a request that its client must split.
 	ErrSplit = errors.New("the publishes of the request may have different outcomes: send each by itself")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
 	ErrPaused = errors.New("this node delivers nothing at the moment")
 )
 
-// NotActiveError is returned when the node does not serve clients now. It is a replication.ErrNotActive.
+// NotActiveError is returned when the node does not serve clients now. It matches replication.ErrNotActive.
 type NotActiveError struct {
-	// ActiveAddress of the active, host:port, as far as this node knows; empty while there is none.
+	// ActiveAddress of the active, host:port, as known to this node; empty if unknown.
 	ActiveAddress string
-	// ActiveNode is its UUID; empty while there is none.
+	// ActiveNode is its UUID; empty if unknown.
 	ActiveNode string
-	// Role of the node that answered.
+	// Role of the node that responded.
 	Role string
-	// Reason why it is in that role, in words; may be empty. It travels in the message only.
+	// Reason for the role, as text; may be empty. It is only part of the message.
 	Reason string
-	// RetryAfter is a sensible time to wait when there is no active.
+	// RetryAfter is the suggested delay when no node is active.
 	RetryAfter time.Duration
 }
 
-// Error says where to go.
+// Error includes the address of the active node.
 func (e *NotActiveError) Error() string {
 	why := e.Role
 	if e.Reason != "" {
@@ -82,13 +80,14 @@ func (e *NotActiveError) Error() string {
 // Is makes errors.Is(err, replication.ErrNotActive) true.
 func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
 
-// settledError is a refusal that the log keeps under its producer's sequence: whatever attempt with that sequence
-// comes, before or after this one, it is not carried out.
+// settledError is a refusal that the log keeps under its producer's sequence: no earlier or later attempt with that
+// sequence is executed.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// Refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
+// Refusal returns the error of a transaction that was refused when it was applied; kept reports whether it has a
+// producer.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are kept with the producer
@@ -101,30 +100,30 @@ func Refusal(r *txn.Result, kept bool) error {
 	return &settledError{err}
 }
 
-// isSettled tells whether the log keeps the refusal.
+// isSettled reports whether the log keeps the refusal.
 func isSettled(err error) bool {
 	var settled *settledError
 	return errors.As(err, &settled)
 }
 
-// mapping is one line of the table.
+// mapping is one entry of the table.
 type mapping struct {
 	err    error
 	code   codes.Code
 	reason pb.ErrorReason
 }
 
-// errorTable has all errors that clients can see, both ways: err → code and reason, and reason → err. The first line
-// that matches counts, so the more special error comes first.
+// errorTable lists all errors visible to clients, for both directions: err → code and reason, and reason → err. The
+// first matching entry is used, so more specific errors come first.
 var errorTable = []mapping{
-	// This node cannot serve now.
-	// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
-	{ErrSplit, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason why one may be refused
+	// This node cannot serve now. An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was
+	// executed.
+	{ErrSplit, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
 	{replication.ErrOutcomeUnknown, codes.Unavailable, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{replication.ErrNotActive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
 	{replication.ErrBlocked, codes.Unavailable, pb.ErrorReason_ERROR_REASON_BLOCKED},
 	{ErrPaused, codes.Unavailable, pb.ErrorReason_ERROR_REASON_PAUSED},
-	// Maintenance. An operation that was cancelled says why before it says that it was.
+	// Maintenance. The reason for a cancellation precedes the cancellation.
 	{maintenance.ErrGaveWay, codes.Aborted, pb.ErrorReason_ERROR_REASON_GAVE_WAY},
 	{maintenance.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
 	{rewrite.ErrMaintenance, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
@@ -175,7 +174,7 @@ var errorTable = []mapping{
 	{txn.ErrRolledBack, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_XID_DECIDED},
 	{txn.ErrHeuristicCommit, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
 	{txn.ErrHeuristicRollback, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
-	// Limits that pass.
+	// Temporary limits.
 	{txn.ErrQueueFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
 	{txn.ErrTooManyQueues, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
@@ -188,7 +187,7 @@ var errorTable = []mapping{
 	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
 	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},
 	{ErrResponseTooLarge, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
-	// Requests that can never work.
+	// Requests that can never succeed.
 	{txn.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
 	{replication.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
 	{txn.ErrInvalidName, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
@@ -218,7 +217,7 @@ var errorTable = []mapping{
 	{failover.ErrForce, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
-	// Who calls.
+	// Authentication and access.
 	{access.ErrNotPeer, codes.PermissionDenied, pb.ErrorReason_ERROR_REASON_NOT_PEER},
 	{access.ErrNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
 	{access.ErrInUse, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ACCESS_IN_USE},
@@ -234,7 +233,7 @@ var errorTable = []mapping{
 	{rewrite.ErrCanceled, codes.Aborted, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
 }
 
-// lookup finds the line for err; an error that is in no line is INTERNAL.
+// lookup returns the entry for err; errors without an entry are INTERNAL.
 func lookup(err error) mapping {
 	for i := range errorTable {
 		if m := errorTable[i]; errors.Is(err, m.err) {
@@ -244,8 +243,8 @@ func lookup(err error) mapping {
 	return mapping{err: err, code: codes.Internal, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node
-// is not active, a NotActive detail. nil stays nil, and a status stays what it is.
+// ToStatus converts an error to the status returned by a gRPC handler. The reason is in an ErrorInfo; if the node is
+// not active, the status has a NotActive detail. nil and statuses are returned unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -260,7 +259,7 @@ func ToStatus(err error) error {
 	}
 	addAccess(err, info)
 	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
-	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
 		return status.Error(m.code, err.Error())
 	}
 	st = withQuota(st, err)
@@ -277,35 +276,35 @@ func ToStatus(err error) error {
 	return st.Err()
 }
 
-// WithSubmitted adds to the status that ends a publish stream how far it has come. nil stays nil.
+// WithSubmitted adds the progress of a publish stream to its final status. nil stays nil.
 func WithSubmitted(err error, through uint64) error {
 	st, is := status.FromError(err)
 	if err == nil || !is {
 		return err
 	}
 	with, detailErr := st.WithDetails(&pb.Submitted{Through: through})
-	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+	if detailErr != nil { // unreachable: the code is not OK and the detail is a known message
 		return err
 	}
 	return with.Err()
 }
 
-// errorInfo is the detail that each status has.
+// errorInfo returns the detail that each status has.
 func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}
 }
 
-// Undecodable is the status for a request that is no protobuf of its type.
+// Undecodable returns the status for a request that is not valid protobuf of its type.
 func Undecodable(name string) error {
 	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
 		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
-	if err != nil { // cannot happen: the code is not OK and the detail is a known message
+	if err != nil { // unreachable: the code is not OK and the detail is a known message
 		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name)
 	}
 	return st.Err()
 }
 
-// ToRequestError turns an error into the answer to one request of a stream.
+// ToRequestError converts an error to the response to one request of a stream.
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
@@ -313,10 +312,10 @@ func ToRequestError(err error) *pb.RequestError {
 	}
 }
 
-// Code returns the gRPC code that an error has for clients.
+// Code returns the gRPC code of an error.
 func Code(err error) codes.Code { return lookup(err).code }
 
-// ConcernsNode tells whether an error is about the node and not about one request: a stream ends with it.
+// ConcernsNode reports whether an error is about the node, not about one request; such an error ends a stream.
 func ConcernsNode(err error) bool {
 	switch m := lookup(err); m.code {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
@@ -326,8 +325,8 @@ func ConcernsNode(err error) bool {
 	}
 }
 
-// FromStatus turns a status that another node answered back into an error that errors.Is knows. It returns err itself
-// if it is no status of this package's.
+// FromStatus converts a status of another node to an error that matches the sentinel errors. Statuses of other origin
+// are returned unchanged.
 func FromStatus(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -350,7 +349,7 @@ func FromStatus(err error) error {
 	return fromReason(err, why, st.Message())
 }
 
-// FromRequestError turns the error of one request of a stream back into an error that errors.Is knows.
+// FromRequestError converts the error of one request of a stream to an error that matches the sentinel errors.
 func FromRequestError(e *pb.RequestError) error {
 	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
 }
@@ -365,7 +364,7 @@ func fromReason(fallback error, name, message string) error {
 	return fallback
 }
 
-// remoteError is an error of another node: its message, and what errors.Is knows it as.
+// remoteError is an error of another node: its message, and the matching sentinel error.
 type remoteError struct {
 	kind    error
 	message string

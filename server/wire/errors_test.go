@@ -26,8 +26,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestErrorTableBothWays: every error of the table, wrapped as it comes, goes out with its code and comes back as
-// itself or as another error of the same reason.
+// Every error of the table, wrapped, is converted to its code and back to itself or to another error with the same
+// reason.
 func TestErrorTableBothWays(t *testing.T) {
 	for _, m := range errorTable {
 		t.Run(reason.Name(m.reason), func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestErrorTableBothWays(t *testing.T) {
 	}
 }
 
-// TestEveryReasonIsUsed: the API has no reason that a node never gives. Two are given where there is no error value,
-// and two by server/authn, whose errors are statuses.
+// Every reason of the API is used. Two reasons have no error value, and two are used by server/authn, which returns
+// statuses.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
@@ -61,7 +61,7 @@ func TestEveryReasonIsUsed(t *testing.T) {
 	require.Len(t, used, len(pb.ErrorReason_name), "a reason that is not in the API")
 }
 
-// TestReasonsAreUnambiguous: lines that share a reason share a code, and both come back as the first.
+// Entries that share a reason share a code, and both are converted back to the first.
 func TestReasonsAreUnambiguous(t *testing.T) {
 	seen := map[pb.ErrorReason]codes.Code{}
 	for _, m := range errorTable {
@@ -73,7 +73,7 @@ func TestReasonsAreUnambiguous(t *testing.T) {
 	}
 }
 
-// TestDocumentedCodes is what queue.proto promises.
+// The codes match the documentation in queue.proto.
 func TestDocumentedCodes(t *testing.T) {
 	for err, want := range map[error]codes.Code{
 		txn.ErrFenced: codes.Aborted, txn.ErrTooOld: codes.OutOfRange, txn.ErrProducerForgotten: codes.OutOfRange,
@@ -88,7 +88,7 @@ func TestDocumentedCodes(t *testing.T) {
 }
 
 func TestSpecialBeforeGeneral(t *testing.T) {
-	// What replication wraps around the reason must not hide that the outcome is not known.
+	// The reason wrapped by replication must not hide that the outcome is unknown.
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrBlocked)
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
@@ -127,7 +127,7 @@ func TestUnforeseenErrors(t *testing.T) {
 	require.Equal(t, plain, FromStatus(plain))
 }
 
-// TestRolesHaveTheSameNumbers: admin.go converts them by number.
+// admin.go converts roles by number.
 func TestRolesHaveTheSameNumbers(t *testing.T) {
 	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
 		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
@@ -150,7 +150,7 @@ func TestConcernsNode(t *testing.T) {
 	}
 }
 
-// TestReasonsAreDocumented: docs/reference/errors.md lists every reason with its code, and no other.
+// docs/reference/errors.md lists exactly the existing reasons, with their codes.
 func TestReasonsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/errors.md")
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// VerifiedToProto converts what the check of a save-set found.
+// VerifiedToProto converts the result of a backup verification.
 func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 	out := &pb.VerifyBackupResult{Set: SetToProto(&r.Set), Restorable: r.Problem == nil, Archive: r.Archive}
 	if r.Problem != nil {

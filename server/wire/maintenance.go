@@ -18,10 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
-// Uint32 converts a number that is small and not negative, such as a page size.
+// Uint32 converts a small non-negative number, such as a page size.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
-// timeToProto leaves out a time that is not set.
+// timeToProto returns nil for a zero time.
 func timeToProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -29,7 +29,7 @@ func timeToProto(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// intFromProto converts an optional number that settings are checked for later.
+// intFromProto converts an optional number; it is validated later.
 func intFromProto(v *uint32) *int {
 	if v == nil {
 		return nil
@@ -38,7 +38,7 @@ func intFromProto(v *uint32) *int {
 	return &n
 }
 
-// SettingsToProto converts the settings of maintenance.
+// SettingsToProto converts the maintenance settings.
 func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	return &pb.MaintenanceSettings{
 		PageSizeCurrent: Uint32(s.PageSizeCurrent), PageSizeRecommended: Uint32(s.PageSizeRecommended),
@@ -49,7 +49,7 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	}
 }
 
-// ChangeFromProto converts a change of settings; what is not set in it stays as it is.
+// ChangeFromProto converts a change of settings; fields that are not set stay unchanged.
 func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
 		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
@@ -60,7 +60,7 @@ func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	}
 }
 
-// ProgressToProto converts how far an operation is.
+// ProgressToProto converts the progress of an operation.
 func ProgressToProto(p *checkpoint.Progress) *pb.Progress {
 	if p == nil {
 		return nil
@@ -72,7 +72,7 @@ func ProgressToProto(p *checkpoint.Progress) *pb.Progress {
 	return out
 }
 
-// ProgressFromProto converts how far an operation of the other node is.
+// ProgressFromProto converts the progress of an operation of the other node.
 func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	return checkpoint.Progress{
 		Phase: p.GetPhase(), Bytes: p.GetDoneBytes(), TotalBytes: p.GetTotalBytes(), Messages: p.GetMessages(),
@@ -80,7 +80,7 @@ func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	}
 }
 
-// ActivityToProto converts what runs on this node; nil for nothing.
+// ActivityToProto converts the running operation of this node; nil if idle.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
@@ -91,7 +91,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	}
 }
 
-// ActivityFromProto converts what runs on the other node; nil for nothing.
+// ActivityFromProto converts the running operation of the other node; nil if idle.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -102,7 +102,7 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	}
 }
 
-// ScanToProto converts what a scan has found.
+// ScanToProto converts the result of a scan.
 func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
@@ -130,7 +130,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto gives what a job and autotune look at.
+// ScanFromProto converts the fields of a scan result used by jobs and autotune.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -146,7 +146,7 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	return out
 }
 
-// RewriteToProto converts what a rewrite or a shrink has done, or would do.
+// RewriteToProto converts the actual or predicted result of a rewrite or shrink.
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
 		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
@@ -157,7 +157,7 @@ func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	}
 }
 
-// RewriteFromProto converts what a rewrite of the other node has done.
+// RewriteFromProto converts the result of a rewrite of the other node.
 func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	return maintenance.RewriteResult{
 		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()),
@@ -167,7 +167,7 @@ func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	}
 }
 
-// SetToProto converts a save-set.
+// SetToProto converts a backup.
 func SetToProto(s *backup.Set) *pb.SaveSet {
 	out := &pb.SaveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -187,12 +187,12 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// SetFromProto gives what a job notes.
+// SetFromProto converts the fields of a backup that a job records.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto converts the kind of a rolling operation; the zero kind for one that this release does not know.
+// PlanKindFromProto converts the kind of a rolling operation; zero if unknown to this release.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	switch k {
 	case pb.PlanKind_PLAN_KIND_RESIZE:
@@ -240,7 +240,7 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 	return pb.PlanState_PLAN_STATE_UNSPECIFIED
 }
 
-// PlanToProto converts a rolling operation; nil for none.
+// PlanToProto converts a rolling operation; nil stays nil.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	if p == nil {
 		return nil
@@ -282,7 +282,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 	return out
 }
 
-// ReportFromProto converts what the other node says of itself. The error is that of an id that is no UUID.
+// ReportFromProto converts the status report of the other node. It fails if the ID is not a UUID.
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {
@@ -291,7 +291,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced passes on that a request need not be kept from being felt.
+// Paced passes on whether a request may run at full speed, without throttling.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return pace.FullSpeed(ctx)

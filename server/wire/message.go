@@ -14,20 +14,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// HasAttributes tells whether a message has standard fields or typed properties.
+// HasAttributes reports whether a message has standard fields or typed properties.
 func HasAttributes(m *pb.Message) bool {
 	return m.GetMessageId() != "" || m.GetCorrelationId() != "" || m.GetReplyTo() != "" || m.GetContentType() != "" ||
 		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0 || SaysHowDelivered(m)
 }
 
-// SaysHowDelivered tells whether a message has one of the fields that say how it is delivered.
+// SaysHowDelivered reports whether a message has a field that controls its delivery.
 func SaysHowDelivered(m *pb.Message) bool {
 	return m.Group != "" || m.Priority != nil || m.ExpiresAt != nil || m.Ttl != nil || m.DeliverAt != nil || m.Delay != nil
 }
 
-// CheckAttributes refuses a typed property without a type, a priority that there is not, and times that make no sense,
-// and returns how many bytes the attributes take at least. The
-// limits of each are checked when they are encoded.
+// CheckAttributes validates the typed properties, the priority and the times of a message, and returns the minimum
+// encoded size of the attributes. Individual limits are checked during encoding.
 func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	sizeBytes = len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
 		len(m.GetSubject()) + len(m.GetGroup())
@@ -47,10 +46,10 @@ func CheckAttributes(m *pb.Message) (sizeBytes int, err error) {
 	return sizeBytes, nil
 }
 
-// timesBytes is about what a priority and two times take.
+// timesBytes is the approximate size of a priority and two times.
 const timesBytes = 16
 
-// checkHowDelivered is CheckAttributes for the fields that say how a message is delivered.
+// checkHowDelivered is CheckAttributes for the fields that control delivery.
 func checkHowDelivered(m *pb.Message) error {
 	if m.Priority != nil && m.GetPriority() > txn.MaxPriority {
 		return fmt.Errorf("%w: priority is %d; 0 to %d are possible", ErrInvalid, m.GetPriority(), txn.MaxPriority)
@@ -64,7 +63,7 @@ func checkHowDelivered(m *pb.Message) error {
 	return checkTime("deliver_at", m.GetDeliverAt(), "delay", m.GetDelay())
 }
 
-// checkTime checks one of the times of a message, which it can have in either of two ways.
+// checkTime checks a time of a message, which can be absolute or relative.
 func checkTime(atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration) error {
 	switch {
 	case at != nil && in != nil:
@@ -94,7 +93,7 @@ func Millis(name string, d *durationpb.Duration) (uint64, error) {
 	return uint64(d.GetSeconds())*1000 + uint64(d.GetNanos()+999_999)/1_000_000, nil
 }
 
-// atOrIn is the time that a message has in one of two ways, in milliseconds since 1970; 0 if it has none.
+// atOrIn returns an absolute or relative time in milliseconds since 1970; 0 if neither is set.
 func atOrIn(nowMS int64, at *timestamppb.Timestamp, in *durationpb.Duration) int64 {
 	switch {
 	case at != nil:
@@ -106,8 +105,8 @@ func atOrIn(nowMS int64, at *timestamppb.Timestamp, in *durationpb.Duration) int
 	return 0
 }
 
-// Attributes converts the standard fields and typed properties of a message that CheckAttributes has passed, and that
-// is accepted at nowMS, in milliseconds since 1970.
+// Attributes converts the standard fields and typed properties of a message validated by CheckAttributes. nowMS is the
+// time of acceptance in milliseconds since 1970.
 func Attributes(m *pb.Message, nowMS int64) txn.Attributes {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),
@@ -147,7 +146,7 @@ func propertyValue(v *pb.PropertyValue) txn.Value {
 	return txn.Value{}
 }
 
-// setAttributes gives a message the attributes of a stored one.
+// setAttributes copies the attributes of a stored message.
 func setAttributes(to *pb.Message, m *txn.Message) {
 	if !m.HasAttributes() {
 		return
@@ -167,7 +166,7 @@ func setAttributes(to *pb.Message, m *txn.Message) {
 	}
 }
 
-// millisToProto converts milliseconds since 1970; 0 is none.
+// millisToProto converts milliseconds since 1970; 0 returns nil.
 func millisToProto(ms int64) *timestamppb.Timestamp {
 	if ms == 0 {
 		return nil
@@ -188,7 +187,7 @@ func propertyValueToProto(v txn.Value) *pb.PropertyValue {
 	}
 }
 
-// deadLetterToProto says where a message comes from; nil if it is no dead letter.
+// deadLetterToProto describes the origin of a dead letter; nil for other messages.
 func deadLetterToProto(l *txn.DeadLetter) *pb.DeadLetter {
 	if l == nil {
 		return nil

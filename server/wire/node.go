@@ -13,11 +13,11 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// retryAfter is what clients are told to wait while there is no active node.
+// retryAfter is the retry delay sent to clients while no node is active.
 const retryAfter = 50 * time.Millisecond
 
-// NotActive sends clients to the active node as the node with that status knows it: to next, or, if that is the zero
-// value, to the active of the record.
+// NotActive returns an error that redirects clients to next. If next is the zero value, it redirects to the active of
+// the cluster record in st.
 func NotActive(st *failover.Status, next failover.NodeInfo) *NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
@@ -29,7 +29,7 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *NotActiveError {
 	return out
 }
 
-// NodeCalled finds a node of the pair by its name or its UUID. The error is ErrInvalid, with those that there are.
+// NodeCalled returns the node of the pair with a name or UUID. The error is ErrInvalid and lists the nodes.
 func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {

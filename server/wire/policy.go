@@ -13,11 +13,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// policyPath begins the names of the fields of a pb.RedeliveryPolicy in a mask.
+// policyPath is the prefix of the fields of a pb.RedeliveryPolicy in a mask.
 const policyPath = "redelivery"
 
-// Policy converts what a subscription has for itself of its queue's configuration, but for the dead-letter queue, of
-// which only the store knows the number. own names what it has. The error wraps ErrInvalid and names the field.
+// Policy converts the settings by which a subscription overrides its queue's configuration, except the dead-letter
+// queue: only the store has its number. own lists the overridden fields. The error wraps ErrInvalid and names the
+// field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -39,7 +40,7 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts what a subscription has for itself; nil if that is nothing. deadLetter is the name of its
+// PolicyToProto converts the settings of a subscription; nil if it overrides none. deadLetter is the name of its
 // dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {
@@ -64,7 +65,7 @@ func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.Redelivery
 	return out
 }
 
-// ownDuration sends 0, too: that it is set says something.
+// ownDuration also sends 0, since an override with 0 differs from no override.
 func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	if d == nil {
 		return &durationpb.Duration{}
@@ -72,7 +73,7 @@ func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	return d
 }
 
-// SubscriptionMask converts the names of what is to be changed of a subscription. The error wraps ErrInvalid.
+// SubscriptionMask converts the names of the fields of a subscription to be changed. The error wraps ErrInvalid.
 func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.ConfigMask, err error) {
 	names := ConfigFields()
 	for _, path := range in.GetPaths() {

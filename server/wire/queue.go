@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto describes a queue; consumers adds what only the active knows of a subscription: how many messages its
-// consumers have and have not acknowledged, and which consumers there are.
+// QueueToProto converts a queue. consumers adds the state of a subscription that only the active has: the number of
+// messages in flight, and the consumers.
 func QueueToProto(q *store.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID,
@@ -45,15 +45,15 @@ func QueueToProto(q *store.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	return out
 }
 
-// storedParts is all that a stored message consists of as it is sent, but for its body: one allocation for all that are
-// sent together.
+// storedParts holds all parts of a converted message except its body, so that the messages of a response need one
+// allocation.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message
 	at      timestamppb.Timestamp
 }
 
-// fill decodes a record. The message aliases the record, which never changes.
+// fill decodes a record. The message aliases the record, which is immutable.
 func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	return nil
 }
 
-// set takes a decoded record, but for its body.
+// set converts a decoded record except its body.
 func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message) {
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
@@ -77,7 +77,7 @@ func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message)
 	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 }
 
-// StoredMessages converts deliveries to what a browser gets, without the bodies if headersOnly.
+// StoredMessages converts deliveries for a browser, without the bodies if headersOnly.
 func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
 	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {
@@ -89,7 +89,7 @@ func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.Stored
 	return out, nil
 }
 
-// position converts the name of a log record.
+// PositionToProto converts a log position.
 func PositionToProto(p lsn.Position) *pb.Position {
 	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
 }

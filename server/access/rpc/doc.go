@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc has AccessService: who may do what, for operators. Changes are made on the active, one at a time, and
-// committed on the condition that the table of rules is still the one that was looked at.
+// Package rpc implements lockstep.v1.AccessService, the management of access rules. Changes are made on the active, one
+// at a time. A change is committed only if the access table is unchanged since it was read.
 package rpc

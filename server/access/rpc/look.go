@@ -23,7 +23,7 @@ func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmI
 	}, nil
 }
 
-// ListAccess returns everything but hashes.
+// ListAccess returns all entries without hashes.
 func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAccessResponse, error) {
 	if _, err := s.o.Serving.Session(); err != nil {
 		return nil, s.status("list", err)
@@ -45,7 +45,7 @@ func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAc
 	return resp, nil
 }
 
-// byName sorts rules by whom and what they are about.
+// byName sorts rules by subject and queue pattern.
 func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	rules = slices.Clone(rules)
 	slices.SortFunc(rules, func(a, b *pb.AccessRule) int {
@@ -55,7 +55,7 @@ func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	return rules
 }
 
-// TestAccess tells whether somebody may do something, or everybody who may.
+// TestAccess reports whether an identity has a right, or lists all identities that have it.
 func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	right := access.RightsFromProto([]pb.AccessRight{req.GetRight()})
 	switch {

@@ -44,13 +44,13 @@ func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantRes
 	if err != nil {
 		return nil, s.status("grant", err)
 	}
-	if granted == nil { // it was granted by an earlier attempt
+	if granted == nil { // granted by an earlier attempt
 		granted = s.o.Rules.Table().Rule(asked)
 	}
 	return &pb.GrantResponse{Rule: granted, Version: version}, nil
 }
 
-// grant makes a rule of the one that there is, and of what is added to it.
+// grant returns the existing rule with the requested rights added.
 func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -77,7 +77,7 @@ func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	return rule, nil
 }
 
-// Revoke takes rights and roles away from a rule.
+// Revoke removes rights and roles from a rule.
 func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.RevokeResponse, error) {
 	asked := req.GetRule()
 	err := checkSubject(asked)
@@ -106,7 +106,7 @@ func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.Revoke
 	return &pb.RevokeResponse{Rule: s.o.Rules.Table().Rule(asked), Version: version}, nil
 }
 
-// revoke makes a rule of the one that there is, and of what is taken away from it.
+// revoke returns the existing rule with the requested rights removed.
 func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	rule := proto.CloneOf(t.Rule(asked))
 	if rule == nil {
@@ -132,7 +132,7 @@ func revoke(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	return rule, nil
 }
 
-// subject says whom and what a rule is about.
+// subject describes the subject and queue pattern of a rule.
 func subject(r *pb.AccessRule) string {
 	s := fmt.Sprintf("principal %q", r.GetPrincipal())
 	if r.GetGroup() != "" {
@@ -158,7 +158,7 @@ func checkSubject(r *pb.AccessRule) error {
 	return nil
 }
 
-// checkText refuses what cannot be a name, or a pattern of names.
+// checkText rejects invalid names and patterns.
 func checkText(what, text string, mayBeEmpty bool) error {
 	switch {
 	case text == "" && !mayBeEmpty:
@@ -180,7 +180,7 @@ func checkRights(rights []pb.AccessRight) error {
 	return nil
 }
 
-// PutRole makes or replaces a role.
+// PutRole creates or replaces a role.
 func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutRoleResponse, error) {
 	role := proto.CloneOf(req.GetRole())
 	err := txn.CheckName(role.GetName())
@@ -206,7 +206,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 	return &pb.PutRoleResponse{Role: role, Version: version}, nil
 }
 
-// DeleteRole removes a role that no rule has.
+// DeleteRole removes a role that no rule refers to.
 func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
 	version, err := s.change(ctx, req, false, func(_ context.Context, t *access.Table) ([]txn.AccessChange, error) {
 		if t.Roles()[req.GetName()] == nil {
@@ -226,7 +226,7 @@ func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*p
 	return &pb.DeleteRoleResponse{Version: version}, nil
 }
 
-// sorted gives the values of a map by their keys.
+// sorted returns the values of a map, sorted by key.
 func sorted[V any](m map[string]V) []V {
 	list := make([]V, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {

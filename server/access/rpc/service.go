@@ -25,22 +25,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretBytes is the length of the secret that the two nodes have in common.
+// peerSecretBytes is the length of the shared secret of the two nodes.
 const peerSecretBytes = 32
 
-// Options of New.
+// Options configures New.
 type Options struct {
-	// Serving tells whether this node is the active.
+	// Serving reports whether this node is the active.
 	Serving *serving.Current
-	// Store has the table.
+	// Store stores the access table.
 	Store *store.Store
-	// Rules that hold on this node.
+	// Rules in force on this node.
 	Rules *access.Rules
-	// Load has the rules taken from the store as they are applied.
+	// Load updates Rules from the applied state of the store.
 	Load func()
-	// Used tells what the queues of a pattern use now.
+	// Used returns the current usage of the queues of a pattern.
 	Used func(pattern string) *pb.AccessQuota
-	// Alone: the node is in no pair.
+	// Alone: the node is not in a pair.
 	Alone bool
 }
 
@@ -49,22 +49,22 @@ type Service struct {
 	pb.UnimplementedAccessServiceServer
 
 	o  Options
-	mu sync.Mutex // is held from the look at the table until a change of it is committed
+	mu sync.Mutex // held from reading the table until its change is committed
 }
 
-// New makes the service.
+// New creates the service.
 func New(o Options) *Service { return &Service{o: o} }
 
-// request is one that changes something.
+// request is a request that changes rules.
 type request interface {
 	proto.Message
 	GetProducer() *pb.Producer
 }
 
-// plan makes the changes that a request asks for, of a table as it is.
+// plan returns the changes for a request, based on the current table.
 type plan func(ctx context.Context, t *access.Table) ([]txn.AccessChange, error)
 
-// change carries a request out, unless it was carried out before (INV-10), and returns the version of the table.
+// change executes a request, unless it was executed before (INV-10), and returns the version of the table.
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
 	session, err := s.o.Serving.Session()
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	}
 	if !s.o.Alone && !table.HasPeerSecret() {
 		secret := [peerSecretBytes]byte{}
-		_, _ = rand.Read(secret[:]) // it never fails
+		_, _ = rand.Read(secret[:]) // never returns an error
 		changes = append(changes, txn.AccessChange{Kind: access.KindPeer, Name: []byte(access.PeerName), Value: secret[:]})
 	}
 	if !lockOut {
@@ -120,7 +120,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err != nil {
 		return 0, err
 	}
-	s.o.Load() // before the caller hears of it
+	s.o.Load() // before responding to the caller
 	return result(r, producer != nil)
 }
 
@@ -131,7 +131,7 @@ func result(r *txn.Result, kept bool) (uint64, error) {
 	return r.LSN, nil
 }
 
-// checkLockOut refuses a change after which the caller could not operate any more, and could before.
+// checkLockOut rejects a change that removes the caller's right to operate.
 func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.AccessEntry, changes []txn.AccessChange,
 ) error {
 	id := access.FromContext(ctx)
@@ -153,7 +153,7 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 		"all the same, with --lock-out", access.ErrLockOut, id.Principal, id.Principal)
 }
 
-// tokenStays tells whether a caller with a token of the pair still has one.
+// tokenStays reports whether a caller with a token of the pair still has one.
 func tokenStays(t *access.Table, id *access.Identity) bool {
 	for _, token := range t.Tokens() {
 		if token.GetPrincipal() == id.Principal {
@@ -163,7 +163,7 @@ func tokenStays(t *access.Table, id *access.Identity) bool {
 	return false
 }
 
-// after is the table with changes.
+// after returns the table with the changes applied.
 func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.AccessEntry {
 	type name struct {
 		kind byte
@@ -186,7 +186,7 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 	return next
 }
 
-// producerOf turns a request's producer into a transaction's; nil if it has none.
+// producerOf converts a request's producer for a transaction; nil if it has none.
 func producerOf(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // no producer is no error
@@ -198,19 +198,19 @@ func producerOf(p *pb.Producer) (*txn.Producer, error) {
 	return &producer, nil
 }
 
-// checksum tells requests apart, whoever sends them.
+// checksum identifies the content of a request, independent of its sender.
 func checksum(req request) uint32 {
 	bare := proto.Clone(req).ProtoReflect()
 	bare.Clear(bare.Descriptor().Fields().ByName("producer"))
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare.Interface())
 	if err != nil {
-		return 0 // it was decoded a moment ago
+		return 0 // unreachable: the request was just decoded
 	}
 	sum := crc32.Checksum(append([]byte(bare.Descriptor().Name()), raw...), crc32.MakeTable(crc32.Castagnoli))
-	return max(sum, 1) // 0 is not known
+	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame refuses a request with the sequence of another one, as far as that is still known.
+// checkSame rejects a different request with the same sequence, as far as the earlier one is still known.
 func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -224,7 +224,7 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, asked uint32) e
 		"request as it was, and something new takes the next sequence", wire.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status turns an error into what a handler returns; a node that is not active says which one is.
+// status converts an error for the response; a node that is not active names the active node.
 func (s *Service) status(op string, err error) error {
 	if err == nil {
 		return nil
@@ -237,7 +237,7 @@ func (s *Service) status(op string, err error) error {
 	return wire.ToStatus(fmt.Errorf("%s: %w", op, err))
 }
 
-// put makes the change that sets an entry.
+// put returns the change that sets an entry.
 func put(kind byte, name string, m proto.Message) ([]txn.AccessChange, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -254,7 +254,7 @@ func remove(kind byte, name string) []txn.AccessChange {
 	return []txn.AccessChange{{Kind: kind, Name: []byte(name), Remove: true}}
 }
 
-// by is who makes a change, and when.
+// by returns the author and the time of a change.
 func by(ctx context.Context) (string, *timestamppb.Timestamp) {
 	return access.FromContext(ctx).Principal, timestamppb.New(time.Now().Truncate(time.Millisecond))
 }

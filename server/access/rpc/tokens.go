@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxGroups is how many groups a token may name.
+// maxGroups is the maximum number of groups of a token.
 const maxGroups = 32
 
-// CreateToken makes a token known.
+// CreateToken stores a token.
 func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (*pb.CreateTokenResponse, error) {
 	token := proto.CloneOf(req.GetToken())
 	err := checkToken(token)
@@ -80,7 +80,7 @@ func withoutHash(t *pb.AccessToken) *pb.AccessToken {
 	return t
 }
 
-// RevokeToken makes a token invalid.
+// RevokeToken invalidates a token.
 func (s *Service) RevokeToken(ctx context.Context, req *pb.RevokeTokenRequest) (*pb.RevokeTokenResponse, error) {
 	version, err := s.change(ctx, req, req.GetLockOut(), func(_ context.Context, t *access.Table) (
 		[]txn.AccessChange, error,

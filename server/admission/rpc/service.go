@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc serves lockstep.v1.ConnectionService: who is connected to a node, and what goes over the connections.
+// Package rpc implements lockstep.v1.ConnectionService, which lists the connections to a node and their traffic.
 package rpc
 
 import (
@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// maxPage is how many connections one answer has.
+	// maxPage is the maximum number of connections per response.
 	maxPage = 1000
-	// maxStreams and maxQueues bound the description of one connection.
+	// maxStreams and maxQueues limit the description of one connection.
 	maxStreams = 100
 	maxQueues  = 10
-	// sampleEvery is how often rates are found anew while somebody asks; sampleMax, how long ago somebody must have
-	// asked for rates to be told.
+	// sampleEvery is the interval of rate samples while the connections are being polled; rates are reported only if
+	// the last poll is at most sampleMax ago.
 	sampleEvery = time.Second
 	sampleMax   = 10 * time.Second
 )
@@ -38,22 +38,22 @@ type Service struct {
 	listener *admission.Listener
 	node     string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards all below
 	at    time.Time
 	rates map[uint64]rates
 }
 
-// rates of one connection, from its counters at two times.
+// rates is the rates of one connection, from its counters at two times.
 type rates struct {
 	received, sent admission.Traffic // the counters
-	known          bool              // the next ones are
+	known          bool              // in and out are valid
 	in, out        [2]float64        // bytes and messages per second
 }
 
-// New makes the service of a node of that name.
+// New creates the service of the named node.
 func New(l *admission.Listener, node string) *Service { return &Service{listener: l, node: node} }
 
-// ListConnections describes the connections to the node.
+// ListConnections lists the connections to the node.
 func (s *Service) ListConnections(
 	_ context.Context, req *pb.ListConnectionsRequest,
 ) (*pb.ListConnectionsResponse, error) {
@@ -96,14 +96,14 @@ func (s *Service) CloseConnection(
 	return &pb.CloseConnectionResponse{Connection: s.toProto(&info)}, nil
 }
 
-// uses tells whether a stream of a connection uses a queue.
+// uses reports whether a stream of a connection uses a queue.
 func uses(info *admission.Info, queue string) bool {
 	return slices.ContainsFunc(info.Streams, func(stream admission.StreamInfo) bool {
 		return slices.Contains(stream.Queues, queue)
 	})
 }
 
-// sample finds the rates, unless that was done lately. mu is held.
+// sample updates the rates if the last sample is old enough. mu is held.
 func (s *Service) sample(all []admission.Info) {
 	now := time.Now()
 	elapsed := now.Sub(s.at)
@@ -128,7 +128,7 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 	return [2]float64{float64(now.Bytes-before.Bytes) / seconds, float64(now.Messages-before.Messages) / seconds}
 }
 
-// toProto describes a connection. mu is held.
+// toProto converts the description of a connection. mu is held.
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,

@@ -20,17 +20,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Pauses between attempts, and what one of them may take.
+// Delays between attempts, and the timeout of one attempt.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
 	attemptLimit = 3 * time.Minute
 )
 
-// errTorn is returned by an attempt that got less than it asked for.
 var errTorn = errors.New("the answer of the server ended too early")
 
-// answer is what the server has said; false if it has said nothing.
+// answer returns the server's error response; false if it did not respond.
 func answer(err error) (minio.ErrorResponse, bool) {
 	var r minio.ErrorResponse
 	ok := errors.As(err, &r)
@@ -53,7 +52,7 @@ func isUnknown(err error) bool {
 	return ok && (r.StatusCode == http.StatusNotImplemented || r.Code == minio.NotImplemented)
 }
 
-// passes tells whether the same request may work later.
+// passes reports whether the same request may succeed later.
 func passes(err error) bool {
 	r, ok := answer(err)
 	var keys *keysError
@@ -80,7 +79,8 @@ func passes(err error) bool {
 	}, r.Code)
 }
 
-// try does a request until it works, fails for good, or RetryFor is over. do may be called any number of times.
+// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed. do may be called any number of
+// times.
 func (p *Place) try(ctx context.Context, what string, do func(ctx context.Context) error) error {
 	began, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {
@@ -116,7 +116,7 @@ func (p *Place) attempt(ctx context.Context, do func(ctx context.Context) error)
 	return do(ctx)
 }
 
-// explain says what an error means and what to do, and makes it one that backup knows.
+// explain adds the meaning and the suggested action to an error, and wraps the matching error of package backup.
 func (p *Place) explain(err error) error {
 	r, ok := answer(err)
 	var missingCredentials *keysError

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// keyFileBytes bounds a file with a key, and keysFor how long it is used before it is read again.
+	// keyFileBytes limits the size of a key file; a key is used for keysFor before the file is read again.
 	keyFileBytes = 64 << 10
 	keysFor      = time.Minute
 )
 
-// keysError is returned when there are no keys; it never has one in it.
+// keysError is returned when keys are missing or unreadable; it never contains a key.
 type keysError struct{ err error }
 
 func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
-// credentials looks for keys where Options say. Whether there are any is known when the server is asked.
+// credentials returns the credentials according to Options. Missing keys are detected at the first request.
 func (o Options) credentials() (*credentials.Credentials, error) {
 	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
 		return nil, fmt.Errorf("%w: the file of the access key and that of the secret key go together", ErrOptions)
@@ -40,7 +40,7 @@ func (o Options) credentials() (*credentials.Credentials, error) {
 	return credentials.New(&someKeys{Chain: credentials.Chain{Providers: from}}), nil
 }
 
-// keyFiles reads keys from files, and again every minute: they are replaced while the node runs.
+// keyFiles reads keys from files, and again every minute, so that they can be replaced while the node runs.
 type keyFiles struct {
 	o    Options
 	read time.Time
@@ -70,7 +70,7 @@ func (k *keyFiles) RetrieveWithCredContext(*credentials.CredContext) (v credenti
 	return v, nil
 }
 
-// readKey reads a file that holds one key on one line.
+// readKey reads a file that contains one key on one line.
 func readKey(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// someKeys is a chain that says so when it has found nothing; a server's answer to nobody is misleading.
+// someKeys is a chain that fails if it finds no keys; the server's response to an anonymous request is misleading.
 type someKeys struct{ credentials.Chain }
 
 func (s *someKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3 keeps save-sets and log archives in a bucket of an S3 server: the second implementation of backup.Objects,
-// beside the directory.
+// Package s3 implements backup.Objects with a bucket of an S3 server.
 //
-// What is put is streamed in parts, several at a time, from a fixed number of buffers; each part carries a checksum
-// that the server verifies. An object gets its name when the upload is completed, and only if no object has it
-// (If-None-Match, where the server knows that). What is read is fetched in blocks, the next ones ahead of time. Each
-// request is repeated, with growing pauses, while the server is out of reach or says that it is busy.
+// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. Each part has a checksum that
+// the server verifies. An object becomes visible when the upload is completed, and only if no object has its name
+// (If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with
+// exponential backoff while the server is unreachable or busy.
 package s3
 
 import (
@@ -31,11 +30,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Limits and defaults of Options.
 const (
-	// MinPartBytes is what S3 demands of each part but the last one.
+	// MinPartBytes is the minimum size of each part except the last one, as required by S3.
 	MinPartBytes = 5 << 20
-	// DefaultPartBytes, DefaultParallel and DefaultRetryFor are what is used for 0.
+	// DefaultPartBytes, DefaultParallel and DefaultRetryFor replace zero values.
 	DefaultPartBytes = 8 << 20
 	DefaultParallel  = 4
 	DefaultRetryFor  = time.Minute
@@ -44,50 +42,50 @@ const (
 	amazon        = "https://s3.amazonaws.com"
 )
 
-// ErrOptions is returned for settings with which no server can be asked.
+// ErrOptions is returned for invalid settings of the S3 server.
 var ErrOptions = errors.New("the settings of the S3 server cannot be used")
 
-// Options say which server is asked, and how.
+// Options configures access to the server.
 type Options struct {
-	// Endpoint is the URL of the server, http:// or https://; empty for Amazon's.
+	// Endpoint is the URL of the server, http:// or https://; empty: AWS.
 	Endpoint string
 	// Region of the bucket; empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
 	Region string
-	// PathStyle asks for http://host/bucket/name. False asks for http://bucket.host/name if that is Amazon's, and for
-	// the other form otherwise.
+	// PathStyle selects http://host/bucket/name. False selects http://bucket.host/name for AWS, and the other form
+	// otherwise.
 	PathStyle bool
-	// CA is a file with the authorities that the server's certificate is checked against; empty: the system's.
+	// CA is a file with the CAs for the server's certificate; empty: the system's CAs.
 	CA string
-	// AccessKeyFile, SecretKeyFile and SessionTokenFile hold the keys. Empty: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
-	// and AWS_SESSION_TOKEN; or else the file of credentials that the tools of Amazon use; or else, with Amazon's
-	// endpoint, the role of the machine.
+	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
+	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
+	// endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
-	// PartBytes is the size of a part, at least MinPartBytes; larger ones are used for an object that has too many of
-	// them otherwise.
+	// PartBytes is the size of a part, at least MinPartBytes; it is increased for an object that would have too many
+	// parts.
 	PartBytes int64
-	// Parallel is how many parts are under way at once, at most.
+	// Parallel is the maximum number of concurrent part uploads.
 	Parallel int
-	// MemoryBytes bounds the buffers of one object that is put; two parts are always there. 0: no bound.
+	// MemoryBytes limits the buffers of one upload; two parts are always allowed. 0: unlimited.
 	MemoryBytes int64
-	// RetryFor is how long a request is repeated that the server does not answer, or does not take now.
+	// RetryFor is the time for which a request is retried that the server does not respond to or rejects temporarily.
 	RetryFor time.Duration
-	// Logger gets what an operator should know; nil means none.
+	// Logger logs events for the operator; nil: no logging.
 	Logger *zap.Logger
 }
 
-// Place is a bucket, or what is below a prefix in it.
+// Place is a bucket, or a prefix in it.
 type Place struct {
 	o      Options
 	at     backup.Location
 	core   *minio.Core
 	client *http.Transport
-	// unconditional: the server does not know If-None-Match.
+	// unconditional: the server does not support If-None-Match.
 	unconditional atomic.Bool
 }
 
 var _ backup.Objects = (*Place)(nil)
 
-// Open makes a client of a bucket. Nothing is asked yet. ErrOptions.
+// Open creates a client of a bucket without any request to it. It returns ErrOptions for invalid options.
 func Open(at backup.Location, o Options) (*Place, error) {
 	if !at.IsS3() {
 		return nil, fmt.Errorf("%w: %s is no bucket", ErrOptions, at)
@@ -145,7 +143,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Times that one request may take.
+// Timeouts of one request.
 const (
 	dialLimit      = 5 * time.Second
 	handshakeLimit = 10 * time.Second
@@ -174,16 +172,16 @@ func (o Options) transport() (*http.Transport, error) {
 	}, nil
 }
 
-// Close closes connections that are not in use.
+// Close closes idle connections.
 func (p *Place) Close() error {
 	p.client.CloseIdleConnections()
 	return nil
 }
 
-// key is the name of an object in the bucket.
+// key returns the name of an object in the bucket.
 func (p *Place) key(name string) string { return p.at.In(name).Prefix }
 
-// Path is the URL of an object or a folder.
+// Path returns the URL of an object or a folder.
 func (p *Place) Path(name string) string {
 	if name == "" {
 		return p.at.String()
@@ -191,7 +189,7 @@ func (p *Place) Path(name string) string {
 	return p.at.In(name).String()
 }
 
-// folder is the prefix of what is in a folder.
+// folder returns the prefix of the objects in a folder.
 func (p *Place) folder(name string) string {
 	prefix := p.at.Prefix
 	if name != "" {
@@ -239,7 +237,8 @@ func (p *Place) stat(ctx context.Context, name string) (info minio.ObjectInfo, e
 	return info, err
 }
 
-// Delete removes an object. In a bucket with versions or locks that hides it, and the bucket's rules remove it.
+// Delete removes an object. In a bucket with versioning or object lock, this hides the object; the lifecycle rules of
+// the bucket remove it.
 func (p *Place) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
@@ -250,7 +249,7 @@ func (p *Place) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// Move has the server copy an object, of at most 5 GiB, and removes the former one.
+// Move copies an object of at most 5 GiB on the server, and removes the original.
 func (p *Place) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
@@ -263,7 +262,7 @@ func (p *Place) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts uploads that were not completed, so that their parts cost nothing.
+// Sweep aborts incomplete uploads to free the storage of their parts.
 func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "look for unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
@@ -272,7 +271,7 @@ func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) erro
 		for u := range p.core.Client.ListIncompleteUploads(ctx, p.at.Bucket, prefix, true) {
 			switch {
 			case u.Err != nil && isUnknown(u.Err):
-				return nil // a server without such a list
+				return nil // the server does not support this list
 			case u.Err != nil:
 				return u.Err
 			case u.UploadID == "" || !before.IsZero() && !u.Initiated.Before(before):
@@ -289,13 +288,13 @@ func (p *Place) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// noLock is what Lock gives: there is none in a bucket.
+// noLock is the result of Lock: buckets have no locks.
 type noLock struct{}
 
 func (noLock) Close() error { return nil }
 
-// Lock takes nothing: others may use the bucket at the same time.
+// Lock does nothing: a bucket cannot be locked.
 func (p *Place) Lock(context.Context) (io.Closer, bool, error) { return noLock{}, false, nil }
 
-// Available is without a bound.
+// Available returns no limit.
 func (p *Place) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

@@ -23,25 +23,25 @@ import (
 )
 
 const (
-	// maxParts is what S3 allows; fewParts leaves room for a size that was only about right.
+	// maxParts is the S3 limit; fewParts leaves room for an underestimated size.
 	maxParts = 10_000
 	fewParts = 9_000
-	// abortLimit bounds the end of an upload that failed.
+	// abortLimit limits the time to abort a failed upload.
 	abortLimit = 10 * time.Second
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
-	// putID names one Put, so that a completion whose answer was lost is known again.
+	// putID identifies one Put, so that a completed upload is recognized after a lost response.
 	putID = "Lockstep-Put"
 )
 
-// upload is one Put under way.
+// upload is one running Put.
 type upload struct {
 	p         *Place
-	name, id  string // id names this Put
+	name, id  string // id identifies this Put
 	partBytes int64
-	free      chan []byte // buffers that are not in use; their number bounds the memory
-	buf       []byte      // the part that is being filled
+	free      chan []byte // free buffers; their number limits the memory
+	buf       []byte      // the part being filled
 
 	ctx    context.Context //nolint:containedctx // of the parts, which outlive a Write
 	cancel context.CancelCauseFunc
@@ -58,7 +58,7 @@ type upload struct {
 func (p *Place) Put(
 	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
 ) error {
-	_, err := p.stat(ctx, name) // before all the work, and where the server does not know If-None-Match
+	_, err := p.stat(ctx, name) // fails early, and is the only check if the server does not support If-None-Match
 	if err == nil {
 		return fmt.Errorf("write %s: %w", p.Path(name), fs.ErrExist)
 	}
@@ -79,8 +79,8 @@ func (p *Place) Put(
 	return err
 }
 
-// newUpload chooses the size of the parts and how many are under way, so that there are few enough of them and the
-// buffers fit into what is allowed.
+// newUpload chooses the size and the concurrency of the parts, so that the number of parts and the buffers stay within
+// their limits.
 func (p *Place) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {
@@ -97,16 +97,16 @@ func (p *Place) newUpload(ctx context.Context, name string, about uint64) *uploa
 	u.ctx, u.cancel = context.WithCancelCause(ctx)
 	first := part
 	if about > 0 && about < uint64(part) {
-		first = int64(about) // it grows if it has to
+		first = int64(about) // grows if required
 	}
 	u.free <- make([]byte, 0, first)
 	for range buffers - 1 {
-		u.free <- nil // made when it is needed
+		u.free <- nil // allocated on first use
 	}
 	return u
 }
 
-// Write takes what comes next; it waits while all buffers are under way.
+// Write buffers data; it blocks while all buffers are in use.
 func (u *upload) Write(b []byte) (int, error) {
 	written := 0
 	for len(b) > 0 {
@@ -128,7 +128,7 @@ func (u *upload) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// next takes a buffer.
+// next takes a free buffer.
 func (u *upload) next() error {
 	select {
 	case <-u.ctx.Done():
@@ -141,13 +141,13 @@ func (u *upload) next() error {
 	return nil
 }
 
-// options are those of the object.
+// options returns the options of the object.
 func (u *upload) options() minio.PutObjectOptions {
 	o := minio.PutObjectOptions{UserMetadata: map[string]string{putID: u.id}}
 	return o
 }
 
-// send begins to put the part that is in the buffer.
+// send starts the upload of the buffered part.
 func (u *upload) send() error {
 	if u.uploadID == "" {
 		o := u.options()
@@ -180,7 +180,7 @@ func (u *upload) send() error {
 	return nil
 }
 
-// put puts one part.
+// put uploads one part.
 func (u *upload) put(number int, data []byte) error {
 	sum := checksum(data)
 	what := fmt.Sprintf("write part %d of %s", number, u.p.Path(u.name))
@@ -203,14 +203,14 @@ func (u *upload) put(number int, data []byte) error {
 	return nil
 }
 
-// checksum is the CRC-32C as S3 writes it.
+// checksum returns the CRC-32C in S3 notation.
 func checksum(data []byte) string {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
 	return base64.StdEncoding.EncodeToString(b[:])
 }
 
-// finish puts the rest and gives the object its name.
+// finish uploads the remaining parts and completes the object.
 func (u *upload) finish() error {
 	if u.uploadID == "" {
 		return u.putWhole()
@@ -242,7 +242,7 @@ func (u *upload) finish() error {
 	return nil
 }
 
-// putWhole puts an object that fits into one buffer.
+// putWhole uploads an object that fits into one buffer.
 func (u *upload) putWhole() error {
 	sum := checksum(u.buf)
 	return u.claim(func(ctx context.Context, o minio.PutObjectOptions) error {
@@ -254,8 +254,8 @@ func (u *upload) putWhole() error {
 	})
 }
 
-// claim does the request that gives the object its name, if none has it. When an earlier attempt has done it and its
-// answer was lost, the object is this Put's.
+// claim executes the request that creates the object, if its name is unused. If an earlier attempt succeeded and its
+// response was lost, the existing object belongs to this Put.
 func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) error) error {
 	err := u.p.try(u.ctx, "write "+u.p.Path(u.name), func(ctx context.Context) error {
 		o := minio.PutObjectOptions{UserMetadata: map[string]string{}}
@@ -277,13 +277,13 @@ func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) er
 		return nil
 	case serr == nil:
 		return fmt.Errorf("write %s: %w", u.p.Path(u.name), fs.ErrExist)
-	case errors.Is(serr, fs.ErrNotExist): // the upload is gone
+	case errors.Is(serr, fs.ErrNotExist): // the upload no longer exists
 		return fmt.Errorf("write %s: %w: the upload was aborted by another one: %w", u.p.Path(u.name), backup.ErrRemote, err)
 	}
 	return errors.Join(err, serr)
 }
 
-// abort has the server forget the parts. What fails is done by a later Sweep.
+// abort deletes the parts on the server. If that fails, a later Sweep deletes them.
 func (u *upload) abort() {
 	if u.uploadID == "" {
 		return

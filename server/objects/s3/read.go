@@ -16,16 +16,15 @@ import (
 )
 
 const (
-	// blockBytes is fetched at once, readAhead blocks ahead of one who reads on, and keptBlocks are kept: what one
-	// reader takes is at most (readAhead+keptBlocks) blocks.
+	// blockBytes is the fetch size, readAhead the number of blocks fetched ahead of a sequential reader, and keptBlocks
+	// the number of cached blocks. A reader uses at most (readAhead+keptBlocks) blocks of memory.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
-	// smallRead is fetched by itself, unless it is in a block that is there.
+	// smallRead is the size up to which a read is fetched separately, unless its block is cached.
 	smallRead = 4096
 )
 
-// reader reads an object.
 type reader struct {
 	p          *Place
 	name, etag string
@@ -35,20 +34,20 @@ type reader struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards all below
 	blocks map[int64]*block
-	used   []int64 // the blocks, the one used last at the end
-	last   int64   // the block that was read last; -1 for none
+	used   []int64 // the blocks, most recently used last
+	last   int64   // the last block read; -1: none
 }
 
-// block is a part of the object that is there, or on its way.
+// block is a part of the object that is cached or being fetched.
 type block struct {
 	done chan struct{}
 	data []byte
 	err  error
 }
 
-// Open looks at an object; what is read later is of the same one.
+// Open opens an object; later reads fail if the object was replaced.
 func (p *Place) Open(ctx context.Context, name string) (backup.Object, error) {
 	info, err := p.stat(ctx, name)
 	if err != nil {
@@ -61,14 +60,14 @@ func (p *Place) Open(ctx context.Context, name string) (backup.Object, error) {
 
 func (r *reader) SizeBytes() (int64, error) { return r.size, nil }
 
-// Close ends what is under way.
+// Close cancels running fetches.
 func (r *reader) Close() error {
 	r.cancel()
 	r.wg.Wait()
 	return nil
 }
 
-// ReadAt reads what is in blocks.
+// ReadAt reads through the block cache.
 func (r *reader) ReadAt(b []byte, off int64) (int, error) {
 	done := 0
 	for done < len(b) && off < r.size {
@@ -105,14 +104,14 @@ func (r *reader) readSome(b []byte, off int64) (int, error) {
 	return copy(b, k.data[off-at*blockBytes:]), nil
 }
 
-// near tells whether a block is there or is the next one.
+// near reports whether a block is cached or is the next one.
 func (r *reader) near(at int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
 }
 
-// block begins to fetch a block, if it is not there, and those behind it for one who reads on.
+// block fetches a block if it is not cached, and the following blocks for a sequential reader.
 func (r *reader) block(at int64) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +129,7 @@ func (r *reader) block(at int64) *block {
 	return k
 }
 
-// begin begins to fetch one block. mu is held.
+// begin starts the fetch of one block. mu is held.
 func (r *reader) begin(at int64) *block {
 	if k := r.blocks[at]; k != nil {
 		i := slices.Index(r.used, at)
@@ -148,7 +147,7 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// forget has a block that could not be fetched be fetched again.
+// forget removes a block after a failed fetch, so that it is fetched again.
 func (r *reader) forget(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,7 +157,7 @@ func (r *reader) forget(at int64) {
 	}
 }
 
-// fetch gets a range.
+// fetch reads a range.
 func (r *reader) fetch(b []byte, off int64) error {
 	if len(b) == 0 {
 		return nil
